@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from txlayer.consumer.metrics import ConsumerStats, TopicStats
     from txlayer.consumer.pull import PulledMessage
     from txlayer.core.breaker import BreakerPolicy
+    from txlayer.core.dead_letters import DeadLetter, DeadLetterReason
     from txlayer.core.history import TransactionHistory
     from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution, user_headers
     from txlayer.core.retry import Ack, AfterExhausted, Later, Reject, Retry, RetryPolicy
@@ -90,6 +91,8 @@ _MODULES = {
     "ConfigError": "txlayer.errors",
     "ConsumerStats": "txlayer.consumer.metrics",
     "Context": "txlayer.consumer.context",
+    "DeadLetter": "txlayer.core.dead_letters",
+    "DeadLetterReason": "txlayer.core.dead_letters",
     "FencedError": "txlayer.errors",
     "ForbiddenTopicError": "txlayer.errors",
     "Inbox": "txlayer.adapters.sql.inbox",
@@ -166,6 +169,8 @@ __all__ = [
     "ConfigError",
     "ConsumerStats",
     "Context",
+    "DeadLetter",
+    "DeadLetterReason",
     "FencedError",
     "ForbiddenTopicError",
     "InstanceFencedError",

@@ -438,7 +438,7 @@ def _contents(records: DataFrame) -> DataFrame:
 
 
 _FORWARDED_HEADERS = 2
-"""Headers of ours on a forwarded record."""
+"""Headers of ours on a forwarded record. One that names its producer group has one more before them."""
 
 
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
@@ -454,6 +454,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         records,
         _id=lines.text(lines.header(headers, codec.ID_HEADER, usual_index=-2)),
         _line=lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
+        _named=F.try_element_at(headers, F.lit(-1 - _FORWARDED_HEADERS))["key"] == codec.GROUP_HEADER,
         _at_ms=F.when(of_broker, F.unix_millis("timestamp")),
         _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
         _lane=F.coalesce("key_hash", key_hash()),
@@ -471,7 +472,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     is_good = (
         (index < count) & F.isnotnull(half_partition) & F.isnotnull(offset) & F.isnotnull(born_ms) & F.isnotnull("_id")
     )
-    is_good = is_good & (F.col("_ours") == _FORWARDED_HEADERS)
+    is_good = is_good & (F.col("_ours") == _FORWARDED_HEADERS + F.coalesce(F.col("_named"), F.lit(False)).cast("int"))
     return _row(
         rows,
         Kind.FORWARDED,

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.pages import blocks, programs
 from tests.support.waiting import wait_until
+from txlayer import Context, OrderedConsumer, ReceivedMessage, Reject
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.service import ConsumerService
@@ -93,3 +95,38 @@ def test_the_program_with_bodies_sends_and_handles_an_order(capsys: pytest.Captu
         )
 
     assert capsys.readouterr().out.startswith("customer-7 42 ")
+
+
+def test_the_saga_is_undone_when_its_other_part_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    kafka = MemoryKafka()
+    kafka.create_namespace()
+    letters = "loyalty.orders.dlq"
+    for topic in (
+        "orders",
+        letters,
+        "loyalty.orders.replay",
+        f"shop-undo.{letters}.dlq",
+        f"shop-undo.{letters}.replay",
+    ):
+        kafka.create_topic(topic)
+    config = CoordinatorConfig(bootstrap_servers=kafka.bootstrap_servers)
+    sell, hear = programs("saga")
+    connected = f'connect=kafka.connect_producer, bootstrap_servers="{kafka.bootstrap_servers}"'
+    sell = sell.replace('bootstrap_servers="127.0.0.1:9092"', connected)
+    undo = names_of(hear)["undo"]
+    loyalty = OrderedConsumer(group="loyalty", topics=["orders"], start_at="earliest", connect=kafka.connect_consumer)
+    undo._connect = kafka.connect_consumer
+
+    @loyalty.handler
+    def add_points(_message: ReceivedMessage, _context: Context) -> Reject:
+        return Reject("no such customer")
+
+    with ExitStack() as opened:
+        connections = opened.enter_context(closing(kafka.connect_coordinator(config)))
+        for running in (RunningCoordinator(config, connections), loyalty, undo):
+            opened.enter_context(running)
+        exec(compile(sell, "shop.py", "exec", dont_inherit=True), {"kafka": kafka})
+        stats = undo.stats
+        wait_until(lambda: stats().topics.get(letters) and stats().topics[letters].handled, within=20, what="it heard")
+
+    assert blocks(ROOT / "docs" / "howto" / "saga.md", "text") == [capsys.readouterr().out]

@@ -26,6 +26,7 @@ RUN_BY = {
     "docs/howto/memory-kafka.md": "tests/docs/test_memory_page.py",
     "docs/howto/metrics.md": "tests/docs/test_metrics_page.py",
     "docs/howto/personal-data.md": "tests/docs/test_framework_pages.py",
+    "docs/howto/saga.md": "tests/docs/test_consumers_page.py",
     "docs/howto/scheduled-messages.md": "tests/docs/test_producer_pages.py",
     "docs/howto/settle-by-hand.md": "tests/docs/test_producer_pages.py",
     "docs/howto/spark-jobs.md": "tests/spark/test_jobs_page.py",

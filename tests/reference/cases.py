@@ -988,6 +988,15 @@ def visible_with_a_further_header_of_ours(log: Log) -> None:
     _show_with(log, half, "txl-further")
 
 
+@case("ok")
+def visible_with_the_name_of_its_producer_group(log: Log) -> None:
+    half = log.half(options="g1")
+    log.op(("C", half))
+    log.show(half)
+    shown = log.records[-1]
+    log.records[-1] = replace(shown, headers=[*shown.headers[:-2], ("txl-group", b"shop"), *shown.headers[-2:]])
+
+
 @case("ok", "orphan")
 def dead_letter_that_somebody_copied_to_its_real_topic(log: Log) -> None:
     half = log.half()

@@ -490,7 +490,7 @@ def read_real(world: World) -> None:
             continue
         origins = [parse_origin(value) for name, value in record.headers if name == "txl-origin"]
         ids = [value for name, value in record.headers if name == "txl-id"]
-        has_others = any(name.startswith("txl") and name not in ("txl-id", "txl-origin") for name in names)
+        has_others = any(name.startswith("txl") and name not in ("txl-group", "txl-id", "txl-origin") for name in names)
         if len(ids) != 1 or len(origins) != 1 or origins[0] is None or has_others:
             detail = "its headers of ours are broken"
             world.find(Kind.PHANTOM, None, record.place, detail=detail)
@@ -703,7 +703,7 @@ def judge_shown(world: World, txn: Transaction, reading: Reading) -> None:
 
 def differences_of(record: Record, message: HalfMessage, *, clock_error_ms: int) -> list[str]:
     """What of a record on a real topic is not as it was stored."""
-    headers = [(n, v) for n, v in record.headers if n not in ("txl-id", "txl-origin")]
+    headers = [(n, v) for n, v in record.headers if n not in ("txl-group", "txl-id", "txl-origin")]
     wanted_ms = int(message.options.get("t", "0"))
     is_cut_time = message.stored_at_ms - clock_error_ms <= record.timestamp_ms < wanted_ms
     is_wrong_time = wanted_ms != 0 and record.timestamp_ms != wanted_ms and not is_cut_time

@@ -65,6 +65,7 @@ RULES: Json = {
         {"name": "check_with", "form": "a{}"},
         {"name": "query_id", "form": "q{}", "percent_encoded": "all but letters A-Z a-z, digits, _ . - ~"},
         {"name": "unresolved", "form": "u{}"},
+        {"name": "is_group_named", "form": "g{}", "only_value": "1"},
     ],
     "op_line": {
         "form": "{version}|{resolution}|{txn_id}/{nonce}|{producer_group}|{last_offset}|{born_ms}|{source}|{check_number}|{reason}",
@@ -88,7 +89,7 @@ RULES: Json = {
     "topic": messages.TOPIC_NAME.pattern,
     "reserved_header_prefix": messages.RESERVED_HEADER_PREFIX,
     "tags_header": messages.TAGS_HEADER,
-    "forwarded_headers": {"id": codec.ID_HEADER, "origin": codec.ORIGIN_HEADER},
+    "forwarded_headers": {"group": codec.GROUP_HEADER, "id": codec.ID_HEADER, "origin": codec.ORIGIN_HEADER},
     "times_max": TIMES_MAX,
     "topics_max": TOPICS_MAX,
     "topic_names_bytes_max": TOPICS_BYTES_MAX,

@@ -47,6 +47,15 @@ def test_nobody_but_the_coordinator_may_write_real_topics_or_doubt() -> None:
     assert {"coordinator"} == writers
 
 
+def test_a_group_that_hears_of_dead_letters_reads_them_and_writes_only_its_own() -> None:
+    letters = "loyalty.orders.dlq"
+    rights = [right.acl for right in wanted("consumer", topics=(letters,), group="shop-undo")]
+
+    assert [Operation.READ] == [acl.operation for acl in rights if acl.name == letters]
+    written = {"ns.locks", f"shop-undo.{letters}.dlq", f"shop-undo.{letters}.replay", "shop-undo:"}
+    assert written == {acl.name for acl in rights if acl.operation is Operation.WRITE}
+
+
 @pytest.mark.threat("use a transactional id below `<ns>/`")
 @pytest.mark.parametrize(
     ("mine", "theirs"),

@@ -147,7 +147,7 @@ def test_the_protocol_page_names_every_header_and_every_reason() -> None:
     text = page()
     headers = [value for name, value in vars(codec).items() if name.endswith("_HEADER")]
 
-    assert 13 == len(headers)
+    assert 14 == len(headers)
     assert [] == [name for name in headers if f"`{name}`" not in text]
     assert [] == [reason.value for reason in ParkReason if f"`{reason.value}`" not in text]
 

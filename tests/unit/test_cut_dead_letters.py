@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage
+from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, Truncation
 from txlayer.core.dead_letters import CUT_HEADER, DeadLetter, DeadLetterReason, dead_letter_of, is_cut, original_headers
 from txlayer.core.messages import Origin
 
@@ -41,3 +41,17 @@ def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
 
     assert [theirs] == original_headers(entry.headers)
     assert letter == dead_letter_of(entry.headers)
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("cut", [Truncation.CONTENT, Truncation.KEY_TOO])
+def test_a_dead_letter_without_content_still_says_whose_message_it_is(cut: Truncation) -> None:
+    letter = DeadLetter(DeadLetterReason.REJECTED, Origin("orders", 0, 7), 1, 1, 1, 1, "Reject", "no", "loyalty")
+    writer = DeadLetterWriter(cast("Any", None), group="loyalty", name="w")
+    headers = [("h", b"1"), ("txl-group", b"shop"), ("txl-id", b"x" * 4_000)]
+    record = MemoryRecord("orders", 0, b"k", b"v", headers, log_offset=7)
+
+    entry = writer._dead_letter(GivenUpMessage(cast("Any", record), letter, cut))
+
+    assert is_cut(entry.headers, entry.value)
+    assert letter._replace(txn_id="x" * 128, producer_group="shop") == dead_letter_of(entry.headers)

@@ -66,6 +66,20 @@ def test_a_plain_message_is_the_same_record_by_both_ways() -> None:
     assert made.plain_record(message, KEYED) == only(made.records([message], KEYED))
 
 
+def test_each_message_asks_for_the_name_of_its_group_and_leaves_room_for_it() -> None:
+    made = Encoder(ProducerConfig(), half_bytes_max=None, serialize=None, named_group="shop")
+    for name in ("orders", "loyalty"):
+        made.learn(name, TopicLimits(3, 1_000, is_reachable=True))
+    others = encoder(message_bytes_max=1_000)
+    plain, later = Message("orders", b"k", b"v"), Message("loyalty", b"k", "v", partition=2)
+
+    assert ["g1", "n2,g1"] == [record[4] for record in made.records([plain, later], ANYWHERE) or ()]
+    assert f"{KEYED.options},g1" == only(made.records([plain], KEYED))[4]
+    assert made.plain_record(plain, KEYED) == only(made.records([plain], KEYED))
+    room = others._known["orders"].message_bytes_max - made._known["orders"].message_bytes_max
+    assert len("txl-group") + len("shop") + codec.HEADER_BYTES == room
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -10,7 +10,7 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.codec import decode_summary, encode_summary
 from txlayer.core.ledger.transaction import Content, Transaction, from_summary, held_bytes, record_size, records_of
 from txlayer.core.ledger.transitions import SETTLED, TxnState
-from txlayer.core.messages import NO_OPTIONS, DoubtSummary, OrderMode, ParkReason, UnresolvedAction
+from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfOptions, OrderMode, ParkReason, UnresolvedAction
 
 KEY = txn_key("a")
 
@@ -168,3 +168,12 @@ def test_the_records_of_a_transaction_come_with_their_topics() -> None:
 
     assert ["orders"] * 3 == [topic for topic, _ in records_of(txn)]
     assert [] == list(records_of(plain(record=None)))
+
+
+def test_a_transaction_on_doubt_forgets_that_its_messages_name_the_group_as_its_contents_say_it() -> None:
+    options = HalfOptions("028c7948712c936a", is_group_named=True)
+    txn = Transaction("a/00000001", "shop", "orders", 0, 1, "1", (0, 0), None, 0, options)
+
+    txn.forget_content()
+
+    assert HalfOptions("028c7948712c936a") == txn.options

@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from txlayer.adapters.bodies import Deserializer
 from txlayer.adapters.tracing import trace_context_of
-from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
+from txlayer.core.codec import GROUP_HEADER, ID_HEADER, ORIGIN_HEADER, decode_origin
+from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, decode_dead_letter
 from txlayer.core.messages import TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, Undecodable, user_headers
 from txlayer.core.retry import Later
 from txlayer.errors import UsageError
@@ -114,6 +115,28 @@ class ReceivedMessage:
         raw = header_of(self._record, ORIGIN_HEADER)
         found = None if raw is None else decode_origin(raw)
         return None if found is None or isinstance(found, Undecodable) else TransactionOrigin(*found)
+
+    @property
+    def producer_group(self) -> str | None:
+        """The producer group that sent the message; None if its producer does not say so (`is_group_named`)."""
+        raw = header_of(self._record, GROUP_HEADER)
+        return None if raw is None else raw.decode(errors="replace")
+
+    @property
+    def dead_letter(self) -> DeadLetter | None:
+        """Which consumer group gave the message up, and why, if it was read from a dead-letter topic; None: it was not given up.
+
+        Raises:
+            ValueError: this release cannot read it.
+        """
+        raw = header_of(self._record, DLQ_HEADER)
+        if raw is None:
+            return None
+        found = decode_dead_letter(raw)
+        if isinstance(found, DeadLetter):
+            txn_id, group = found.txn_id or self.txn_id or "", found.producer_group or self.producer_group or ""
+            return found._replace(txn_id=txn_id, producer_group=group)
+        raise ValueError(found.why)
 
 
 class SerializedField(ReceivedMessage):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.ports import LogReader, Record, StoredOffset, TopicPartition
 from txlayer.adapters.readers import Range, records_of, runs_of
-from txlayer.consumer.context import size_in_memory
+from txlayer.consumer.context import ReceivedMessage, size_in_memory
 from txlayer.core.dead_letters import (
     CUT_HEADER,
     DLQ_HEADER,
@@ -149,6 +149,8 @@ class DeadLetterWriter:
             key, size_bytes = record.key(), len(record)
             if cut is Truncation.KEY_TOO:
                 key, size_bytes = None, size_bytes + len(key or b"")
+            sender = ReceivedMessage(record)
+            letter = letter._replace(txn_id=sender.txn_id or "", producer_group=sender.producer_group or "")
             left = [(CUT_HEADER, b"%d" % size_bytes), (DLQ_HEADER, encode_dead_letter(letter))]
             topic = dead_letter_topic(self._group, letter.origin.topic)
             return Entry(topic, letter.origin.partition, key, None, left)

@@ -11,6 +11,7 @@ from typing import Any, Never, Protocol, TypeVar, Union, get_args, get_origin, g
 
 from txlayer.adapters.bodies import Body, Deserializer
 from txlayer.consumer.context import Context, ReceivedMessage, header_of
+from txlayer.core.dead_letters import DLQ_SUFFIX, EDITED, DeadLetter
 from txlayer.core.messages import TAGS_HEADER, TagFilter, parse_tags
 from txlayer.core.retry import HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError, UsageError
@@ -74,6 +75,8 @@ class Handler:
     is_async: bool
     deserializer: Deserializer | None = None  # for its own body; None: the consumer's
     takes_count: int = 0  # of body, message and context, how many it takes; 0: message and context
+    is_of_dead_letters: bool = False  # its body is the `DeadLetter`
+    producer_group: str | None = None  # whose dead letters it takes; None: all
 
     @property
     def name(self) -> str:
@@ -84,11 +87,30 @@ class Handler:
         """What the function returns for a single message."""
         if not self.takes_count:
             return self.function(message, context)
-        return self.function(*(message.value, message, context)[: self.takes_count])
+        body = message.dead_letter if self.is_of_dead_letters else message.value
+        return self.function(*(body, message, context)[: self.takes_count])
+
+    @property
+    def accepts_all(self) -> bool:
+        """True if it takes every message of its topics."""
+        return self.tags.wanted is None and not self.is_of_dead_letters
 
     def accepts(self, record: Any) -> bool:
-        """True if the handler's tags match the record; the caller has matched the topic."""
+        """True if the handler's tags, or its dead letters, match the record; the caller has matched the topic."""
+        if self.is_of_dead_letters:
+            return is_given_up(record, self.producer_group)
         return self.tags.wanted is None or self.tags.accepts(header_of(record, TAGS_HEADER))
+
+
+def is_given_up(record: Any, producer_group: str | None) -> bool:
+    """True if a consumer gave this message of the producer group up (None: of any), and it is not an operator's copy."""
+    message = ReceivedMessage(record)
+    try:
+        letter = message.dead_letter
+    except ValueError:
+        # Of a later release: the handler fails, so that the message is not lost.
+        return producer_group in (None, message.producer_group)
+    return letter is not None and letter.error_type != EDITED and producer_group in (None, letter.producer_group)
 
 
 class Route:
@@ -98,7 +120,7 @@ class Route:
         self._handlers = tuple(handlers)
         self.only: Handler | None = None
         """The only handler, if it takes every message; None if the tags of a message decide."""
-        if len(handlers) == 1 and handlers[0].tags.wanted is None:
+        if len(handlers) == 1 and handlers[0].accepts_all:
             self.only = handlers[0]
         self.batch_count_max = handlers[0].batch_count_max
         self.retry = handlers[0].retry
@@ -133,8 +155,9 @@ class HandlerSet:
         retry: RetryPolicy | None,
         batch_count_max: int = 0,
         body: Any = None,
+        producer_group: str | None = None,
     ) -> F:
-        """Register a function and return it unchanged.
+        """Register a function and return it unchanged. With the body `DeadLetter` it takes those of `producer_group` alone.
 
         Raises:
             ConfigError: the tags are not a valid expression, the function does not accept what it would be given, its body
@@ -142,10 +165,10 @@ class HandlerSet:
                 registered.
         """
         check_function(function)
-        deserializer, takes_count = None, 0
+        deserializer, kind, takes_count = None, None, 0
         if not batch_count_max:
             kind, takes_count = body_of(function, body)
-            deserializer = Body(kind, self._deserializer) if takes_count else None
+            deserializer = Body(kind, self._deserializer) if takes_count and kind is not DeadLetter else None
         check_signature(function, takes_count)
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - asked what kind it is, not whether
@@ -174,6 +197,8 @@ class HandlerSet:
                 is_async,
                 deserializer,
                 takes_count,
+                is_of_dead_letters=takes_count > 0 and kind is DeadLetter,
+                producer_group=producer_group,
             )
         )
         return function
@@ -182,7 +207,8 @@ class HandlerSet:
         """{topic: its handlers}.
 
         Raises:
-            UsageError: a topic has no handler, a handler's topic is not consumed, or a batch handler shares a topic.
+            UsageError: a topic has no handler, a handler's topic is not consumed, a batch handler shares a topic, or one for dead
+                letters has a topic of other messages.
         """
         consumed = frozenset(topics)
         for handler in self._handlers:
@@ -196,6 +222,8 @@ class HandlerSet:
             found = [h for h in self._handlers if not h.topics or topic in h.topics]
             if not found:
                 raise UsageError(f"nobody handles {topic}: register a function with @consumer.handler")
+            if any(h.is_of_dead_letters for h in found) and not topic.endswith(DLQ_SUFFIX):
+                raise UsageError(f"{topic} has no dead letters: their topics end with {DLQ_SUFFIX}")
             if len(found) > 1 and any(h.batch_count_max for h in found):
                 raise UsageError(f"a batch handler must be the only one of its topic ({topic})")
             if any(h.retry != found[0].retry for h in found):

@@ -36,6 +36,7 @@ from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.pull import Desk
 from txlayer.consumer.tracing import AttemptSpans
 from txlayer.core.breaker import BreakerPolicy
+from txlayer.core.dead_letters import DLQ_SUFFIX, DeadLetter
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import check_group, is_topic_name
 from txlayer.core.retry import RetryPolicy
@@ -232,6 +233,33 @@ class ConsumerService(ABC, Generic[R, B]):
             function, topic = None, function
         return self._registration(function, topic=topic, tags=tags, retry=retry, batch_count_max=0, body=body)
 
+    def on_dead_letter(
+        self, *, producer_group: str | None, topic: str | None = None, retry: RetryPolicy | None = None
+    ) -> Callable[[HandlingOf[DeadLetter, R]], Callable[..., R]]:
+        """Register a function that hears, at least once, which consumer group gave which message up, and why; a decorator.
+
+        It is called with the `DeadLetter`, the message that was given up and the context, as many of them as it takes, for
+        dead letters in the consumer's topics `<group>.<topic>.dlq`. Attempts, retries and what it returns are as of any handler;
+        a dead letter that it gives up is a dead letter of this consumer's group.
+
+        Args:
+            producer_group: only messages of this group, whose producers have `is_group_named`; None: all.
+            topic: only this one; None: every dead-letter topic of the consumer.
+            retry: instead of the consumer's own policy; the same for all handlers of a topic.
+
+        Raises:
+            UsageError: the consumer reads no dead-letter topic, or the group is not valid.
+            ConfigError, LifecycleError: as `handler`.
+        """
+        topics = [name for name in self._topics if name.endswith(DLQ_SUFFIX) and topic in (None, name)]
+        if not topics:
+            raise UsageError(f"{topic or ', '.join(self._topics)}: no topic of dead letters (GROUP.TOPIC{DLQ_SUFFIX})")
+        if producer_group is not None:
+            check_group(producer_group)
+        given = {"topics": topics, "retry": retry, "body": DeadLetter, "producer_group": producer_group}
+        register: Any = self._registration(None, topic=topic, **given)
+        return register  # type: ignore[no-any-return]  # the same for functions of each form
+
     @overload
     def batch_handler(self, function: B, /) -> B: ...
 
@@ -266,7 +294,7 @@ class ConsumerService(ABC, Generic[R, B]):
         """
         if count_max < 1:
             raise ConfigError(name="count_max", value=count_max, expected="at least 1")
-        return self._registration(function, topic=topic, tags="*", retry=retry, batch_count_max=count_max)
+        return self._registration(function, topic=topic, retry=retry, batch_count_max=count_max)
 
     def _registration(self, function: F | None, *, topic: str | None, **given: Any) -> F | Callable[[F], F]:
         if self._thread is not None:
@@ -274,7 +302,7 @@ class ConsumerService(ABC, Generic[R, B]):
 
         def add(handler: F) -> F:
             topics = () if topic is None else (topic,)
-            return self._handlers.add(handler, topics=topics, **given)
+            return self._handlers.add(handler, **{"topics": topics, "tags": "*", **given})
 
         return add if function is None else add(function)
 

@@ -527,6 +527,7 @@ class _Records:
             self.answers.missing[content.topic] += 1
         headers = [
             *user_headers(record.headers()),
+            *([(codec.GROUP_HEADER, txn.group)] if options.is_group_named else ()),
             (codec.ID_HEADER, txn_id_of(txn.key)),
             (codec.ORIGIN_HEADER, _origin_of(self._partition, txn, content)),
         ]

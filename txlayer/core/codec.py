@@ -121,6 +121,8 @@ ID_HEADER = "txl-id"
 """On a forwarded record: the transaction id."""
 ORIGIN_HEADER = "txl-origin"
 """On a forwarded record: half partition:offset|index/count|born."""
+GROUP_HEADER = "txl-group"
+"""On a forwarded record whose half record asks for it: the producer group."""
 KEY_HEADER = "txl-key"
 """On a doubt content: the user's key; absent if the key is null."""
 NULL_HEADER = "txl-null"
@@ -143,6 +145,7 @@ _ABANDON = "A"
 _SOURCES = {s.value: s for s in Source}
 _ORDERS = {o.value: o for o in OrderMode}
 _UNRESOLVED = {u.value: u for u in UnresolvedAction}
+_GROUP_NAMED = "g1"
 _HALF_FIELDS = 7
 _OP_FIELDS, _TIMED_OP_FIELDS = 9, 10
 _WITH_TIME = frozenset({Resolution.COMMIT.value, Resolution.UNKNOWN.value})
@@ -179,6 +182,8 @@ def encode_options(options: HalfOptions) -> str:
         parts.append("q" + quote(options.query_id, safe=""))
     if options.unresolved is not None:
         parts.append("u" + options.unresolved.value)
+    if options.is_group_named:
+        parts.append(_GROUP_NAMED)
     return ",".join(parts)
 
 
@@ -210,7 +215,7 @@ def decode_options(text: str) -> HalfOptions:
     if not text:
         return NO_OPTIONS
     key_hash: str | None = None
-    order, unresolved = OrderMode.COMMIT, None
+    order, unresolved, is_group_named = OrderMode.COMMIT, None, False
     check_with, query_id = "", None
     numbers: dict[str, int] = {}
     for part in text.split(","):
@@ -221,6 +226,8 @@ def decode_options(text: str) -> HalfOptions:
             order = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
         elif letter == "u":
             unresolved = _UNRESOLVED.get(value)
+        elif letter == "g":
+            is_group_named = part == _GROUP_NAMED
         elif letter in ("i", "n", "t", "m", "d"):
             numbers[letter] = whole(value)
         elif letter == "a":
@@ -240,6 +247,7 @@ def decode_options(text: str) -> HalfOptions:
         check_with,
         query_id,
         unresolved,
+        is_group_named,
     )
 
 

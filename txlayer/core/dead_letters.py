@@ -13,8 +13,8 @@ from enum import Enum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, malformed, whole
-from txlayer.core.messages import Headers, Origin, Undecodable, is_topic_name
+from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, VERSION, known_fields, malformed, whole
+from txlayer.core.messages import GROUP_LENGTH_MAX, TXN_ID_LENGTH_MAX, Headers, Origin, Undecodable, is_topic_name
 
 
 class DeadLetterReason(Enum):
@@ -30,7 +30,7 @@ class DeadLetter(NamedTuple):
     """The header `txl-dlq` of a message that was given up."""
 
     reason: DeadLetterReason
-    origin: Origin
+    origin: Origin  # topic, partition and offset of the message
     origin_ms: int  # timestamp of the original record
     attempt_count: int
     first_ms: int  # when its first attempt began
@@ -38,6 +38,10 @@ class DeadLetter(NamedTuple):
     error_type: str
     error_message: str  # shortened
     consumer_group: str
+    txn_id: str = (
+        ""  # of the transaction that sent the message; the header has this and the next only if it has no content
+    )
+    producer_group: str = ""  # of the message, if its producer has `is_group_named`
 
 
 class ReplayKind(Enum):
@@ -80,8 +84,12 @@ MESSAGE_LENGTH_MAX = 500
 TYPE_LENGTH_MAX = 200
 """Characters of an error's type."""
 
-_DLQ_SUFFIX = ".dlq"
-_FIELDS = 12
+EDITED = "edited"
+"""The error type of an operator's copy with another value."""
+
+DLQ_SUFFIX = ".dlq"
+"""How names of dead-letter topics end."""
+_FIELDS, _SENT_FIELDS = 12, 14
 _REASONS = {reason.value: reason for reason in DeadLetterReason}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -91,7 +99,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 def dead_letter_topic(group: str, topic: str) -> str:
     """The topic of a consumer group's dead letters of `topic`; each is in the partition that it came from."""
-    return f"{group}.{topic}{_DLQ_SUFFIX}"
+    return f"{group}.{topic}{DLQ_SUFFIX}"
 
 
 def writer_name(group: str, name: str) -> str:
@@ -111,8 +119,8 @@ def source_topic(group: str, name: str) -> str | None:
     letters decides.
     """
     head = f"{group}."
-    topic = name[len(head) : -len(_DLQ_SUFFIX)]
-    return topic if name.startswith(head) and name.endswith(_DLQ_SUFFIX) and topic else None
+    topic = name[len(head) : -len(DLQ_SUFFIX)]
+    return topic if name.startswith(head) and name.endswith(DLQ_SUFFIX) and topic else None
 
 
 def namesakes(group: str, topic: str) -> list[tuple[str, str]]:
@@ -133,13 +141,21 @@ def is_request_id(text: str) -> bool:
 def encode_dead_letter(letter: DeadLetter) -> bytes:
     """The value of the header `txl-dlq`, ASCII; the error's type and message are truncated to their limits."""
     origin = letter.origin
-    error_type = quote(letter.error_type[:TYPE_LENGTH_MAX], safe="", errors="replace")
+    error_type = _quoted(letter.error_type[:TYPE_LENGTH_MAX])
     message = quote(letter.error_message[:MESSAGE_LENGTH_MAX], safe=" ", errors="replace")
+    version, sender = VERSION, ""
+    if letter.txn_id or letter.producer_group:
+        txn_id, group = letter.txn_id[:TXN_ID_LENGTH_MAX], letter.producer_group[:GROUP_LENGTH_MAX]
+        version, sender = NEXT_VERSION, f"|{_quoted(txn_id)}|{_quoted(group)}"
     return (
-        f"{VERSION}|{letter.reason.value}|{origin.topic}|{origin.partition}|{origin.offset}|{letter.origin_ms}|"
+        f"{version}|{letter.reason.value}|{origin.topic}|{origin.partition}|{origin.offset}|{letter.origin_ms}|"
         f"{letter.attempt_count}|{letter.first_ms}|{letter.last_ms}|{error_type}|{message}|"
-        f"{quote(letter.consumer_group, safe='', errors='replace')}"
+        f"{_quoted(letter.consumer_group)}{sender}"
     ).encode("ascii")
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="", errors="replace")
 
 
 def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
@@ -165,6 +181,7 @@ def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
             unquote(kind)[:TYPE_LENGTH_MAX],
             unquote(message)[:MESSAGE_LENGTH_MAX],
             unquote(group),
+            *map(unquote, fields[_FIELDS:_SENT_FIELDS] if len(fields) >= _SENT_FIELDS else ()),
         )
     except ValueError as exc:
         return Undecodable(f"dead letter: {exc}")

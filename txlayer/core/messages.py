@@ -219,6 +219,7 @@ class HalfOptions(NamedTuple):
     check_with: str = ""  # what questions about the transaction carry, as `codec.encode_check_with` writes it
     query_id: str | None = None  # the user's own id of the transaction
     unresolved: UnresolvedAction | None = None  # instead of the group's policy; in the first half record
+    is_group_named: bool = False  # the forwarded record names the producer group
 
 
 NO_OPTIONS = HalfOptions()

@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration
-from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.dead_letters import DLQ_SUFFIX, dead_letter_topic, replay_topic
 
 COUNT_MAX = 100
 """Groups and topics that are looked at."""
-_DLQ = ".dlq"
 
 
 class ConsumedTopic(NamedTuple):
@@ -33,7 +32,7 @@ def consumed_topics(names: Collection[str]) -> Iterator[tuple[str, str]]:
     """(group, topic) of every dead-letter topic whose source and replay topics are there, too."""
     known = frozenset(names)
     for name in sorted(known):
-        base = name.removesuffix(_DLQ)
+        base = name.removesuffix(DLQ_SUFFIX)
         if base == name:
             continue
         for at, letter in enumerate(base):

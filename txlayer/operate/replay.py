@@ -16,6 +16,7 @@ from typing import NamedTuple
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
+    EDITED,
     ENDED,
     DeadLetter,
     DeadLetterHistory,
@@ -565,9 +566,6 @@ def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind, request_id: str) 
 
 
 # --- an edit ---------------------------------------------------------------------------------------------------------
-
-EDITED = "edited"
-"""The error type of a copy."""
 
 
 def why_not(log: DeadLetterLog, found: FoundLetter) -> str:

@@ -336,7 +336,7 @@ class TraceRecords:
                 origins.append(value)
             elif name == DLQ_HEADER and record.topic().endswith(".dlq"):
                 return  # a dead letter
-            elif name.startswith(RESERVED_HEADER_PREFIX):
+            elif name.startswith(RESERVED_HEADER_PREFIX) and name != codec.GROUP_HEADER:
                 has_others = True
         if not ids and not origins:
             return  # another program's

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig, milliseconds
-from txlayer.core.codec import HEADER_BYTES, WHOLE_MAX
+from txlayer.core.codec import GROUP_HEADER, HEADER_BYTES, WHOLE_MAX, encode_options
 from txlayer.core.ledger.transaction import TIMES_MAX
 from txlayer.core.messages import (
     RESERVED_HEADER_PREFIX,
@@ -20,6 +20,7 @@ from txlayer.core.messages import (
     TOPIC_NAME,
     TOPICS_BYTES_MAX,
     TXN_ID_LENGTH_MAX,
+    HalfOptions,
     Message,
 )
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
@@ -75,9 +76,13 @@ class Encoder:
         serialize: Serialize | None,
         spare_bytes: int = 0,
         select: PartitionSelector | None = None,
+        named_group: str = "",
     ) -> None:
         self._config = config
         self._select = select
+        self._named = encode_options(HalfOptions(is_group_named=True)) if named_group else ""
+        if named_group:
+            spare_bytes += len(GROUP_HEADER) + len(named_group) + HEADER_BYTES
         self._spare_bytes = spare_bytes
         self._half_bytes_max = half_bytes_max
         self._serialize = serialize
@@ -154,7 +159,7 @@ class Encoder:
             and self._select is None
             and len(value) + len(key or b"") <= known.message_bytes_max
         ):
-            return (topic, key, value, None, placement.options)
+            return (topic, key, value, None, self._with_name(placement.options))
         return None
 
     def records(self, messages: Sequence[Message], placement: Placement, asked: str = "") -> list[HalfRecord] | None:
@@ -241,7 +246,11 @@ class Encoder:
             )
         if asked:
             options = f"{options},{asked}" if options else asked
-        return (topic, key, value, headers or None, options), size
+        return (topic, key, value, headers or None, self._with_name(options)), size
+
+    def _with_name(self, options: str) -> str:
+        named = self._named
+        return f"{options},{named}" if options and named else options or named
 
 
 def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:

@@ -467,6 +467,7 @@ def assemble(
     spare_bytes: int = 0,
     check_with: str = "",
     select: PartitionSelector | None = None,
+    is_group_named: bool = False,
     watchers: Sequence[Watcher] = (),
 ) -> Engine:
     """The parts, of topics that fit together; the producer's thread is not started.
@@ -493,6 +494,7 @@ def assemble(
         half_bytes_max=half.message_bytes_max,
         spare_bytes=spare_bytes,
         select=select,
+        named_group=group if is_group_named else "",
         serialize=None if serializer is None else partial(connections.serialize, serializer),
     )
     return Engine(

@@ -285,6 +285,7 @@ class ConfiguredProducer(Generic[CheckT]):
         check_with: Iterable[str] = (),
         check_executor: Executor | None = None,
         partition_selector: PartitionSelector | None = None,
+        is_group_named: bool = False,
         interceptors: Iterable[ProducerInterceptor] = (),
         connect: ConnectProducer = connect_producer,
         tracing: Tracing = NO_TRACING,
@@ -305,6 +306,7 @@ class ConfiguredProducer(Generic[CheckT]):
         if partition_selector is not None and not callable(partition_selector):
             raise UsageError("partition_selector is called with a message and the number of its topic's partitions")
         self._partition_selector = partition_selector
+        self._is_group_named = is_group_named
         self._connect = connect
         self._watchers = [*intercepting(interceptors), *traced(tracing)]
         self._spare_bytes = HEADER_BYTES if tracing.is_on else 0
@@ -343,6 +345,7 @@ class ConfiguredProducer(Generic[CheckT]):
             linger_ms=LINGER_OF_TASKS_MS if self._is_async else LINGER_MS,
             check_with=self._check_with,
             select=self._partition_selector,
+            is_group_named=self._is_group_named,
             watchers=self._watchers,
             spare_bytes=self._spare_bytes,
         )
@@ -374,6 +377,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         check_executor: runs the calls of the handler or of a `SqlBarrier`, in place of `check_workers` threads. It stays yours.
         partition_selector: called with a message that names no partition, and the number of its topic's partitions;
             returns a partition, or None: by the key.
+        is_group_named: messages tell consumers this group, in a header of some 20 bytes, so that the group can hear of their
+            dead letters (`on_dead_letter` of a consumer).
         interceptors: code that runs around the send and the end of each transaction.
         connect: makes the Kafka clients.
         tracing: makes spans (`txlayer.adapters.otel`), and adds a `traceparent` to messages that have none.

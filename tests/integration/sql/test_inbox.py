@@ -591,6 +591,8 @@ def test_a_key_is_the_transaction_and_index_else_the_place(inbox: Inbox) -> None
     assert "at:orders/3/17" == message_key(HandledMessage())
     broken = HandledMessage(headers=[("txl-id", b"order-1"), ("txl-origin", b"?")])
     assert "at:orders/3/17" == message_key(broken)
+    headers = [*forwarded("order-1", 2).headers, ("txl-dlq", b"1|")]
+    assert "at:orders/3/17" == message_key(HandledMessage(headers=headers)), "several groups may give one message up"
     longest = message_key(HandledMessage(topic="t" * 249))
     assert KEY_LENGTH_MAX >= len(inbox.key_of(HandledMessage(topic="t" * 249)))
     assert longest != inbox.key_of(HandledMessage(topic="t" * 249))

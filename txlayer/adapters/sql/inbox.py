@@ -50,6 +50,7 @@ from txlayer.adapters.sql.tables import (
     rules_of_dialect,
 )
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
+from txlayer.core.dead_letters import DLQ_HEADER
 from txlayer.core.messages import Headers, Undecodable, check_group
 from txlayer.errors import LeaseLostError, RollbackRequiredError, UsageError
 
@@ -79,14 +80,15 @@ MessageKey = Callable[[Any], str]
 
 
 def message_key(message: InboxMessage) -> str:
-    """`txn:ID/BORN/INDEX` for a message that txlayer forwarded, else `at:TOPIC/PARTITION/OFFSET`.
+    """`txn:ID/BORN/INDEX` for a message that txlayer forwarded, else, and for a dead letter, `at:TOPIC/PARTITION/OFFSET`.
 
     BORN is the time of `prepare` in milliseconds. If an id was prepared and committed twice, that makes two transactions.
     In replays, on mirrors and after a restored backup, the same message has the same BORN.
     """
-    headers = {name: value for name, value in message.headers if name in (ID_HEADER, ORIGIN_HEADER)}
+    headers = dict(message.headers)
     txn_id, origin = headers.get(ID_HEADER), headers.get(ORIGIN_HEADER)
-    if txn_id and origin:
+    # Several groups may give one message up. (A message that is replayed has the header no more.)
+    if txn_id and origin and DLQ_HEADER not in headers:
         found = decode_origin(origin)
         if not isinstance(found, Undecodable):
             return f"txn:{txn_id.decode('ascii', errors='backslashreplace')}/{found[4]}/{found[2]}"

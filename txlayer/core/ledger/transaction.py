@@ -288,7 +288,7 @@ class Transaction:
             self.born = ""
         self.content = None
         options = self.options
-        if options.check_with or options.query_id is not None:
+        if options.check_with or options.query_id is not None or options.is_group_named:
             self.options = _kept_options(
                 options.key_hash, options.order, options.immunity_ms, options.check_with, options.unresolved
             )
