@@ -156,6 +156,7 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
         "key_hash": "028c7948712c936a",
         "order": "prepare",
         "immunity_ms": 60_000,
+        "unresolved": None,
     } == row
     text = drawn(tx_rows.list_table([row]))
     assert all(part in text for part in ("held", "topic-missing", "2/2", "shop", "loyalty", "1/3", "1970-01-01"))

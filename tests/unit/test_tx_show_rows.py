@@ -17,6 +17,7 @@ from txlayer.core.messages import (
     OrderMode,
     Resolution,
     Source,
+    UnresolvedAction,
 )
 from txlayer.operate import history as histories
 
@@ -24,9 +25,12 @@ from txlayer.operate import history as histories
 def folded(*, with_doubt: bool = False) -> HistoryFold:
     """Two half records, an unknown answer, a commit by a person."""
     fold = HistoryFold("order-4711")
+    options = HalfOptions("028c7948712c936a", OrderMode.PREPARE, 60_000, unresolved=UnresolvedAction.ROLLBACK)
     for index, topic in enumerate(("shop", "loyalty")):
         header = codec.encode_half_header(
-            HalfHeader(KEY, "orders", topic, index, 2, 900, HalfOptions("028c7948712c936a", OrderMode.PREPARE, 60_000))
+            HalfHeader(
+                KEY, "orders", topic, index, 2, 900, options if index == 0 else options._replace(unresolved=None)
+            )
         )
         fold.half(partition=0, offset=16 + index, appended_ms=1_000, headers=[("txl", header)])
     lines = [
@@ -59,7 +63,8 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
     assert "committed (not carried out yet)" in text
     assert "does not count: it names half offset 99" in text
     assert "does not count: it names the group strangers" in text
-    assert "ordering key 028c7948712c936a, in the order of prepare, immunity 1 min" in text
+    assert "ordering key 028c7948712c936a, in the order of prepare, immunity 1 min, rollback if no answer comes" in text
+    assert ["rollback", None] == [r["unresolved"] for r in row["half_records"]]
     assert r"ticket \x1b[7m 12" in text
     assert "\x1b" not in text
     assert "\x1b" not in json.dumps(row)

@@ -255,6 +255,7 @@ def _options(half: Json) -> str:
     parts = [f"ordering key {half['key_hash']}" if half["key_hash"] else ""]
     parts.append("in the order of prepare" if half["order"] == "prepare" and half["key_hash"] else "")
     parts.append(f"immunity {length_text(half['immunity_ms'])}" if half["immunity_ms"] is not None else "")
+    parts.append(f"{half['unresolved']} if no answer comes" if half["unresolved"] is not None else "")
     return ", ".join(filter(None, parts))
 
 

@@ -136,7 +136,12 @@ def stats_json(connections: CoordinatorConnections, *, now_ms: int) -> Json:
 
 
 def options_json(options: HalfOptions) -> Json:
-    return {"key_hash": options.key_hash, "order": options.order.value, "immunity_ms": options.immunity_ms}
+    return {
+        "key_hash": options.key_hash,
+        "order": options.order.value,
+        "immunity_ms": options.immunity_ms,
+        "unresolved": None if options.unresolved is None else options.unresolved.value,
+    }
 
 
 KEPT_ASIDE = "kept-aside"
