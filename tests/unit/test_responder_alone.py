@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.producer_stage import PATIENCE_S, ProducerStage, question
+from tests.support.producer_stage import PATIENCE_S, ProducerStage, parking, question
 from tests.support.waiting import wait_until
 from txlayer.config import ResponderConfig
-from txlayer.core.messages import COMMIT, Resolution
+from txlayer.core.messages import COMMIT, ROLLBACK, Resolution
 from txlayer.errors import BrokerUnavailableError, FencedError, NotAuthorisedError
 from txlayer.producer import standalone
 from txlayer.producer.check_handlers import CheckRequest
+from txlayer.producer.questions import ParkedTransaction
 from txlayer.producer.responder import OF_STATS, ObservedResponder
 
 
@@ -27,6 +28,7 @@ class Alone:
         self.failure: BaseException | None = None
         self.stop = threading.Event()
         self.next_failure: BrokerUnavailableError | None = None
+        self.on_parked: Callable[[ParkedTransaction], Any] | None = None
         self.observed = ObservedResponder(group="g", version="1")
         self._check = check
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -53,6 +55,7 @@ class Alone:
                 group="g",
                 should_stop=self.stop.is_set,
                 check=self._check,
+                on_parked=self.on_parked,
                 connect=self.connect,
                 observed=self.observed,
             )
@@ -67,8 +70,9 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Alone]]:
     monkeypatch.setattr("txlayer.producer.pipeline.LOOK_S", 0.01)
     made: list[Alone] = []
 
-    def alone(check: Callable[[CheckRequest], Any]) -> Alone:
+    def alone(check: Callable[[CheckRequest], Any], on_parked: Any = None) -> Alone:
         made.append(Alone(check))
+        made[-1].on_parked = on_parked
         made[-1].thread.start()
         return made[-1]
 
@@ -97,6 +101,17 @@ def test_it_answers_until_it_is_told_to_stop(begin: Callable[..., Alone]) -> Non
 
     assert alone.failure is None
     assert alone.log().members[0].is_closed
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_it_hears_of_parked_transactions_and_may_settle_them(begin: Callable[..., Alone], is_coroutine: bool) -> None:
+    async def roll_back(_: ParkedTransaction) -> Resolution:
+        return ROLLBACK
+
+    alone = begin(commit, on_parked=roll_back if is_coroutine else lambda _: ROLLBACK)
+    alone.log().ask(parking("a"))
+
+    assert [ROLLBACK] == answered(alone.log())
 
 
 def test_a_client_that_failed_for_good_is_replaced_also_behind_an_outage(begin: Callable[..., Alone]) -> None:

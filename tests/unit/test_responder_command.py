@@ -69,6 +69,10 @@ def test_nobody_to_ask_and_two_to_ask_are_refused(capsys: pytest.CaptureFixture[
     code, _, err = run_command(responder.app, "run", "--group", "g", capsys=capsys)
     assert (ExitCode.USAGE, True) == (code, "TXLAYER_BARRIER_URL" in err)
 
+    arguments = ("--handler", "json:loads", "--on-parked", "json:no_such")
+    code, _, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
+    assert (ExitCode.USAGE, True, True) == (code, "--on-parked" in err, "json has no no_such" in err)
+
     arguments = ("--handler", "json:loads", "--barrier-url", "sqlite:///x")
     code, _, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
     assert (ExitCode.USAGE, True) == (code, "one of them" in err)

@@ -52,6 +52,14 @@ def run(  # every option is a parameter
             "MODULE:FUNCTION",
         ),
     ] = None,
+    on_parked: Annotated[
+        str | None,
+        option(
+            "--on-parked",
+            "Called with a txlayer.ParkedTransaction when one stays without an answer; returns COMMIT, ROLLBACK or nothing.",
+            "MODULE:FUNCTION",
+        ),
+    ] = None,
     barrier_url: Annotated[
         str | None,
         option(
@@ -92,6 +100,7 @@ def run(  # every option is a parameter
             name=f"--handler, {URL_OPTION}",
             expected="one of them",
         )
+    hears = None if on_parked is None else _function(on_parked, "--on-parked")
     asked = observing.tracer()
     stop = StopSignal()
     metrics = observing.metrics()
@@ -99,7 +108,19 @@ def run(  # every option is a parameter
     with _answering(handler, barrier_url, table=barrier_table, schema=barrier_schema) as answering:
         stop.install()
         with observed(metrics, lambda: figures):
-            run_responder(config, group=group, should_stop=stop.is_set, tracing=asked, observed=figures, **answering)
+            run_responder(
+                config,
+                group=group,
+                should_stop=stop.is_set,
+                on_parked=hears,
+                tracing=asked,
+                observed=figures,
+                **answering,
+            )
+
+
+def _function(named: str, option_name: str) -> Any:
+    return load(named, folder=str(Path.cwd()), name=option_name, kind="function")
 
 
 @contextmanager
@@ -108,7 +129,7 @@ def _answering(
 ) -> Iterator[dict[str, Any]]:
     """What is asked: the handler, or the barrier in the database."""
     if handler is not None:
-        yield {"check": load(handler, folder=str(Path.cwd()), name="--handler", kind="function")}
+        yield {"check": _function(handler, "--handler")}
         return
     if not barrier_url and not from_file(os.environ, BARRIER_URL):
         raise ConfigError(

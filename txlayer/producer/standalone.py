@@ -21,6 +21,7 @@ from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
 from txlayer.producer.check_handlers import CheckRequest, is_coroutine_function
 from txlayer.producer.producer import TransactionalProducer
+from txlayer.producer.questions import ParkedTransaction
 from txlayer.producer.responder import ObservedResponder
 
 logger = logging.getLogger("txlayer.responder")
@@ -46,6 +47,7 @@ def run_responder(
     should_stop: Callable[[], bool],
     check: Callable[[CheckRequest], Any] | None = None,
     barrier: Barrier | None = None,
+    on_parked: Callable[[ParkedTransaction], Any] | None = None,
     connect: ConnectProducer = connect_producer,
     observed: ObservedResponder | None = None,
     tracing: Tracing = NO_TRACING,
@@ -60,12 +62,14 @@ def run_responder(
         TopicMismatchError: the namespace's topics do not exist.
         UsageError: the handler cannot be called.
     """
-    with _callable(check, timeout_s=config.check_timeout.total_seconds()) as handler:
+    timeout_s = config.check_timeout.total_seconds()
+    with _callable(check, timeout_s=timeout_s) as handler, _callable(on_parked, timeout_s=timeout_s) as hears:
         shared = [*(field.name for field in fields(AnsweringConfig)), "close_timeout", "start_timeout"]
         made_with: dict[str, Any] = {
             **{name: getattr(config, name) for name in shared},
             "group": group,
             "check": handler,
+            "on_parked": hears,
             "barrier": barrier,
             "connect": connect,
             "tracing": tracing,
@@ -110,19 +114,17 @@ def _answer(producer: TransactionalProducer, should_stop: Callable[[], bool]) ->
 
 
 @contextmanager
-def _callable(
-    check: Callable[[CheckRequest], Any] | None, *, timeout_s: float
-) -> Iterator[Callable[[CheckRequest], Any] | None]:
-    """The handler as threads call it; a coroutine function runs on its own loop, in one more thread."""
-    if check is None or not is_coroutine_function(check):
-        yield check
+def _callable(function: Callable[[Any], Any] | None, *, timeout_s: float) -> Iterator[Callable[[Any], Any] | None]:
+    """The function as threads call it; a coroutine function runs on its own loop, in one more thread."""
+    if function is None or not is_coroutine_function(function):
+        yield function
         return
-    handler: Callable[[CheckRequest], Coroutine[Any, Any, Any]] = check
+    handler: Callable[[Any], Coroutine[Any, Any, Any]] = function
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="txlayer-check-loop", daemon=True)
     thread.start()
 
-    def call(request: CheckRequest) -> Any:
+    def call(request: Any) -> Any:
         future = asyncio.run_coroutine_threadsafe(handler(request), loop)
         try:
             return future.result(timeout_s)
