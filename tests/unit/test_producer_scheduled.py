@@ -187,9 +187,11 @@ def cancelled(look: HistoryFold, produce: Callable[..., None]) -> Any:
             return end.value
 
 
-def committed(*lines: OpMessage, due_ms: int = 5_000) -> HistoryFold:
+def committed(
+    *lines: OpMessage, due_ms: int = 5_000, key: str = "order-1/00000001", look: HistoryFold | None = None
+) -> HistoryFold:
     """One message with a time, its commit and further lines."""
-    look, key = HistoryFold("order-1"), "order-1/00000001"
+    look = HistoryFold("order-1") if look is None else look
     header = codec.half_header(key, "shop", "mails", 0, 1, 900, f"d{due_ms}")
     look.half(partition=1, offset=3, appended_ms=1_000, headers=[(codec.HALF_HEADER, header)])
     for number, line in enumerate((OpMessage(COMMIT, key, "shop", 3, 900), *lines)):
@@ -219,6 +221,20 @@ def test_to_cancel_again_says_the_same(is_older: bool) -> None:
 
     assert True is cancelled(look, lambda *_given: None)
     assert False is cancelled(committed(RELEASE, GIVE_UP), lambda *_given: None)
+
+
+def test_a_further_attempt_with_the_id_of_a_cancelled_one_is_cancelled_too() -> None:
+    look, written = committed(GIVE_UP), list[bytes]()
+    look.doubt(partition=1, appended_ms=4_500, key=b"order-1/00000001", value=None, headers=codec.abandoned_headers(0))
+    committed(key="order-1/00000002", look=look)
+
+    def produce(_topic: str, value: bytes, _key: None, partition: int, done: Callable[..., None]) -> None:
+        written.append(value)
+        look.op(partition=partition, offset=17, appended_ms=1_000, value=value)
+        done(None, SimpleNamespace(offset=lambda: 17))
+
+    assert True is cancelled(look, produce)
+    assert [b"1|A|order-1/00000002|shop|3|900|producer||"] == written
 
 
 def test_a_line_whose_offset_nobody_reported_is_to_be_cancelled_again() -> None:

@@ -151,16 +151,16 @@ def cancel(engine: Engine, txn_id: str, *, since: timedelta, ordering_key: bytes
     """
     read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key))
     written: dict[str, tuple[TransactionHistory, int]] = {}
+    was_given_up = False
     for history in (yield read):
         if history.producer_group != engine.pipeline.group:
             continue
-        if _was_given_up(history):
-            return True
+        was_given_up = _was_given_up(history)  # of several attempts, the newest one counts
         # A line for what is released would give up what only waits for its key or its topic.
-        if history.may_be_scheduled and history.times_left():
+        if not was_given_up and history.may_be_scheduled and history.times_left():
             written[history.nonce] = history, (yield from _give_up(engine, history))
     if not written:
-        return False
+        return was_given_up
     op_lines = {history.nonce: history.op_lines for history in (yield read)}
     # Its times are those of the first look: doubt may have ended it by now, and its half records may be older than what is read.
     return any(
