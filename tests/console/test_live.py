@@ -478,6 +478,8 @@ def test_one_of_which_a_part_is_due_is_counted_as_one_commit() -> None:
     view.look()
 
     assert 1 == sum(minute.committed for minute in view.view.state.minutes)
+    # The rest of it is scheduled, and may be cancelled, also while no coordinator runs.
+    assert ["scheduled"] == [row.state for row in view.view.rows.page(Wanted(), now_ms=0).rows]
 
 
 def test_the_rings_are_bounded() -> None:

@@ -17,7 +17,7 @@ from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.ledger import LedgerSettings
 from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF
 from txlayer.core.ledger.transaction import OpPosition, Transaction
-from txlayer.core.ledger.transitions import COMMITTING, Effect, TxnEvent, TxnState, transition
+from txlayer.core.ledger.transitions import COMMITTING, SETTLED, Effect, TxnEvent, TxnState, transition
 from txlayer.core.messages import Headers, OpMessage, Resolution, Source
 from txlayer.operate.overview import ContentlessLedger, query_id_on_doubt
 from txlayer.operate.rows import ROLLED_BACK, UnsettledRows, doubt_row
@@ -152,6 +152,7 @@ class YoungLedger(ContentlessLedger):
         for _ in range(count_max):
             line_count = len(self.ops.records[0][2]) if self.ops.records else 1
             batch = self.advance(line_count_max=max(line_count, 1), byte_count_max=NO_LIMIT)
+            batch.forwards = [txn for txn in batch.forwards if txn.state in SETTLED]  # of others it is a part
             for txn in batch.forwards:
                 self.decided[txn.key] = COMMITTING
                 if txn.key not in self._went:
