@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -56,6 +57,16 @@ def test_a_delay_counts_from_prepare_on(stage: ProducerStage) -> None:
 
     [header] = headers(stage)
     assert begin_ms <= (header.options.deliver_at_ms or 0) - 300_000 <= now_ms()
+
+
+@pytest.mark.promise("P5")
+def test_messages_with_one_delay_are_due_at_one_time(stage: ProducerStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(1_700_000_000_000)
+    monkeypatch.setattr("txlayer.producer.encoding.now_ms", lambda: next(clock))
+    with stage.producer() as producer:
+        producer.publish([Message("orders", b"k", b"v", delay=timedelta(minutes=5))] * (TIMES_MAX + 1))
+
+    assert 1 == len({header.options.deliver_at_ms for header in headers(stage)})
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ class Encoder:
                 f"the names of the transaction's topics have {names_bytes} bytes; together they may have "
                 f"{TOPICS_BYTES_MAX}. Nothing was sent"
             )
-        times = [_deliver_at_ms(message) for message in messages]
+        at_ms = now_ms()  # once: messages with one delay are due together
+        times = [_deliver_at_ms(message, at_ms) for message in messages]
         if len(set(times)) > TIMES_MAX:
             raise UsageError(
                 f"{len(set(times))} different times in one transaction; it may have {TIMES_MAX}. Nothing was sent"
@@ -301,8 +302,8 @@ def _check_partition_and_timestamp(message: Message, known: KnownTopic) -> None:
         )
 
 
-def _deliver_at_ms(message: Message) -> int | None:
-    """The time before which no consumer sees the message, by the producer's clock if it is a delay; None: it has none.
+def _deliver_at_ms(message: Message, at_ms: int) -> int | None:
+    """The time before which no consumer sees the message, counted from `at_ms` if it is a delay; None: it has none.
 
     Raises:
         UsageError: it is not a time, or both are given. Nothing was sent.
@@ -315,7 +316,7 @@ def _deliver_at_ms(message: Message) -> int | None:
     if delay is not None:
         if not isinstance(delay, timedelta) or delay < timedelta(0):
             raise UsageError(f"delay is a timedelta of 0 or more, not {delay!r}. Nothing was sent")
-        return now_ms() + milliseconds(delay)
+        return at_ms + milliseconds(delay)
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise UsageError(f"deliver_at is a datetime with a time zone, not {at!r}. Nothing was sent")
     return max(-((_EPOCH - at) // timedelta(milliseconds=1)), 1)  # not earlier; 0 is that of messages without a time
