@@ -84,7 +84,9 @@ class Chaos:
         self._numbers = count()
         self.journal = Journal(folder / "history.jsonl")
 
-    def run(self, *, seconds: float) -> Outcome:
+    def run(
+        self, *, seconds: float
+    ) -> Outcome:  # longer: the steps of one run, in their order, share what the run made
         """Load and faults for so long, and until enough kinds of faults were there; then all is healed and comes to rest."""
         with ExitStack() as stack:
             cluster, proxies = self._cluster(stack)
