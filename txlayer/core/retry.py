@@ -183,7 +183,7 @@ class RetryPolicy:
     later_count_max: int = 1_000
     """How often a handler may return `Later` for a message; then each further one is a failed attempt. A restart forgets it."""
     later_max_ms: int = _DAY_MS
-    """For how long a message, or a partition in which nothing succeeds, may be postponed in all. The same."""
+    """A message may be postponed until so long after the first time, and a partition in which nothing succeeds for so long in all. The same."""
     backoff_first: InitVar[Delay | None] = None
     backoff_max: InitVar[Delay | None] = None
     later_max: InitVar[Delay | None] = None
