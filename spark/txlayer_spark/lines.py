@@ -67,14 +67,14 @@ HALF = _record(
     timed=rf"(?=.*[|,]d{_NUMBER}(?:,|\z))",
 )
 OP = _record(rf"[{_LETTERS}]\|{KEY}\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|{_FIELD}*")
-CHECK = _record(rf"(?:[QX]\|{KEY}|L\|(?:{KEY})?)\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_FIELD}*")
+CHECK = _record(rf"(?:[QPX]\|{KEY}|L\|(?:{KEY})?)\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_FIELD}*")
 _SUMMARY_FIELDS = (
     rf"{_FIELD}*\|{_FIELD}*\|{_FIELD}*\|{_NUMBER}\|{_NUMBER}(?:\+{_NUMBER})*\|{_NUMBER}\|{_NUMBER}\|"
     rf"{_NUMBER}\|{_NUMBER}\|(?:{KEY_HASH})?\|(?:commit|prepare)\|(?:{_NUMBER})?\|(?:{_NUMBER}:{_NUMBER})?\|"
     rf"{_NUMBER}\|{_FIELD}*\|{_NUMBER}/{_NUMBER}/{_NUMBER}/{_NUMBER}"
 )
 _DUE = rf"{_NUMBER}/{_NUMBER}/(?:{_NUMBER}(?:\+{_NUMBER})*)?/(?:{_NUMBER}:{_NUMBER})?"
-SUMMARY = rf"{_record(_SUMMARY_FIELDS)}|\A{TIMED_VERSION}\|{_SUMMARY_FIELDS}\|{_DUE}\z"
+SUMMARY = rf"{_record(_SUMMARY_FIELDS)}|\A{TIMED_VERSION}\|{_SUMMARY_FIELDS}\|{_DUE}(?:\|{_FIELD}*)?\z"
 ORIGIN = rf"\A{_NUMBER}:{_NUMBER}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\z"
 SUMMARY_KEY = rf"\A{KEY}\z"
 CONTENT_KEY = rf"\A{KEY}/{_NUMBER}\z"

@@ -25,6 +25,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
     Undecodable,
+    UnresolvedAction,
     nonce_of,
     txn_id_of,
 )
@@ -41,6 +42,7 @@ CHECKS = [
     for kind, key, text in (
         (CheckKind.QUESTION, "a/00000001", "orders,loyalty"),
         (CheckKind.LIMIT, "", "on"),
+        (CheckKind.PARKED, "a/00000001", "too-old"),
         (CheckKind.REFUSED, "a/00000001", "COMMIT by Zoë + others, 100 %"),
     )
 ]
@@ -235,7 +237,8 @@ SUMMARY = DoubtSummary(
 
 
 def test_doubt_summaries_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
-    values = mutations("doubt-summary", more=(codec.encode_summary(SUMMARY),))
+    undecided = SUMMARY._replace(state="open", times=(5,), unresolved=UnresolvedAction.COMMIT)
+    values = mutations("doubt-summary", more=tuple(map(codec.encode_summary, (SUMMARY, undecided))))
     topic = written(broker, ".doubt", lambda name: [Record(name, raw, b"a/00000001") for raw in values])
 
     found = rows(spark, broker, topic)
