@@ -56,7 +56,7 @@ class JsonBody:
         schema = StructType([*fields.fields]).add(_CORRUPT, StringType())
         text = (_behind(value, _PREFIX_BYTES) if self.has_prefix else value).cast("string")
         found = F.from_json(text, schema, {**_PERMISSIVE, "columnNameOfCorruptRecord": _CORRUPT})
-        is_wrong = F.isnotnull(found[_CORRUPT]) | (F.isnotnull(value) & F.isnull(found))
+        is_wrong = F.isnotnull(found[_CORRUPT]) | (F.isnotnull(value) & F.isnull(found)) | ~F.is_valid_utf8(text)
         return F.when(~is_wrong, found.dropFields(_CORRUPT)), is_wrong
 
 
@@ -72,17 +72,25 @@ class AvroBody:
     def decode(self, value: Column) -> tuple[Column, Column]:
         """See `BodyCodec`. A value with another id is malformed."""
         if isinstance(self.schemas, str):
-            return _judged(value, self._read(value, self.schemas, self.reader or self.schemas))
-        reader = self.reader or self.schemas[max(self.schemas)]
-        found = F.lit(None)
-        for number, schema in self.schemas.items():
-            body = self._read(F.when(_schema_id(value) == number, _behind(value, _PREFIX_BYTES)), schema, reader)
-            found = F.coalesce(body, found)
-        return _judged(value, found)
+            found = self._read(value, self.schemas, self.reader or self.schemas)
+        else:
+            reader = self.reader or self.schemas[max(self.schemas)]
+            each = [
+                self._read(F.when(_schema_id(value) == number, _behind(value, _PREFIX_BYTES)), schema, reader)
+                for number, schema in self.schemas.items()
+            ]
+            found = F.coalesce(*each)
+        is_read = F.coalesce(found["end"] == 1, F.lit(False))
+        return F.when(is_read, found["body"]), F.isnotnull(value) & ~is_read
 
     def _read(self, value: Column, schema: str, reader: str) -> Column:
-        read = from_avro(value, schema, {**_PERMISSIVE, "avroSchema": reader})
-        return F.when(F.isnotnull(value), read)
+        # To Spark, what cannot be read is a record without any field: one of ours around it says whether it was read to its end.
+        writer, wanted = (
+            f'{{"type": "record", "name": "ReadToTheEnd", "fields": [{{"name": "body", "type": {each}}}, '
+            '{"name": "end", "type": "int"}]}'
+            for each in (schema, reader)
+        )
+        return from_avro(F.concat(value, F.lit(b"\2")), writer, {**_PERMISSIVE, "avroSchema": wanted})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +210,6 @@ def with_body(rows: DataFrame, codec: BodyCodec) -> DataFrame:
     body, is_wrong = codec.decode(F.col("value"))
     error = F.when(is_wrong, F.lit(f"the value is no {type(codec).__name__.removesuffix('Body')} of this schema"))
     return rows.withColumns({"body": body, "body_error": error})
-
-
-def _judged(value: Column, body: Column) -> tuple[Column, Column]:
-    """What cannot be read is a body without any field, to Spark."""
-    is_wrong = F.isnotnull(value) & (F.isnull(body) | (F.to_json(body) == "{}"))
-    return F.when(~is_wrong, body), is_wrong
 
 
 def _behind(value: Column, length: int, more: Column | None = None) -> Column:

@@ -28,13 +28,20 @@ def bodies(spark: SparkSession, codec: BodyCodec, *values: bytes | None) -> list
 
 def test_json_is_read_and_what_is_none_says_so(spark: SparkSession) -> None:
     codec = JsonBody(schema="customer STRING, cents BIGINT")
-    values = (b'{"customer": "7", "cents": 5, "more": 1}', b"{}", b"no json", b'{"cents": "x"}', None)
+    values = (
+        b'{"customer": "7", "cents": 5, "more": 1}',
+        b"{}",
+        b"no json",
+        b'{"cents": "x"}',
+        b'{"customer": "\xff"}',
+        None,
+    )
 
     good, empty, *wrong, none = bodies(spark, codec, *values)
 
     assert ({"customer": "7", "cents": 5}, False) == good
     assert ({"customer": None, "cents": None}, False) == empty
-    assert [(None, True)] * 2 == wrong
+    assert [(None, True)] * 3 == wrong
     assert (None, False) == none
     prefixed = JsonBody(schema="customer STRING", has_prefix=True)
     assert [({"customer": "7"}, False), (None, True)] == bodies(spark, prefixed, b"\0\0\0\0\1" + values[0], values[0])
@@ -59,6 +66,18 @@ def test_avro_is_read_by_the_schema_whose_id_it_names(spark: SparkSession) -> No
     assert [(None, True)] * 3 == found[2:5]
     assert (None, False) == found[5]
     assert [({"customer": "8", "cents": 9}, False)] == bodies(spark, AvroBody(schemas=json.dumps(NEW)), new)
+
+
+def test_an_avro_record_of_nulls_is_none_that_could_not_be_read(spark: SparkSession) -> None:
+    note = {"name": "note", "type": ["null", "string"]}
+    schema = {"type": "record", "name": "Order", "fields": [note, {**note, "name": "more"}]}
+    empty, good = avro(schema, {"note": None, "more": None}), avro(schema, {"note": "x", "more": None})
+
+    found = bodies(spark, AvroBody(schemas=json.dumps(schema)), empty, good, empty[:1], good + b"?", b"\7", None)
+
+    assert [({"note": None, "more": None}, False), ({"note": "x", "more": None}, False)] == found[:2]
+    assert [(None, True)] * 3 == found[2:-1]
+    assert (None, False) == found[-1]
 
 
 def test_protobuf_is_read_behind_the_prefix_and_its_list_of_places(spark: SparkSession) -> None:
