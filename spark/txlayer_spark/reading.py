@@ -125,8 +125,8 @@ def committed_stream(
     Args:
         spark: A session with the Kafka connector.
         topics: A real topic, or several.
-        pattern: In place of names, the form of the names of real topics, as Java writes it (`orders-.*`). Topics that
-            are created later are read, too.
+        pattern: In place of names, the form of the whole names of real topics, as Java writes it (`orders-.*`). Topics that
+            are created later are read, too; dead letters and replays (`….dlq`, `….replay`) are not.
         bootstrap_servers: Brokers to ask first.
         codec: What values hold: `JsonBody`, `AvroBody` or `ProtobufBody`.
         kafka_options: Settings of Kafka's Java client, without the prefix `kafka.`.
@@ -148,7 +148,9 @@ def _committed(
     named = [topics] if isinstance(topics, str) else list(topics)
     if bool(named) == (pattern is not None):
         raise UsageError("name topics, or one pattern")
-    raw = _loaded(reader, named if pattern is None else pattern, bootstrap_servers, kafka_options, options)
+    # Spark takes a topic of which a part fits, too; dead letters have the headers of the messages that they were.
+    form = rf"^(?!.*\.(?:dlq|replay)$)(?:{pattern})$"
+    raw = _loaded(reader, named if pattern is None else form, bootstrap_servers, kafka_options, options)
     place = F.concat_ws(":", "half_partition", "born_ms")
     rows = parse(raw, TopicKind.FORWARDED).select(
         "topic",

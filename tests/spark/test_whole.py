@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.support.broker import create_topic
+from tests.support.logs import read_log
 from tests.support.planted import Field, Message, Transaction
 from tests.support.spark_reading import run_to_its_end
 from tests.support.topic_records import Record
@@ -38,6 +39,10 @@ def plant(field: Field) -> tuple[str, list[Transaction]]:
     field.forward(lacking, 0)
     field.whole()
     field.write(Record(field.orders, b"of a stranger", b"k", [], 0))
+    # A consumer gave one up: it was a message once.
+    letters = create_topic(field.servers, f"{field.namespace}-loyalty.{field.orders}.dlq")
+    headers = read_log(field.servers, [field.orders])[field.orders][0].headers
+    field.write(Record(letters, b"value", b"k", headers, 0))
     return loyalty, [*planted, lacking]
 
 
