@@ -102,6 +102,7 @@ def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     return ours.groupBy("txn_id", "nonce").agg(
         F.min("offset").alias("first_offset"),
         F.max("offset").alias("last_offset"),
+        F.min("index").alias("first_index"),
         _completed_at(records).alias("completed_at"),
         F.first("producer_group").alias("producer_group"),
         F.first("born_ms").alias("born_ms"),
@@ -332,13 +333,19 @@ class EpochLog:
         half = self._brokers.since(topic("half"), self._partitions, at_ms=since_ms)
         doubt = self._brokers.all_of(topic("doubt"), everywhere)
         self._op_read = {p: span.end for p, span in op.items()}
+        halves = self._rows("half", half, half_traces)
+        cut_off = {self._home(f"{row.txn_id}/{row.nonce}") for row in halves if row.first_index}
+        if cut_off:
+            # The others of an attempt may be older: without them its commit would look incomplete.
+            half = {
+                **half,
+                **{
+                    p: Span(span.start, half[p].end) for p, span in self._brokers.all_of(topic("half"), cut_off).items()
+                },
+            }
+            halves = self._rows("half", half, half_traces)
         self._half = half
-        known = fold(
-            {},
-            self.epoch_id,
-            halves=self._rows("half", half, half_traces),
-            doubts=self._rows("doubt", doubt, doubt_traces),
-        )
+        known = fold({}, self.epoch_id, halves=halves, doubts=self._rows("doubt", doubt, doubt_traces))
         op = self._with_older(op, known, since_ms)
         return self._decided(known, self._rows("op", op, op_traces))
 
@@ -388,8 +395,9 @@ class EpochLog:
     def _decided(self, known: Attempts, ops: Sequence[Row]) -> dict[str, Attempt]:
         """The same with those decisions; where a line names what may be a half record, the half topic is asked."""
         ops = [row for row in ops if not self._is_void(known, row)]
+        older = self._older(known, ops)
         named: dict[int, set[int]] = {}
-        for key, offset in in_question(known, ops):
+        for key, offset in in_question(known, ops) | older:
             named.setdefault(self._home(key), set()).add(offset)
         if not named:
             return fold(known, self.epoch_id, ops=ops)
@@ -397,7 +405,17 @@ class EpochLog:
         offsets = {offset for each in named.values() for offset in each}
         rows = self._rows("half", spans, lambda raw, epoch: halves_at(raw, epoch, offsets))
         known_halves = {(f"{row.txn_id}/{row.nonce}", row.offset) for row in rows}
+        ops = [row for row in ops if (f"{row.txn_id}/{row.nonce}", row.last_offset) not in older - known_halves]
         return fold(known, self.epoch_id, ops=ops, known_halves=known_halves)
+
+    def _older(self, known: Attempts, ops: Sequence[Row]) -> set[tuple[str, int]]:
+        """(id/nonce, half offset) that lines name of attempts that are all before what was read of half, and still there."""
+        lines = [(f"{row.txn_id}/{row.nonce}", row) for row in ops if row.partition in self._half]
+        rows = [(k, row) for k, row in lines if k not in known and row.last_offset < self._half[row.partition].start]
+        if not rows:
+            return set()
+        there = self._brokers.all_of(self._address.topic("half"), {self._home(key) for key, _ in rows})
+        return {(key, row.last_offset) for key, row in rows if row.last_offset >= there[self._home(key)].start}
 
     def _is_void(self, known: Attempts, row: Row) -> bool:
         """Whether a line names a half record of no attempt: that part of half was read, and nothing of it is there."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 from tests.conftest import Broker
 from tests.support.arena import make_arena
 from tests.support.logs import read_log
-from tests.support.planted import GROUP, PARTITIONS, Field
+from tests.support.planted import GROUP, PARTITIONS, Field, Message
 from tests.support.spark_sink import numbers, settings_for
+from tests.support.waiting import wait_until
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
+from txlayer.core.partitions import half_partition
 from txlayer.errors import OutcomeUnknownError, UsageError
 from txlayer_spark import Publication, SinkSettings, transactional_batches, write_transactional
 from txlayer_spark.jobs import sink as jobs_sink
@@ -32,6 +34,17 @@ def settings_in(field: Field, **more: Any) -> SinkSettings:
     return SinkSettings(
         bootstrap_servers=field.servers, namespace=field.namespace, topic=field.orders, producer_group=GROUP, **more
     )
+
+
+def home(txn_id: str, partition_count: int) -> int:
+    """The partition of a transaction without an ordering key."""
+    return half_partition(ordering_key=None, txn_id=txn_id, partition_count=partition_count)
+
+
+def behind_what_is_written_ms() -> int:
+    """A time that is later than all that was written, and not later than what will be."""
+    written_ms = int(time.time() * 1000)
+    return wait_until(lambda: max(int(time.time() * 1000) - written_ms - 1, 0), within=10, what="two ms") + written_ms
 
 
 def after_the_window(spark: SparkSession, field: Field, query: str) -> Publication:
@@ -96,6 +109,36 @@ def test_an_attempt_that_left_doubt_before_the_window_stops_the_epoch_before_any
     assert len(ended.offsets) == len(half)
 
 
+def test_an_attempt_that_began_before_the_window_is_found_as_a_whole(
+    spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_sink, "CLOCK_MARGIN_MS", 0)
+    messages = [Message(field.orders)] * 2
+    first = field.prepare(*messages, key="long-0/0000000a", indices=[0])
+    since_ms = behind_what_is_written_ms()
+    field.commit(field.prepare(*messages, key=first.key, indices=[1], born_ms=first.born_ms))
+
+    again = write_transactional(numbers(spark, 2), settings_in(field), query="long", epoch=0, since_ms=since_ms)
+
+    assert Outcome.SKIPPED is again.outcome
+    assert {Resolution.COMMIT: 1} == said(field, first.key)
+
+
+@pytest.mark.nightly
+def test_a_commit_that_names_another_ones_half_record_before_the_window_is_none(
+    spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_sink, "CLOCK_MARGIN_MS", 0)
+    other = field.prepare()
+    query = next(name for name in (f"q{n}" for n in range(99)) if home(f"{name}-0", PARTITIONS) == other.partition)
+    since_ms = behind_what_is_written_ms()
+    field.commit(replace(other, key=f"{query}-0/0000000a"))
+
+    done = write_transactional(numbers(spark, 2), settings_in(field), query=query, epoch=0, since_ms=since_ms)
+
+    assert Outcome.PUBLISHED is done.outcome
+
+
 def test_a_commit_older_than_the_window_is_not_found_and_the_epoch_is_published_again(
     spark: SparkSession, field: Field
 ) -> None:
@@ -112,12 +155,8 @@ def test_a_commit_older_than_the_window_is_not_found_and_the_epoch_is_published_
 
 def names_with_parts_elsewhere(*parts: str, partition_count: int) -> Iterator[str]:
     """Queries whose epoch 0 lives in another partition than each of these parts of it."""
-
-    def home(txn_id: str) -> int:
-        return zlib.crc32(txn_id.encode()) % partition_count
-
     for name in (f"parts{n}" for n in range(10_000)):
-        if home(f"{name}-0") not in {home(f"{name}-0.{part}") for part in parts}:
+        if home(f"{name}-0", partition_count) not in {home(f"{name}-0.{part}", partition_count) for part in parts}:
             yield name
 
 
