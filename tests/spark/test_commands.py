@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 from urllib.request import urlopen
 
 import pytest
@@ -19,7 +20,10 @@ from tests.support.commands import run_command
 from tests.support.databases import free_port
 from tests.support.planted import Field
 from tests.support.waiting import wait_until
-from txlayer.cli.spark.main import app
+from txlayer.cli.spark.main import _run_observed, app
+from txlayer.cli.spark.metrics import ObservedAudit, RunResult
+from txlayer.errors import TopicMismatchError
+from txlayer_spark.jobs.bronze import BronzeSettings
 
 
 def txlayer_spark(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -85,6 +89,23 @@ def test_plain_text_to_another_machine_is_refused_before_anything_starts(tmp_pat
     assert 2 == done.returncode
     assert done.stderr.startswith("error: plain text to another machine")
     assert 1 == len(done.stderr.splitlines())
+
+
+def test_an_audit_goes_on_when_a_topic_was_deleted_while_it_was_read() -> None:
+    spark: Any = None
+    settings = BronzeSettings(root="", namespace="n", bootstrap_servers="127.0.0.1:9")
+    audit = ObservedAudit(pause_s=60, name="n", version="1")
+
+    def run(_: object) -> NoReturn:
+        raise TopicMismatchError("there is no such topic: stock")
+
+    with pytest.raises(TopicMismatchError):
+        _run_observed(spark, settings, run, audit)
+    audit.complete(RunResult(1.0, {}, {}))
+    _run_observed(spark, settings, run, audit)
+
+    found = {(sample.family.name, sample.labels): sample.value for sample in audit.samples()}
+    assert 1 == found["txlayer_audit_runs_total", ("failed",)]
 
 
 @pytest.mark.kafka

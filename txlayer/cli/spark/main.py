@@ -41,7 +41,7 @@ from txlayer.cli.options import (
 from txlayer.cli.services import Metering, observed
 from txlayer.cli.spark.metrics import ObservedAudit, RunResult
 from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
-from txlayer.errors import RetriableError, UsageError
+from txlayer.errors import RetriableError, TopicMismatchError, UsageError
 from txlayer_spark.catalog import ReadState
 from txlayer_spark.jobs import against as against_job
 from txlayer_spark.jobs import compaction
@@ -214,7 +214,10 @@ def _run_observed(
         with failures_as_ours():
             state, summary = run(spark)
             unread_now = unread(spark, settings, state)
-    except RetriableError as exc:
+    except (RetriableError, TopicMismatchError) as exc:
+        # After a complete run the namespace is right: a topic was deleted while it was read.
+        if isinstance(exc, TopicMismatchError) and not audit.has_completed:
+            raise
         audit.failed()
         logger.warning("audit.failed", extra={"error": str(exc)})
         return

@@ -51,6 +51,11 @@ class ObservedAudit(ObservedRole):
         self._ends = {"complete": 0, "failed": 0}
         self._last: tuple[float, RunResult] | None = None
 
+    @property
+    def has_completed(self) -> bool:
+        """Whether a run ended well."""
+        return self._last is not None
+
     def complete(self, result: RunResult) -> None:
         """Count a run that ended well."""
         self._ends["complete"] += 1
