@@ -215,6 +215,30 @@ def test_a_topic_that_is_made_anew_while_bronze_reads_it_is_read_once(
     assert said == ledger_of(spark, field, tmp_path)
 
 
+@pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
+@pytest.mark.nightly
+def test_a_topic_that_is_made_anew_after_a_kill_in_its_first_read_is_read_from_its_beginning(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    field.whole(Message(field.stock))
+    stream = _Reading._stream
+
+    def killed(reading: _Reading, reader: Reader) -> None:
+        stream(reading, reader)
+        if field.stock in reader.topics:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Reading, "_stream", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ledger_of(spark, field, tmp_path)
+    make_anew(field, field.stock)
+    expected = {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(5)}
+
+    assert expected.items() <= ledger_of(spark, field, tmp_path).items()
+
+
 @pytest.mark.nightly
 def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(
     spark: SparkSession, broker: Broker, tmp_path: Path
