@@ -73,6 +73,13 @@ class Folder:
         """End a file, or a folder with all in it; nothing when it is not there."""
         self._files.delete(self._new_path(self.at(*names)), True)
 
+    def move(self, names: Sequence[str], to: Sequence[str]) -> None:
+        """Put a file or folder in it in place of what is there."""
+        self.remove(*to)
+        self._files.mkdirs(self._new_path(self.at(*to[:-1])))
+        if not self._files.rename(self._new_path(self.at(*names)), self._new_path(self.at(*to))):
+            raise UsageError(f"{self.at(*names)} was moved by another job meanwhile: run one at a time")
+
     def read_json(self, *names: str) -> Any:
         """A small file of ours."""
         return json.loads(self.read_text(*names))
@@ -136,7 +143,7 @@ class Turn:
 
 READS_KEPT = 20
 _RECORDS, _READS, _CHECKPOINTS, _ABOUT = "records", "reads", "checkpoints", "about.json"
-_COMPLETE = "_SUCCESS"
+COMPLETE = "_SUCCESS"
 _KIND, _DAY = "kind=", "day="
 
 
@@ -420,7 +427,13 @@ class Catalog:
         """All folders that were written to their end, also covered ones."""
         names = self.folder.names(_RECORDS)
         found = [(name, parse_folder(name)) for name in names]
-        return [f for name, f in found if f and self.folder.has(_RECORDS, name, _COMPLETE)]
+        return [f for name, f in found if f and self.folder.has(_RECORDS, name, COMPLETE)]
+
+    def remove_incomplete(self) -> None:
+        """End all folders that were not written to their end."""
+        for name in self.folder.names(_RECORDS):
+            if parse_folder(name) and not self.folder.has(_RECORDS, name, COMPLETE):
+                self.folder.remove(_RECORDS, name)
 
     def cut(self, state: ReadState) -> list[BatchFolder]:
         """The folders that count: each batch once, and none behind the cut."""

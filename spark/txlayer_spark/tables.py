@@ -56,7 +56,7 @@ BRONZE: Mapping[str, tuple[DataType, str]] = {
     "kind": (_TEXT, "half, op, doubt, check, locks, dlq, replay; or forwarded, for real topics"),
     "key": (BinaryType(), "the record's key; null where bronze keeps hashes"),
     "value": (BinaryType(), "its value, likewise"),
-    "headers": (HEADERS, "its headers, txlayer's own among them"),
+    "headers": (HEADERS, "its headers, txlayer's own among them; none of a check-back"),
     "day": (DateType(), "the day of the record, by which the table is divided"),
     "run": (_NUMBER, "the run of `txlayer-spark tables` that wrote the row"),
 }

@@ -8,7 +8,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +25,18 @@ from tests.support.pages import ROOT, blocks
 from tests.support.planted import GROUP, Field, Message
 from tests.support.topic_records import Record
 from txlayer.adapters.kafka.local.runtime import TABLES, installed_pyspark, locked_releases
+from txlayer.core import codec
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, DeadLetterReason, dead_letter_topic, encode_dead_letter
 from txlayer.core.leases import LockKind, LockRecord, encode_lock
 from txlayer.core.messages import Origin, Source
+from txlayer.errors import UsageError
 from txlayer_spark import open_tables, read_ledger
+from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, Folder
 from txlayer_spark.jobs import compaction
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
-from txlayer_spark.jobs.tables import Format, TableSettings, erase_key, expire_tables, update_tables
-from txlayer_spark.tables import BRONZE, EVENTS, VIEWS
+from txlayer_spark.jobs.tables import Format, Table, TableSettings, _put_ledger, erase_key, expire_tables, update_tables
+from txlayer_spark.tables import BRONZE, EVENTS, VIEWS, bronze_rows
 
 pytestmark = pytest.mark.kafka
 
@@ -179,10 +185,107 @@ def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: S
     assert verdicts == audit.judge(spark, "ledger-anew")
     assert 0 == compaction.erase(spark, f"{settings.data}/bronze", "customer-7")
 
+    again = replace(settings, into=f"{settings.into}/../parquet")
+    with pytest.raises(UsageError, match="another name"):
+        update_tables(spark, again)
+    about = Path(settings.data, "bronze", "v1", "about.json")
+    was = about.read_text("utf-8")
+    about.with_name(".about.json.crc").unlink()  # Hadoop's, of what was there
+    about.write_text(json.dumps({**json.loads(was), "id": "begun-anew"}), "utf-8")
+    with pytest.raises(UsageError, match="another bronze"):
+        update_tables(spark, settings)
+    about.write_text(was, "utf-8")
+
     expire_tables(spark, settings, keep_ms=DAY_MS, now_ms=now_ms())
     assert len(records) == len(rows("bronze"))
     expire_tables(spark, settings, keep_ms=DAY_MS, now_ms=now_ms() + 3 * DAY_MS)
     assert [] == list(Path(settings.into).glob("*/day=*"))
+
+
+def day(number: int) -> date:
+    """A day of one month."""
+    return date(2026, 1, number)
+
+
+@pytest.mark.fault("Spark: a person's data are erased that doubt holds, or that a killed job left")
+def test_what_a_person_sent_is_gone_from_doubt_too_and_from_what_a_killed_job_left(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = TableSettings(data=str(tmp_path), into=f"{tmp_path}/parquet")
+    catalog, table = Catalog(spark, f"{tmp_path}/bronze"), Table(spark, settings, "bronze")
+    held = [(codec.HALF_HEADER, b"1|a/00000001|g|t|0/1|5|"), (codec.KEY_HEADER, b"customer-7")]
+    columns = "topic STRING, partition INT, offset BIGINT, kind STRING, key BINARY, value BINARY"
+    columns += ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    records = [
+        ("n.half", 0, 0, "half", b"customer-7", SECRET, held[:1]),
+        ("n.doubt", 0, 0, "doubt", b"a/00000001/0", SECRET, held),
+        ("n.doubt", 0, 1, "doubt", b"origin/n.half/0/7", SECRET, held[1:]),
+        ("n.doubt", 0, 2, "doubt", b"a/00000001", b"of another", None),
+        ("t", 0, 0, "forwarded", b"customer-8", b"of another", []),
+    ]
+    rows = spark.createDataFrame(records, columns)
+    rows = rows.withColumns({"day": F.lit(day(1)), "run": F.lit(1).cast("bigint")})
+    folder = catalog.path_of(BatchFolder(0, 0, 0))
+    rows.drop("run").write.options(**WRITING).partitionBy("kind", "day").parquet(folder)
+    table.put(bronze_rows(catalog.records([BatchFolder(0, 0, 0)]), 1), F.lit(True))
+    # By a batch, and by a run, that were killed.
+    left = [Path(catalog.path_of(BatchFolder(0, 1, 1))), Path(table.path, "_new", "day=2026-01-01")]
+    for path in left:
+        path.mkdir(parents=True)
+        (path / "part.parquet").write_bytes(SECRET)
+
+    erased = compaction.erase(spark, f"{tmp_path}/bronze", "customer-7"), erase_key(spark, settings, "customer-7")
+
+    assert (3, 3) == erased
+    for found in (catalog.records(catalog.complete()), table.read()):
+        values = Counter(row.value and bytes(row.value) for row in found.collect())
+        assert (5, 2, 0) == (values.total(), values[b"of another"], values[SECRET])
+    assert [] == [path for path in left if path.exists()]
+
+
+@pytest.mark.fault("Spark: tables are killed while days of them are written anew")
+def test_the_table_of_the_ledger_has_each_row_once_as_it_is_now(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A settled row is judged anew where others of its key are; a row leaves its day; a run is killed between two folders."""
+    table = Table(spark, TableSettings(data=str(tmp_path), into=str(tmp_path)), "ledger")
+
+    def put(run: int, *rows: tuple[str, str, int, int, int], is_order_judged: bool = False) -> None:
+        ledger = spark.createDataFrame(
+            [
+                (txn, "n", verdict, is_settled, judged, datetime(2026, 1, at, tzinfo=UTC))
+                for txn, verdict, is_settled, judged, at in rows
+            ],
+            "txn_id STRING, nonce STRING, verdict STRING, is_settled INT, run INT, stored_at TIMESTAMP",
+        )
+        for name in ("born_at", "decided_at", "forwarded_at", "first_checked_at"):
+            ledger = ledger.withColumn(name, F.col("stored_at"))
+        table.finish()
+        _put_ledger(table, ledger, run - 1, run, is_order_judged=is_order_judged)
+
+    def there() -> list[tuple[str, str, date]]:
+        return sorted((row.txn_id, row.verdict, row.day) for row in table.read().collect())
+
+    put(1, ("late", "out_of_order", 1, 1, 1), ("moves", "open", 0, 1, 2))
+    put(2, ("late", "ok", 1, 1, 1), ("moves", "open", 0, 2, 3), is_order_judged=True)
+    assert [("late", "ok", day(1)), ("moves", "open", day(3))] == there()
+
+    moved: list[str] = []
+    move = Folder.move
+
+    def killed(folder: Folder, names: Sequence[str], to: Sequence[str]) -> None:
+        if moved:
+            raise KeyboardInterrupt
+        moved.extend(to)
+        move(folder, names, to)
+
+    more = [("moves", "ok", 1, 3, 3), ("new", "ok", 1, 3, 4), ("late", "ok", 1, 1, 1)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "move", killed)
+        with pytest.raises(KeyboardInterrupt):
+            put(3, *more)
+    put(3, *more)
+    assert [("late", "ok", day(1)), ("moves", "ok", day(3)), ("new", "ok", day(4))] == there()
 
 
 @pytest.mark.nightly
@@ -263,7 +366,8 @@ def test_delta_and_iceberg_answer_every_question(broker: Broker, tmp_path: Path,
 
 
 PROGRAM = """
-import json, shutil, sys, time
+import json, sys, time
+from pathlib import Path
 from txlayer_spark import open_tables, session
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
@@ -291,7 +395,8 @@ kept = tables.EVENTS.pop("state")
 update_tables(spark, settings)
 opened()
 rows = counted()
-shutil.rmtree(f"{data}/tables")
+(note,) = Path(data, "tables").glob("*/runs/*1.json")
+note.unlink()
 tables.EVENTS["state"] = kept
 update_tables(spark, settings)
 opened()

@@ -63,6 +63,8 @@ def erase(spark: SparkSession, root: str, key: str) -> int:
     catalog, count = Catalog(spark, root), 0
     turn = Turn(catalog.folder, "bronze")
     turn.begin()
+    # What a killed job left holds content, too; of a batch that is not noted, it is written again.
+    catalog.remove_incomplete()
     complete = catalog.complete()
     counting = effective(complete)
     for folder in set(complete) - set(counting):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import Enum
 from functools import reduce
 from typing import Any
@@ -17,8 +17,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from txlayer.core.codec import KEY_HEADER
 from txlayer.errors import UsageError
-from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Turn
+from txlayer_spark.catalog import COMPLETE, WRITING, BatchFolder, Catalog, Folder, Turn
+from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
 from txlayer_spark.tables import BRONZE, EVENTS, bronze_rows, event_rows, ledger_rows, views_over
@@ -28,6 +30,8 @@ _PARTS = {"bronze": ("day", "run"), "events": ("day", "run"), "ledger": ("day",)
 """What Parquet's folders are divided by: a run, or a day of the ledger, takes the place of what is there of it."""
 
 
+_NEW = "_new"
+"""Where Parquet is written before it takes the place of what is there: Spark reads no such folder."""
 _SCHEMAS = {
     name: StructType([StructField(column, kind) for column, (kind, _) in columns.items()])
     for name, columns in (("bronze", BRONZE), ("events", EVENTS))
@@ -92,12 +96,27 @@ class Table:
         read = read.schema(_SCHEMAS[self._table]) if self._table in _SCHEMAS else read.option("mergeSchema", "true")
         return read.parquet(self.path)
 
-    def put(self, rows: DataFrame, replaced: Column) -> None:
-        """Write rows in place of those that fit."""
+    def finish(self) -> None:
+        """Put what was written as a whole in place of what is there, as far as a killed run did not; end what was not written to its end."""
+        if self._format is not Format.PARQUET:
+            return
+        folder = Folder(self._spark, self.path)
+        for day in folder.names(_NEW) if folder.has(_NEW, COMPLETE) else []:
+            if day.startswith("day="):
+                is_whole = _PARTS[self._table] == ("day",)
+                for place in [(day,)] if is_whole else [(day, run) for run in folder.names(_NEW, day)]:
+                    folder.move((_NEW, *place), place)
+        folder.remove(_NEW)
+
+    def put(self, rows: DataFrame, replaced: Column, *, days: Sequence[date] = ()) -> None:
+        """Write rows in place of those that fit; `days` are all of which rows are replaced, where rows may have left one."""
         if self._format is Format.PARQUET:
-            writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-            writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
-            writer.partitionBy(*_PARTS[self._table]).parquet(self.path)
+            folder = Folder(self._spark, self.path)
+            rows.write.mode("overwrite").options(**WRITING).partitionBy(*_PARTS[self._table]).parquet(folder.at(_NEW))
+            left = {f"day={day}" for day in days} - set(folder.names(_NEW))
+            self.finish()
+            for name in left:
+                folder.remove(name)
         elif self.exists():
             there = set(self.read().columns)
             for column in rows.schema:
@@ -129,19 +148,21 @@ class Table:
                 folder.remove(day)
 
     def blank(self, key: str, columns: Sequence[str]) -> int:
-        """Make columns null in the rows with that key; how many rows."""
-        is_meant = F.col("key") == F.lit(key.encode())
+        """Make columns null in the rows with that key, also of what doubt holds; how many rows."""
+        sought = f"X'{key.encode().hex()}'"
+        held = f"exists(headers, each -> each.key = '{KEY_HEADER}' AND each.value = {sought})"
+        is_meant_sql = f"key = {sought} OR (kind = '{TopicKind.DOUBT.value}' AND {held})"
+        is_meant = F.coalesce(F.expr(is_meant_sql), F.lit(False))
         rows = self.read()
         found: list[Any] = rows.where(is_meant).groupBy("day", "run").agg(F.count("*").alias("n")).collect()
         if found and self._format is Format.PARQUET:
             places = [(F.col("day") == F.lit(row.day)) & (F.col("run") == row.run) for row in found]
             touched = rows.where(reduce(Column.__or__, places))
-            blanked = {name: F.when(~F.coalesce(is_meant, F.lit(False)), F.col(name)) for name in columns}
-            # What is written takes the place of what is read: all of it is there before.
+            blanked = {name: F.when(~is_meant, F.col(name)) for name in columns}
             self.put(touched.withColumns(blanked), is_meant)
         elif found:
             nulls = ", ".join(f"{name} = NULL" for name in columns)
-            self._spark.sql(f"UPDATE {self.name} SET {nulls} WHERE key = X'{key.encode().hex()}'")  # noqa: S608 - a hexadecimal number
+            self._spark.sql(f"UPDATE {self.name} SET {nulls} WHERE {is_meant_sql}")  # noqa: S608 - a hexadecimal number
         return sum(row.n for row in found)
 
 
@@ -161,29 +182,52 @@ def _update(spark: SparkSession, settings: TableSettings) -> int:
     notes = _notes(spark, settings)
     turn = Turn(notes, "the tables")
     turn.begin()
+    tables = {name: Table(spark, settings, name) for name in NAMES}
     names = [name for name in notes.names("runs") if name[0] != "_"]
-    last: dict[str, Any] = notes.read_json("runs", names[-1]) if names else {"number": 0, "batches": {}, "ledger": 0}
+    bronze_id = catalog.bronze_id
+    last: dict[str, Any] = {"number": 0, "batches": {}, "ledger": 0, "bronze": bronze_id}
+    if names:
+        last = notes.read_json("runs", names[-1])
+    if last.get("bronze", bronze_id) != bronze_id or (not names and any(t.exists() for t in tables.values())):
+        raise UsageError(
+            f"{settings.into} holds tables of another bronze than {catalog.folder.path}, or was written under another name of "
+            "that place: say that name, or name another place. Nothing was changed"
+        )
+    if not names:
+        # Before anything is written: the tables of a first run that is killed are its own.
+        names = [_note(notes, last)]
+    for table in tables.values():
+        table.finish()
     number = int(last["number"]) + 1
     folders = catalog.cut(catalog.state())
     records = _new(catalog, folders, last["batches"])
     run = shelf.last()
     ledger = shelf.rows(run)
-    tables = {name: Table(spark, settings, name) for name in NAMES}
     is_run = F.col("run") == number
     if records is not None:
         tables["bronze"].put(bronze_rows(records, number), is_run)
         tables["events"].put(event_rows(records, number), is_run)
-    _put_ledger(tables["ledger"], ledger, int(last["ledger"]), number)
+    _put_ledger(
+        tables["ledger"], ledger, int(last["ledger"]), number, is_order_judged=run.has_ahead or last.get("ahead", True)
+    )
     turn.go_on()
     batches = {str(f.reader): max(o.last for o in folders if o.reader == f.reader) for f in folders}
-    notes.write_json({"number": number, "batches": batches, "ledger": run.number}, "runs", f"{number:012d}.json")
+    done = {"number": number, "batches": batches, "ledger": run.number, "ahead": run.has_ahead, "bronze": bronze_id}
+    _note(notes, done)
     for name in names[:-1]:
         notes.remove("runs", name)
     return number
 
 
 def _notes(spark: SparkSession, settings: TableSettings) -> Folder:
-    return Folder(spark, f"{settings.data}/tables/{settings.format.value}-{crc32(settings.into.encode()):08x}")
+    into = settings.into.rstrip("/")
+    return Folder(spark, f"{settings.data}/tables/{settings.format.value}-{crc32(into.encode()):08x}")
+
+
+def _note(notes: Folder, run: dict[str, Any]) -> str:
+    name = f"{run['number']:012d}.json"
+    notes.write_json(run, "runs", name)
+    return name
 
 
 def _new(catalog: Catalog, folders: Sequence[BatchFolder], written: dict[str, int]) -> DataFrame | None:
@@ -198,23 +242,27 @@ def _new(catalog: Catalog, folders: Sequence[BatchFolder], written: dict[str, in
     return rows.where(reduce(Column.__or__, is_new, ~known))
 
 
-def _put_ledger(table: Table, rows: DataFrame, written: int, run: int) -> None:
-    """Write the days of which a row is new, changed, or may have ended."""
+def _put_ledger(table: Table, rows: DataFrame, written: int, run: int, *, is_order_judged: bool) -> None:
+    """Write the days of which a row is new, changed, or may have ended. Where an order is judged, also a settled row may change."""
     judged = ledger_rows(rows.withColumnRenamed("run", "_judged"), run)
     if table.exists():
         new = judged.where((F.col("_judged") > written) | (F.col("is_settled") == 0))
         before = table.read()
         touched = before.where(~F.col("is_settled")).select("day").union(new.select("day"))
         touched = touched.union(before.join(new.select("txn_id"), "txn_id", "left_semi").select("day"))
+        if is_order_judged:
+            known = before.select("txn_id", "nonce", F.col("verdict").alias("_before"))
+            changed = judged.join(known, ["txn_id", "nonce"]).where(F.col("verdict") != F.col("_before"))
+            touched = touched.union(changed.select("day"))
         days = [row.day for row in touched.distinct().collect()]
         if not days:
             return
         is_touched = F.col("day").isin(*days)
         judged = judged.where(is_touched)
     else:
-        is_touched = F.lit(True)
+        days, is_touched = [], F.lit(True)
     judged = judged.withColumn("is_settled", F.col("is_settled") == 1).drop("_judged")
-    table.put(judged, is_touched)
+    table.put(judged, is_touched, days=days)
 
 
 def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int, now_ms: int) -> str:
@@ -222,6 +270,7 @@ def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int,
     first = datetime.fromtimestamp((now_ms - keep_ms) / 1000, UTC).date().isoformat()
     for name in NAMES:
         table = Table(spark, settings, name)
+        table.finish()
         if table.exists():
             table.expire(first)
     return first
@@ -230,6 +279,7 @@ def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int,
 def erase_key(spark: SparkSession, settings: TableSettings, key: str) -> int:
     """Make key, value and headers null in the rows of `bronze` with that key; how many rows."""
     table = Table(spark, settings, "bronze")
+    table.finish()
     return table.blank(key, ("key", "value", "headers")) if table.exists() else 0
 
 
