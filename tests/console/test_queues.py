@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +11,17 @@ from starlette.testclient import TestClient
 
 from tests.support.console_letters import Group
 from tests.support.console_site import ADDRESS, Site
+from tests.support.waiting import wait_until
 from txlayer.console.access import AccessRules, parse_proxy
 from txlayer.console.people import Person, Role, User
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.leases import LockKind
 from txlayer.operate import time_text
+from txlayer.operate.replay import ask_queues
 
 HOSTILE = '"><script>alert(1)</script>\x1b[31m'
 WRITABLE = AccessRules(is_writable=True, local_name="zoe@desk")
+PAUSE = {"group": "loyalty", "topic": "orders", "partition": "", "act": "pause", "reason": "the bank is closed"}
 
 
 @pytest.fixture
@@ -187,6 +191,27 @@ def test_a_form_that_makes_no_sense_changes_nothing(site: Site, fields: dict[str
 
     assert 400 == answer.status_code, answer.text
     assert [] == group.said()
+
+
+def test_a_change_without_an_answer_in_time_is_not_said_to_have_failed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, may_end = Group(site), threading.Event()
+    page = queues(site)
+
+    def wait_and_ask(*arguments: Any, **named: Any) -> None:
+        assert may_end.wait(30)
+        ask_queues(*arguments, **named)
+
+    monkeypatch.setattr("txlayer.console.pages.queues.ask_queues", wait_and_ask)
+    monkeypatch.setattr("txlayer.console.work.DEADLINE_S", 0.05)
+
+    answer = site.post(page, "/queues/pause", **PAUSE)
+    may_end.set()
+
+    assert 502 == answer.status_code
+    assert "it may be in the log" in answer.text
+    wait_until(lambda: len(group.said()) == 1, within=30, what="it was written after all")
 
 
 def test_who_may_only_look_sees_no_forms_and_can_change_nothing() -> None:

@@ -17,6 +17,7 @@ from txlayer.console.access import AccessRules, parse_proxy
 from txlayer.console.pages import settle
 from txlayer.console.people import Person, Role, User
 from txlayer.core.messages import HalfOptions, Source, txn_id_of
+from txlayer.errors import RetriableError
 from txlayer.operate.settle import OperatorAction
 from txlayer.operate.settle_requests import read_requests, request_id_of
 
@@ -349,6 +350,21 @@ def test_a_line_that_came_too_late_is_named_when_the_request_is_found_again(desk
     desk.site.console.jobs._jobs.clear()
 
     assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={job.subject}")
+
+
+def test_a_request_that_could_not_begin_is_begun_by_the_same_form(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    (key,) = desk.prepare("a")
+    plan = desk.plan(desk.get("/transactions"), "check-now", key)
+
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise RetriableError("nothing was written; try again")
+
+    monkeypatch.setattr(settle, "work_off", fail)
+    assert "nothing was written; try again" in desk.settle(plan)
+    monkeypatch.undo()
+
+    assert "<dt>done</dt><dd>1</dd>" in desk.settle(plan)
+    assert 1 == len(desk.operator_lines())
 
 
 def test_the_same_form_sent_twice_is_one_request(desk: Desk) -> None:

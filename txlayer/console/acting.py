@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from txlayer.errors import RetriableError, UsageError
+from txlayer.console.work import OverdueError
+from txlayer.errors import OutcomeUnknownError, RetriableError, UsageError
 from txlayer.operate.operators import REASON_LENGTH_MAX
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ async def act(console: Console, request: Request, action: Action) -> Response:
 
     Raises:
         UsageError: without a reason, or of a person who may not settle. Nothing was done.
+        OutcomeUnknownError: no answer came in time; it may be done.
     """
     person = request.state.person
     if not person.may_settle:
@@ -54,7 +56,16 @@ async def act(console: Console, request: Request, action: Action) -> Response:
     if console.rules.needs_second_person:
         console.second_person.propose(action, by=person, now_s=console.environment.clock())
         return RedirectResponse(WAITING, 303)
-    return RedirectResponse(await console.desk.call(action.carry_out, person.name), 303)
+    return await _carry_out(console, action, person.name)
+
+
+async def _carry_out(console: Console, action: Action, operator: str) -> Response:
+    try:
+        return RedirectResponse(await console.desk.call(action.carry_out, operator), 303)
+    except OverdueError as exc:
+        raise OutcomeUnknownError(
+            f"{exc}: it may be in the log, or come into it yet; look before you ask again"
+        ) from exc
 
 
 async def waiting(console: Console, request: Request) -> Response:
@@ -64,14 +75,11 @@ async def waiting(console: Console, request: Request) -> Response:
 
 
 async def confirm(console: Console, request: Request) -> Response:
-    """A second person confirms an action: it is carried out with both names. If that fails for now, it waits again.
-
-    An action that is carried out twice, because its first answer was lost, changes nothing more.
-    """
+    """A second person confirms an action: it is carried out with both names. If it did not happen, it waits again."""
     person, name = request.state.person, request.state.form.get("proposal", "")
     found = console.second_person.confirm(name, by=person, now_s=console.environment.clock())
     try:
-        return RedirectResponse(await console.desk.call(found.action.carry_out, found.operator(person)), 303)
+        return await _carry_out(console, found.action, found.operator(person))
     except RetriableError:
         console.second_person.put_back(found)
         raise

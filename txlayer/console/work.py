@@ -25,6 +25,10 @@ DEADLINE_S = 15.0
 """How long a page waits for an answer. The question goes on: its thread is free when the client gives up."""
 
 
+class OverdueError(BrokerUnavailableError):
+    """No answer came within the deadline, and the question goes on."""
+
+
 class Desk:
     """Asks for pages, each question in a thread of a few."""
 
@@ -37,7 +41,7 @@ class Desk:
 
         Raises:
             RetriableError: too many questions wait.
-            BrokerUnavailableError: no answer within the deadline.
+            OverdueError: no answer within the deadline.
         """
         if self._count >= WAITING_MAX:
             raise RetriableError("many pages wait for the cluster; try again in a moment")
@@ -47,9 +51,7 @@ class Desk:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), DEADLINE_S)
         except TimeoutError:
-            raise BrokerUnavailableError(
-                "the cluster did not answer in time", waited_ms=int(DEADLINE_S * 1000)
-            ) from None
+            raise OverdueError("the cluster did not answer in time", waited_ms=int(DEADLINE_S * 1000)) from None
 
     def close(self) -> None:
         """Take no more questions."""

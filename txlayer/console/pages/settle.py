@@ -203,7 +203,9 @@ def _which(asked: SettlementRequest) -> str:
 
 def _begin(console: Console, asked: SettlementRequest, *, is_resumed: bool) -> None:
     name = _job_name(asked.id)
-    if not is_resumed and console.jobs.newest(name) is not None:
+    before = console.jobs.newest(name)
+    has_begun = before is not None and (before.is_running or before.result is not None)
+    if has_begun and not is_resumed:
         return  # the same form once more
     if sum(job.is_running for job in console.jobs.named(_job_name(""))) >= RUNNING_MAX:
         raise RetriableError(f"{RUNNING_MAX} requests are being worked off; nothing was written; try again")
