@@ -1,5 +1,7 @@
 """The console beside 100,000 transactions in doubt and a day's history: how soon it shows them, its memory, a page of 100 rows.
 
+While it reads, a page is asked for four times a second: a browser asks less often.
+
     python bench/console.py [--open 100000] [--history 1000000] [--starts 3]
 
 The transactions are written as raw half records and moved to doubt by a coordinator; then those of the history are published
@@ -49,6 +51,7 @@ class Run(NamedTuple):
     """One start of the console."""
 
     listening_s: float
+    first_page_s: float
     ready_s: float
     memory_mb: float
     slowest_page_ms: float
@@ -63,7 +66,14 @@ def measure(servers: str, namespace: str, count: int) -> Run:
         stack.callback(console.end)
         address = console.line().rstrip("/")
         listening_s = time.monotonic() - started
-        wait_for(lambda: f"{count:,} not settled" in get(f"{address}/transactions"), within_s=60, what="never ready")
+        assert "the logs are being read" in get(f"{address}/transactions")
+        first_page_s = time.monotonic() - started
+
+        def is_ready() -> bool:
+            page = get(f"{address}/transactions")
+            return f"{count:,} not settled" in page and "being read" not in page
+
+        wait_for(is_ready, within_s=60, what="never ready", every_s=0.25)
         ready_s = time.monotonic() - started
         slowest = 0.0
         for page in PAGES:
@@ -78,7 +88,7 @@ def measure(servers: str, namespace: str, count: int) -> Run:
         before = console.cpu_s()
         time.sleep(10)
         cpu_percent = (console.cpu_s() - before) * 10
-        run = Run(listening_s, ready_s, console.memory_bytes() / 1e6, slowest * 1000, cpu_percent)
+        run = Run(listening_s, first_page_s, ready_s, console.memory_bytes() / 1e6, slowest * 1000, cpu_percent)
     print(run, flush=True)
     return run
 
@@ -105,6 +115,9 @@ def main() -> int:
     return show_figures(
         [
             Figure("listening after", median.listening_s, 2, "s", is_at_most=True),
+            Figure(
+                "first page, which says how far the reading is, after", median.first_page_s, 2, "s", is_at_most=True
+            ),
             Figure("every transaction shown after", median.ready_s, 2, "s", is_at_most=True),
             Figure("memory", median.memory_mb, 100, "MB", is_at_most=True),
             Figure("slowest page, median", median.slowest_page_ms, 200, "ms", is_at_most=True),

@@ -273,7 +273,7 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="txlayer-bench-")
 
 
-def wait_for(condition: Any, *, within_s: float, what: str) -> None:
+def wait_for(condition: Any, *, within_s: float, what: str, every_s: float = 0.02) -> None:
     """Ask until true.
 
     Raises:
@@ -283,4 +283,4 @@ def wait_for(condition: Any, *, within_s: float, what: str) -> None:
     while not condition():
         if time.monotonic() > give_up_at:
             raise TimeoutError(what)
-        time.sleep(0.02)
+        time.sleep(every_s)
