@@ -351,6 +351,26 @@ def test_an_operators_unknown_asks_at_once_whoever_is_there_and_the_schedule_goe
     assert [2] == ask(driver, after_ms=1)
 
 
+@pytest.mark.promise("P7")
+def test_a_question_for_an_operator_is_asked_and_counted_when_the_check_topic_takes_it_again() -> None:
+    driver = open_driver()
+    driver.half(A)
+    driver.ledger.may_ask = False
+    driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
+    driver.turn()
+    driver.tick()
+    driver.publish()
+    assert ([], []) == (driver.log.questions, [*driver.log.on_doubt()])
+
+    driver.ledger.may_ask = True
+    for _ in range(2):
+        driver.tick()
+        driver.publish()
+
+    assert [1] == [question.number for question in driver.log.questions]
+    assert 1 == driver.log.on_doubt()[A].summary().checked_count
+
+
 def test_a_parked_one_is_asked_once_for_an_operator() -> None:
     driver = open_driver(CheckPolicy(transaction_age_max_ms=HOUR_MS))
     driver.tick(after_ms=2 * HOUR_MS)

@@ -289,6 +289,7 @@ class Coordinator:
             ledger.batch_bytes_max = self._bytes_max
             ledger.batch_size = self._batch_size
             ledger.may_write_op = not self._refusals.are_lines_paused
+            ledger.may_ask = not self._refusals.are_questions_paused
         for record in records:
             ledger = ledgers[record.partition()]
             kind, appended_ms = record.timestamp()

@@ -122,6 +122,10 @@ ONLY_NAMED_COUNT_MAX = 1_000
 name any number of them, and each would stay in memory until a person settles it."""
 
 
+TO_ASK_MAX = 10_000
+"""Questions that people asked for while the check topic took none; further ones wait for their turn as any other."""
+
+
 RELEASE_LINES_MAX = 2_000
 """Lines that one Kafka transaction writes to release scheduled transactions."""
 
@@ -156,6 +160,9 @@ class Ledger:
 
     batch_bytes_max = NO_LIMIT
     """Bytes of a batch above which only what op lines cause is added: no moves to doubt, check-backs or releases."""
+
+    may_ask = True
+    """False while the check topic takes no questions. One that a person asked for would be counted, and not be written."""
 
     may_write_op = True
     """False while op refuses the coordinator's lines: what a policy would decide is parked, and nothing is released."""
@@ -199,6 +206,7 @@ class Ledger:
         self.schedule = CheckSchedule(settings.checks)
         self.in_half = UnsettledInHalf(self.schedule)
         self.open_limits = OpenLimits()
+        self._to_ask: dict[str, None] = {}  # for a person, when the check topic takes questions again
         self._further_count = 0  # half records beyond a first
         self._only_named_count = 0  # known from an op line only
         self._second_copies: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
@@ -974,6 +982,10 @@ class Ledger:
 
     def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
         """Count an answer that says "unknown"."""
+        if op.source is Source.OPERATOR and not self.may_ask:
+            if len(self._to_ask) < TO_ASK_MAX:
+                self._to_ask[txn.key] = None
+            return
         if op.source is Source.OPERATOR:
             self._ask(txn, self.times.newest_ms)
             return
@@ -1019,6 +1031,14 @@ class Ledger:
         """Add due check-backs to groups with a live responder; give up on transactions that are too old or out of checks."""
         self.in_half.end_immunity(now_ms, newest_ms=self.times.newest_ms)
         schedule = self.schedule
+        while self._to_ask and self.may_ask and self._has_room:
+            key = next(iter(self._to_ask))
+            wanted = self.find(key)
+            if not self._has_room_for_key(wanted):
+                break
+            del self._to_ask[key]
+            if wanted is not None and wanted.state in (TxnState.OPEN, TxnState.PARKED):
+                self._ask(wanted, now_ms)
         self._load_due(now_ms, count_max)
         schedule.ripen(now_ms)
         # None is given up while others must leave half: `_try_those_behind` would release none of those that waited for it. A replay
