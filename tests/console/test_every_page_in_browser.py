@@ -31,6 +31,7 @@ pytestmark = pytest.mark.slow
 PICTURES = os.environ.get("CONSOLE_PICTURES")
 """A folder: each page is kept there as a picture in each width, light and dark."""
 WIDTHS = (1280, 1024, 768, 390)
+IS_CUT = "[...document.querySelectorAll('.brand, .person')].some((part) => part.scrollWidth > part.clientWidth)"
 LONG = "a-service-with-a-name-that-is-as-long-as-people-make-them.eu-central-1"
 GONE = "f" * 11 + "-" + "f" * 8
 
@@ -155,7 +156,7 @@ def test_nothing_on_any_page_keeps_people_from_using_it(monkeypatch: pytest.Monk
 
 def problems_of(page: Page, name: str) -> Iterator[str]:
     for looks in ("light", "dark"):
-        page.emulate_media(color_scheme=looks)  # type: ignore[arg-type]  # one of its words
+        page.emulate_media(color_scheme=looks)
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             if PICTURES:
@@ -164,6 +165,8 @@ def problems_of(page: Page, name: str) -> Iterator[str]:
                 yield f"is wider than {width}"
             if width == max(WIDTHS) and page.evaluate("document.querySelector('header')?.offsetHeight ?? 0") > 60:
                 yield f"has a header of two lines at {width}"
+            if width == max(WIDTHS) and page.evaluate(IS_CUT):
+                yield f"cuts something off in its header at {width}"
         yield from serious(page)
 
 

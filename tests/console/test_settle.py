@@ -470,7 +470,8 @@ def shared_desk() -> Desk:
 
 
 def proposal_of(page: str) -> str:
-    return re.findall(r'name="proposal" value="([^"]+)"', page)[0]
+    found: list[str] = re.findall(r'name="proposal" value="([^"]+)"', page)
+    return found[0]
 
 
 def test_a_second_person_confirms_and_both_names_are_in_the_line(shared_desk: Desk) -> None:
