@@ -18,10 +18,11 @@ from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 
 LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
-OF_HANDLERS = pytest.mark.parametrize(
-    "lab", ["memory", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.nightly])], indirect=True
-)
-"""Marks tests of what becomes of a handler, whichever cluster its message comes from: on Kafka they run at night."""
+AT_NIGHT = ["memory", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.nightly])]
+OF_HANDLERS = pytest.mark.parametrize("lab", AT_NIGHT, indirect=True)
+"""Marks tests of what becomes of a message in our own code, whichever cluster it comes from: on Kafka they run at night."""
+OF_USERS_CODE = pytest.mark.parametrize("kafka", AT_NIGHT, indirect=True)
+"""The same for tests whose cluster is the fixture `kafka`."""
 
 
 @pytest.fixture(params=LOGS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.conftest import LOGS
+from tests.contract.conftest import LOGS, OF_USERS_CODE
 from txlayer import (
     COMMIT,
     UNKNOWN,
@@ -23,19 +23,23 @@ from txlayer import (
 )
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.producer.identity import TransactionOptions
-from txlayer.testing import Stage, memory_access, real_access
+from txlayer.testing import KafkaAccess, Stage, memory_access, real_access
 
 CHECK_WITH = ("key", "tags", "headers:order-id", "query_id", "content")
 ASKED: TransactionOptions = {"check_with": CHECK_WITH, "query_id": "invoice 7"}
 
 
 @pytest.fixture(params=LOGS)
-def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
-    access = memory_access(MemoryKafka())
-    if request.param == "kafka":
-        access = real_access(request.getfixturevalue("broker").bootstrap_servers, is_kept=False)
+def kafka(request: pytest.FixtureRequest) -> KafkaAccess:
+    if request.param == "memory":
+        return memory_access(MemoryKafka())
+    return real_access(request.getfixturevalue("broker").bootstrap_servers, is_kept=False)
+
+
+@pytest.fixture
+def stage(kafka: KafkaAccess) -> Iterator[Stage]:
     settings = {"check_immunity": timedelta(milliseconds=50), "check_interval": timedelta(milliseconds=200)}
-    with Stage(access, settings=settings) as made:
+    with Stage(kafka, settings=settings) as made:
         yield made
 
 
@@ -80,6 +84,7 @@ def test_threads(stage: Stage) -> None:
     shop.assert_asked()
 
 
+@OF_USERS_CODE
 def test_rocketmq(stage: Stage) -> None:
     shop, orders = Shop(), stage.topic("orders")
 
@@ -92,6 +97,7 @@ def test_rocketmq(stage: Stage) -> None:
     shop.assert_asked()
 
 
+@OF_USERS_CODE
 def test_asyncio(stage: Stage) -> None:
     shop, orders = Shop(), stage.topic("orders")
 
@@ -108,6 +114,7 @@ def test_asyncio(stage: Stage) -> None:
     shop.assert_asked()
 
 
+@OF_USERS_CODE
 def test_rocketmq_with_asyncio(stage: Stage) -> None:
     shop, orders = Shop(), stage.topic("orders")
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.core_records import half_header, op_line, txn_key
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
@@ -83,6 +84,7 @@ def test_content_stays_within_its_budget_and_what_was_dropped_arrives_whole(shop
 
 @pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.promise("P3")
+@OF_HANDLERS
 def test_a_record_that_was_kept_aside_stays_there_when_content_is_read_again(shop: Shop) -> None:
     secrets = shop.lab.topic()
     headers = [
@@ -107,6 +109,7 @@ def test_a_record_that_was_kept_aside_stays_there_when_content_is_read_again(sho
 
 
 @pytest.mark.promise("P11")
+@OF_HANDLERS
 def test_op_that_is_far_ahead_of_half_waits_in_its_topic(shop: Shop) -> None:
     commit(shop, range(COUNT // 2))
     running = shop.coordinator(ahead_lines_max=10, misplaced_after=FOR_EVER)
@@ -164,6 +167,7 @@ def test_a_restart_reads_nothing_of_half_again_that_is_older_than_doubt_after(sh
     "coordinator: a flood of half records under invented names of producer groups exceeds the memory for transactions"
 )
 @pytest.mark.promise("P11")
+@OF_HANDLERS
 def test_half_waits_in_its_topic_while_there_is_no_memory_for_more_transactions(shop: Shop) -> None:
     prepare(shop)
     room = 30 * UNSETTLED_BYTES

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
 from txlayer import AfterExhausted, OrderedConsumer, RetryPolicy
@@ -202,6 +203,7 @@ def test_partitions_are_paused_at_their_share_of_the_limit_and_read_again(stage:
 
 @pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
 @pytest.mark.promise("P11")
+@OF_HANDLERS
 def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit(stage: Stage) -> None:
     count, size, limit = 400, 50_000, 1_000_000
     for n in range(count):
@@ -236,6 +238,7 @@ def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit
 
 @pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_a_request_that_makes_room_for_parked_keys_is_read_behind_one_that_waits_for_it(stage: Stage) -> None:
     stage.write(b"a", key=b"a")
     parks_one: dict[str, Any] = {
@@ -296,6 +299,7 @@ def test_answered_requests_are_not_handled_again_when_the_groups_progress_is_los
 
 
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_answered_requests_are_not_handled_again_when_an_owner_ends_before_it_could_look_for_answers(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

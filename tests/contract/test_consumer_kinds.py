@@ -81,6 +81,7 @@ def refuse(message: ReceivedMessage, context: Context) -> None:
     raise ValueError(f"{message.offset} of {context.group} in {os.getpid()}")
 
 
+@OF_HANDLERS
 def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -> None:
     stage.write(b"0", b"deadly", b"2")
     consumer = stage.plain(workers="processes", worker_count=1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.clients import PATIENCE_S, join
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.broker import unique_name
 from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
@@ -134,6 +135,7 @@ def test_a_dead_letter_that_is_refused_advances_no_offset(lab: Lab) -> None:
     stage.reader.close()
 
 
+@OF_HANDLERS
 def test_a_dead_letter_topic_that_is_missing_advances_no_offset(lab: Lab) -> None:
     stage = make_stage(lab, with_dead_letters=False)
     writer = stage.writer()

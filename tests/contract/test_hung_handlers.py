@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.waiting import hang, wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
@@ -60,6 +61,7 @@ def test_a_hung_handler_fails_its_attempt_and_delays_its_own_key_alone(stage: St
 
 
 @pytest.mark.fault("consumer: a handler hangs")
+@OF_HANDLERS
 def test_what_a_hung_handler_says_later_has_no_effect(
     stage: Stage, hanging: Hanging, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,6 +84,7 @@ def test_what_a_hung_handler_says_later_has_no_effect(
 
 
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_a_message_whose_handler_always_hangs_becomes_a_dead_letter(stage: Stage) -> None:
     hanging = Hanging(attempts=9)
     stage.write(b"hang", b"behind")
@@ -102,6 +105,7 @@ def test_a_message_whose_handler_always_hangs_becomes_a_dead_letter(stage: Stage
     )
 
 
+@OF_HANDLERS
 def test_with_too_many_hung_handlers_a_consumer_is_not_ready_and_gives_up_no_more(
     stage: Stage, hanging: Hanging
 ) -> None:
@@ -126,6 +130,7 @@ def test_with_too_many_hung_handlers_a_consumer_is_not_ready_and_gives_up_no_mor
         wait_until(lambda: not consumer.stats().hung_count, within=PATIENCE_S, what="their end")
 
 
+@OF_HANDLERS
 def test_a_closing_consumer_does_not_wait_for_hung_handlers(stage: Stage, hanging: Hanging) -> None:
     stage.write(b"hang")
     consumer = stage.consumer(hanging, worker_count=1, attempt_timeout=SHORTLY)
@@ -147,6 +152,7 @@ def hang_always(message: ReceivedMessage, _context: Context) -> None:
 
 @pytest.mark.fault("consumer: a handler hangs")
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_nothing(stage: Stage) -> None:
     for n in range(10):
         stage.write(b"%d" % n, key=b"k%d" % n)
@@ -172,6 +178,7 @@ def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_noth
 
 @pytest.mark.fault("consumer: a handler hangs")
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stage) -> None:
     stage.write(b"hang", b"behind")
     seen: list[bytes | None] = []
@@ -201,6 +208,7 @@ def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stag
 @pytest.mark.fault("consumer: a handler hangs")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("is_swallowed", [True, False])
+@OF_HANDLERS
 def test_a_coroutine_that_ends_behind_its_cancellation_has_failed_its_attempt(
     stage: Stage, *, is_swallowed: bool
 ) -> None:
@@ -229,6 +237,7 @@ def test_a_coroutine_that_ends_behind_its_cancellation_has_failed_its_attempt(
     assert ([1, 2], 1) == (attempts, timed_out_count)
 
 
+@OF_HANDLERS
 def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
     stage.write(b"hang")
     ended: list[str] = []
@@ -254,6 +263,7 @@ def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
 
 
 @pytest.mark.slow
+@OF_HANDLERS
 def test_a_coroutine_may_take_longer_than_a_lease_that_is_renewed(stage: Stage) -> None:
     stage.write(b"slow")
     attempts: list[int] = []

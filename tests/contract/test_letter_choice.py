@@ -8,6 +8,7 @@ from hashlib import blake2b
 import pytest
 
 from tests.contract.clients import PATIENCE_S
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
@@ -142,6 +143,7 @@ def test_a_filter_chooses_among_those_that_nobody_asked_for(field: Field) -> Non
     assert [ours] == [each.position for each in choice.asked_before]
 
 
+@OF_HANDLERS
 def test_what_is_named_is_chosen_or_said_to_be_unable(field: Field) -> None:
     handled, asked, free = field.plant(*((b"k%d" % n, REJECTED) for n in range(3)))
     field.say(
@@ -175,6 +177,7 @@ def test_a_parked_key_that_the_stored_offset_names_is_chosen_whole(field: Field)
     "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
 )
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(field: Field) -> None:
     first, second = field.plant((b"p", REJECTED), (b"p", PARKED), parked={key_hash(b"p"): 1})
 
@@ -193,6 +196,7 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(fi
     "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
 )
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_the_last_of_a_parked_key_is_not_dropped_while_the_replay_of_an_earlier_one_has_no_answer(field: Field) -> None:
     first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={key_hash(b"p"): 2})
     field.say(ask(first, request_id="a"), ask(second, request_id="a"))
@@ -216,6 +220,7 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_the_replay_of_an_earlier_
     "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
 )
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open(field: Field) -> None:
     first, second = field.plant((b"a", REJECTED), (b"b", PARKED), parked={NO_KEY: 1})
 
@@ -229,6 +234,7 @@ def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_
     assert [first, second] == positions(both)
 
 
+@OF_HANDLERS
 def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
     first, second, other, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"o", REJECTED), (b"p", PARKED))
 
@@ -239,6 +245,7 @@ def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
     assert other not in positions(choice)
 
 
+@OF_HANDLERS
 def test_of_a_parked_key_those_that_are_over_are_left_alone(field: Field) -> None:
     handled, dropped, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), (b"p", PARKED))
     field.say(
@@ -251,6 +258,7 @@ def test_of_a_parked_key_those_that_are_over_are_left_alone(field: Field) -> Non
     assert [second, third] == positions(field.choose(third))
 
 
+@OF_HANDLERS
 def test_null_keys_are_parked_together(field: Field) -> None:
     first, keyed, second = field.plant((None, REJECTED), (b"k", REJECTED), (None, PARKED), parked={NO_KEY: 2})
 
@@ -258,12 +266,14 @@ def test_null_keys_are_parked_together(field: Field) -> None:
     assert [keyed] == positions(field.choose(keyed))
 
 
+@OF_HANDLERS
 def test_where_a_partition_has_one_order_all_its_keys_are_parked_together(field: Field) -> None:
     first, second, third = field.plant((b"a", REJECTED), (b"b", PARKED), (None, PARKED), parked={NO_KEY: 2})
 
     assert [first, second, third] == positions(field.choose(first))
 
 
+@OF_HANDLERS
 def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) -> None:
     first, second = field.plant((b"k1", REJECTED), (b"k2", REJECTED))
     log = field.log()
@@ -278,10 +288,12 @@ def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) 
     assert 2 == len(still_able(logs, chosen, is_again=True)[0])
 
 
+@OF_HANDLERS
 def test_the_topics_of_a_group_are_found_by_their_names(field: Field) -> None:
     assert [field.stage.topic] == topics_of(field.stage.lab.admin(), field.stage.group)
 
 
+@OF_HANDLERS
 def test_other_partitions_than_the_dead_letters_have_are_refused(lab: Lab) -> None:
     stage = make_stage(lab, with_dead_letters=False)
     lab.admin().create([CreateTopic(stage.dead_letters, 2, 1, {}, why="somebody did")])

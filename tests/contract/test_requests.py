@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.broker import unique_name
 from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
@@ -50,6 +51,7 @@ def test_more_than_may_be_in_flight_stand_there_in_their_order(stage: Stage) -> 
     assert count == told[-1]
 
 
+@OF_HANDLERS
 def test_a_replay_topic_that_is_missing_is_an_error(stage: Stage) -> None:
     with pytest.raises(TxLayerError):
         writer(stage).write([request(unique_name("missing"), 0)])

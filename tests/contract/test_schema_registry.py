@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from tests.contract.conftest import LOGS
+from tests.contract.conftest import LOGS, OF_USERS_CODE
 from tests.support.schema_registry import Registry, schema_registry
 from txlayer import AsyncOrderedConsumer, Codec, Context, OrderedConsumer, ReceivedMessage, RetryPolicy
 from txlayer.adapters.memory import MemoryKafka
@@ -172,6 +172,7 @@ def shop(stage: Stage, registry: Registry) -> Iterator[Shop]:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("place", ["in the value", "in a header"])
+@OF_USERS_CODE
 def test_a_deserializer_reads_what_its_serializer_wrote(shop: Shop, name: str, place: str) -> None:
     made = FORMATS[name]
     conf = {"schema.id.serializer": BASE.header_schema_id_serializer} if place == "in a header" else None
@@ -187,6 +188,7 @@ def test_a_deserializer_reads_what_its_serializer_wrote(shop: Shop, name: str, p
 
 @pytest.mark.fault("consumer: a deserializer cannot read a message, or the schema registry does not answer")
 @pytest.mark.parametrize("name", FORMATS)
+@OF_USERS_CODE
 def test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else(shop: Shop, name: str) -> None:
     made = FORMATS[name]
     shop.stage.write(shop.orders, b"no schema", key="anna")
@@ -206,6 +208,7 @@ def test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else(shop: Shop,
 
 
 @pytest.mark.fault("consumer: a deserializer cannot read a message, or the schema registry does not answer")
+@OF_USERS_CODE
 def test_a_registry_that_does_not_answer_makes_no_dead_letters(shop: Shop, registry: Registry) -> None:
     made = FORMATS["json"]
     shop.sell(made)
@@ -220,6 +223,7 @@ def test_a_registry_that_does_not_answer_makes_no_dead_letters(shop: Shop, regis
     assert [] == shop.letters()
 
 
+@OF_USERS_CODE
 def test_a_codec_of_theirs_writes_and_its_plain_values_become_the_body_that_a_handler_wants(shop: Shop) -> None:
     found: list[Sale] = []
     client, made = shop.client(), FORMATS["avro"]
@@ -262,6 +266,7 @@ def test_keys_are_read_too_and_order_goes_by_their_bytes(shop: Shop) -> None:
     assert {"value"} == set(fields)
 
 
+@OF_USERS_CODE
 def test_a_coroutine_is_given_what_was_read_too(shop: Shop, stage: Stage) -> None:
     made = FORMATS["avro"]
     shop.sell(made)

@@ -17,6 +17,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.tracing import Shape, Spans, attributes, link_ids, span_id
@@ -139,6 +140,7 @@ def test_one_trace_from_the_producer_to_the_handler(scene: Scene, spans: Spans) 
     assert topic == attributes(spans.one(f"forward {topic}"))["messaging.destination.name"]
 
 
+@OF_HANDLERS
 def test_a_question_and_its_answer_stand_in_the_trace(scene: Scene, spans: Spans) -> None:
     asked: list[CheckRequest] = []
 
@@ -167,6 +169,7 @@ def test_a_question_and_its_answer_stand_in_the_trace(scene: Scene, spans: Spans
     assert ("ROLLBACK", tx.txn_id) == (answer["txlayer.resolution"], asked[0].txn_id)
 
 
+@OF_HANDLERS
 def test_what_took_longer_than_a_trace_may_is_linked(scene: Scene) -> None:
     spans = Spans(trace_age_max=timedelta(0))
     with scene.coordinator(spans), scene.producer(spans) as producer:
@@ -182,6 +185,7 @@ def test_what_took_longer_than_a_trace_may_is_linked(scene: Scene) -> None:
     assert (None, [span_id(prepare)]) == (forward.parent, link_ids(forward))
 
 
+@OF_HANDLERS
 def test_a_context_that_the_user_gave_stays(scene: Scene, spans: Spans) -> None:
     with scene.coordinator(spans), scene.producer(spans) as producer:
         producer.publish(Message(scene.topic, value=b"v", headers={"traceparent": GIVEN}))
@@ -196,6 +200,7 @@ def test_a_context_that_the_user_gave_stays(scene: Scene, spans: Spans) -> None:
     assert 0x0AF7651916CD43DD8448EB211C80319C == (forward and forward.trace_id)
 
 
+@OF_HANDLERS
 def test_messages_of_who_traces_nothing_carry_nothing(scene: Scene, spans: Spans) -> None:
     with scene.coordinator(spans), scene.producer(None) as producer:
         producer.publish(Message(scene.topic, value=b"v"))
@@ -206,6 +211,7 @@ def test_messages_of_who_traces_nothing_carry_nothing(scene: Scene, spans: Spans
     assert [] == list(spans.all())
 
 
+@OF_HANDLERS
 def test_who_is_not_sampled_is_recorded_nowhere_and_says_so(scene: Scene) -> None:
     spans = Spans(sampler=ParentBased(ALWAYS_OFF))
     with scene.coordinator(spans), scene.producer(spans) as producer:
@@ -219,6 +225,7 @@ def test_who_is_not_sampled_is_recorded_nowhere_and_says_so(scene: Scene) -> Non
     assert (False, []) == (found.is_sampled, list(spans.all()))
 
 
+@OF_HANDLERS
 def test_submitted_transactions_and_their_futures_are_traced(scene: Scene, spans: Spans) -> None:
     with scene.producer(spans) as producer:
         with spans.tracer.start_as_current_span("load"):
@@ -231,6 +238,7 @@ def test_submitted_transactions_and_their_futures_are_traced(scene: Scene, spans
     assert 2 == sum(s.name == f"prepare {scene.ns}.half" for s in spans.all())
 
 
+@OF_HANDLERS
 def test_coroutines_are_traced_too(scene: Scene, spans: Spans) -> None:
     async def run() -> None:
         consumer = AsyncOrderedConsumer(
@@ -270,6 +278,7 @@ def test_coroutines_are_traced_too(scene: Scene, spans: Spans) -> None:
     assert Shape(f"prepare {scene.ns}.half", SpanKind.PRODUCER, "request") in spans.shapes()
 
 
+@OF_HANDLERS
 def test_a_handler_that_raises_ends_its_span_with_the_kind_alone(scene: Scene, spans: Spans) -> None:
     consumer = scene.consumer(spans)
 
@@ -287,6 +296,7 @@ def test_a_handler_that_raises_ends_its_span_with_the_kind_alone(scene: Scene, s
     assert "customer" not in first.to_json()
 
 
+@OF_HANDLERS
 def test_a_batch_links_to_all_its_messages(scene: Scene, spans: Spans) -> None:
     consumer = scene.consumer(spans)
     handled = threading.Event()
@@ -316,6 +326,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[Any]]:
     return lambda name: [r for r in caplog.records if r.getMessage() == name]
 
 
+@OF_HANDLERS
 def test_log_lines_of_a_transaction_name_it_and_its_trace(
     scene: Scene, spans: Spans, lines: Callable[[str], list[Any]]
 ) -> None:
