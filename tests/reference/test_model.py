@@ -180,14 +180,6 @@ def test_committed_and_forwarded() -> None:
     assert 5 == len(report.of(KEY).history)
 
 
-def test_rolled_back_and_never_seen() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("U", half), ("R", half))
-    report = log.judge()
-    assert ("rolled-back", []) == (report.of(KEY).state, report.findings)
-
-
 def test_open_and_unseen() -> None:
     log = Log()
     log.half()
@@ -195,27 +187,6 @@ def test_open_and_unseen() -> None:
     assert ("open", []) == (report.of(KEY).state, report.findings)
     report = log.judge(now_ms=log.now_ms + 100, overdue_after_ms=50)
     assert ({Kind.OVERDUE}, "overdue") == (report.kinds(KEY), verdict(report.of(KEY)))
-
-
-@pytest.mark.parametrize("state", ["parked", "open"])
-def test_undecided_and_whole_on_doubt(state: str) -> None:
-    log = Log()
-    half = log.half()
-    log.summary(state, half, reason="too-old")
-    log.content(half)
-    report = log.judge()
-    assert (state, []) == (report.of(KEY).state, report.findings)
-
-
-@pytest.mark.parametrize("state", ["held", "parked-committed", "waiting"])
-def test_committed_and_whole_on_doubt(state: str) -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.summary(state, half, reason="topic-missing")
-    log.content(half)
-    report = log.judge()
-    assert (state, []) == (report.of(KEY).state, report.findings)
 
 
 def test_forwarded_from_doubt_after_its_half_record_is_gone() -> None:
@@ -271,14 +242,6 @@ def test_a_line_of_version_2_acts_and_version_3_is_out_of_form() -> None:
 # ---------------------------------------------------------------------------- lost and doubled
 
 
-def test_lost() -> None:
-    log = Log()
-    log.op(("C", log.half()))
-    report = log.judge()
-    assert ("lost", {Kind.LOST}) == (report.of(KEY).state, report.kinds(KEY))
-    assert "lost" == verdict(report.of(KEY))
-
-
 def test_an_aborted_copy_is_lost() -> None:
     log = Log()
     half = log.half()
@@ -329,38 +292,6 @@ def test_on_the_wrong_topic_is_lost_and_corrupt() -> None:
     assert {Kind.LOST, Kind.CORRUPT} == log.judge().kinds(KEY)
 
 
-@pytest.mark.parametrize("state", ["parked", "held"])
-def test_on_doubt_without_contents(state: str) -> None:
-    log = Log()
-    half = log.half()
-    if state == "held":
-        log.op(("C", half))
-    log.summary(state, half)
-    report = log.judge()
-    assert (state, {Kind.NOT_WHOLE}) == (report.of(KEY).state, report.kinds(KEY))
-    log.content(half, value=b"another value")
-    assert {Kind.NOT_WHOLE} == log.judge().kinds(KEY)
-
-
-def test_ended_on_doubt_without_a_decision() -> None:
-    log = Log()
-    half = log.half()
-    log.summary("open", half)
-    log.content(half)
-    log.end_on_doubt(0)
-    assert {Kind.FORGOTTEN} == log.judge().kinds(KEY)
-
-
-def test_held_and_then_ended_and_never_seen() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.summary("held", half)
-    log.content(half)
-    log.end_on_doubt(0)
-    assert {Kind.LOST} == log.judge().kinds(KEY)
-
-
 def test_committed_and_still_open_on_doubt() -> None:
     log = Log()
     half = log.half()
@@ -368,14 +299,6 @@ def test_committed_and_still_open_on_doubt() -> None:
     log.summary("open", half)
     log.content(half)
     assert {Kind.LOST, Kind.CONTRADICTED} == log.judge().kinds(KEY)
-
-
-def test_held_on_doubt_without_a_decision() -> None:
-    log = Log()
-    half = log.half()
-    log.summary("held", half)
-    log.content(half)
-    assert {Kind.CONTRADICTED} == log.judge().kinds(KEY)
 
 
 def test_settled_and_still_on_doubt_is_told() -> None:
@@ -389,19 +312,6 @@ def test_settled_and_still_on_doubt_is_told() -> None:
 
 
 # ---------------------------------------------------------------------------- leaked, early, phantom
-
-
-@pytest.mark.parametrize("resolution", ["R", "A", "U", None])
-@pytest.mark.parametrize("kafka", ["committed", "aborted", "open"])
-def test_leaked(resolution: str | None, kafka: str) -> None:
-    log = Log()
-    half = log.half()
-    if resolution is not None:
-        log.op((resolution, half))
-    log.show(half, kafka=kafka)
-    report = log.judge()
-    assert {Kind.LEAKED} == report.kinds(KEY)
-    assert "leaked" == verdict(report.of(KEY))
 
 
 def test_shown_before_its_decision() -> None:
@@ -520,25 +430,6 @@ def two_of_one_key(log: Log, *, order: str = "") -> tuple[Record, Record]:
     return log.half(other("1"), options=options), log.half(other("2"), options=options)
 
 
-def test_messages_of_one_transaction_and_key_reversed() -> None:
-    for options in ("", f"k{HASH}"):
-        log = Log()
-        first, last = (log.half(numbers=n, options=options) for n in ("0/2", "1/2"))
-        log.op(("C", last))
-        log.show(last)
-        log.show(first)
-        assert ({Kind.OUT_OF_ORDER}, "out_of_order") == (log.judge().kinds(KEY), verdict(log.judge().of(KEY)))
-
-
-def test_messages_of_different_keys_have_no_order() -> None:
-    log = Log()
-    first, last = log.half(numbers="0/2", key=b"a"), log.half(numbers="1/2", key=b"b")
-    log.op(("C", last))
-    log.show(last)
-    log.show(first)
-    assert [] == log.judge().findings
-
-
 @pytest.mark.parametrize("order", ["commit", "prepare"])
 def test_order_of_one_ordering_key(order: str) -> None:
     log = Log()
@@ -590,26 +481,6 @@ def test_who_waits_for_one_on_doubt_is_on_doubt() -> None:
     assert ("waiting", []) == (log.judge().of(other("2")).state, log.judge().findings)
 
 
-def test_behind_a_parked_one_lost_is_lost() -> None:
-    log = Log()
-    first, second = two_of_one_key(log, order="prepare")
-    log.summary("parked", first, key=other("1"), order="prepare", key_hash=HASH)
-    log.content(first, key=other("1"))
-    log.op(("C", second), key=other("2"))
-    assert {Kind.LOST} == log.judge().kinds(other("2"))
-
-
-def test_a_held_one_holds_its_key() -> None:
-    log = Log()
-    first, second = two_of_one_key(log)
-    log.op(("C", first), key=other("1"))
-    log.summary("held", first, key=other("1"), key_hash=HASH)
-    log.content(first, key=other("1"))
-    log.op(("C", second), key=other("2"))
-    log.show(second)
-    assert {Kind.OUT_OF_ORDER} == log.judge().kinds(other("1"))
-
-
 def test_mixed_modes_do_not_wait_for_each_other() -> None:
     log = Log()
     first = log.half(other("1"), options=f"k{HASH}")
@@ -649,20 +520,6 @@ def test_a_late_rollback_is_refused() -> None:
     log.op(("R", half), ("C", half), ("A", half))
     report = log.judge()
     assert ("committed", {Kind.REFUSED, Kind.REPEATED}) == (report.of(KEY).state, report.kinds(KEY))
-
-
-@pytest.mark.parametrize("then", ["nothing", "commit"])
-def test_an_abandon_of_an_open_one_is_its_decision(then: str) -> None:
-    log = Log()
-    half = log.half()
-    log.op(("A", half))
-    if then == "commit":
-        log.op(("C", half))
-    report = log.judge()
-    assert ("abandoned", []) == (report.of(KEY).state, report.broken)
-    assert (Kind.REFUSED in report.kinds(KEY)) == (then == "commit")
-    log.show(half)
-    assert Kind.LEAKED in log.judge().kinds(KEY)
 
 
 def test_an_abandon_after_a_commit_does_not_switch_the_judge_off() -> None:
@@ -717,16 +574,6 @@ def test_a_commit_before_its_last_half_record_is_incomplete_also_when_doubt_alon
     assert ("parked-committed", "parked") == (report.of(KEY).state, verdict(report.of(KEY)))
 
 
-def test_a_commit_of_the_last_half_record_releases_an_incomplete_one() -> None:
-    log = Log()
-    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
-    log.op(("C", first))
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
-    assert ("committed", []) == (log.judge().of(KEY).state, log.judge().findings)
-
-
 def test_a_line_that_names_no_half_record_of_its_transaction_is_void() -> None:
     log = Log()
     log.half()
@@ -755,21 +602,6 @@ def test_a_line_that_was_given_up_never_acts() -> None:
     assert [] == log.judge().broken
     log.add(DOUBT, key=f"origin/{OP}/0/0:0".encode(), value=b"")
     assert {Kind.LOST} == log.judge().kinds(KEY)
-
-
-def test_a_line_in_the_middle_of_one_that_was_on_doubt_has_two_readings() -> None:
-    log = Log()
-    halves = [log.half(numbers=f"{index}/3") for index in range(3)]
-    log.summary("open", *halves)
-    for index, half in enumerate(halves):
-        log.content(half, index)
-    log.op(("R", halves[1]))
-    assert "open" == log.judge(now_ms=log.now_ms).of(KEY).state or not log.judge().broken
-    log.op(("C", halves[2]))
-    for half in halves:
-        log.show(half)
-    log.end_on_doubt(0, 1, 2)
-    assert ("committed", []) == (log.judge().of(KEY).state, log.judge().broken)
 
 
 def test_an_op_record_that_is_not_ascii_is_out_of_form_as_a_whole() -> None:
