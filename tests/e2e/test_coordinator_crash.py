@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from tests.conftest import Broker
 from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
+from tests.support.commands import run_command
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, random_source, say
 from tests.support.waiting import pause
 from tests.support.witness import Witness
+from txlayer.cli.main import build_app
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -25,8 +28,8 @@ RATE = int(os.environ.get("E2E_RATE", "300"))
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("kill_count", [6, pytest.param(KILL_COUNT, marks=pytest.mark.nightly)])
-def test_kills_at_random_moments_lose_and_double_nothing(
-    kill_count: int, broker: Broker, start_coordinator: Start
+def test_kills_at_random_moments_lose_and_double_nothing_and_verify_proves_it(
+    kill_count: int, broker: Broker, start_coordinator: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = random_source()
     arena = make_arena(broker.bootstrap_servers)
@@ -60,3 +63,12 @@ def test_kills_at_random_moments_lose_and_double_nothing(
     assert [-9] * len(killed) == [process.wait() for process in killed]
     assert arena.aborted_count() > 0
     assert any(process.events("recovery.fenced") for process in [*killed, *running])
+
+    shown = capsys.readouterr().out  # what this test said is shown all the same
+    asked = ("-b", arena.servers, "-n", arena.namespace, "--since", "1h", "--grace", "0ms", "--json")
+    code, out, err = run_command(build_app(), "verify", *asked, capsys=capsys)
+    say(shown)
+    said = json.loads(out)
+    assert (0, "", []) == (code, err, [f for f in said["findings"] if f["breaks"]])
+    assert {"proved"} == {said["promises"][name]["status"] for name in ("P1", "P2", "P3", "P4", "P5")}
+    assert said["transaction_count"] > 100

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
+from tests.conftest import Broker
 from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
 from tests.support.left_out import raise_if_marker_left_out, run_again_if_marker_left_out
@@ -123,16 +124,10 @@ def judge(arena: Arena, staged: list[Staged], who: str) -> dict[Stage, str]:
     return outcomes
 
 
-@pytest.fixture
-def broker_of_its_own(local_config: LocalConfig, tmp_path: Path) -> Iterator[LocalBroker]:
-    with LocalBroker(config=local_config, data=tmp_path / "broker") as broker:
-        yield broker
-
-
 def test_producers_killed_at_every_stage_are_answered_for_by_others(
-    broker_of_its_own: LocalBroker, start_coordinator: Start, tmp_path: Path
+    broker: Broker, start_coordinator: Start, tmp_path: Path
 ) -> None:
-    arena = make_arena(broker_of_its_own.bootstrap_servers)
+    arena = make_arena(broker.bootstrap_servers)
     start_coordinator(arena, settings=QUICK)
     with eight(arena, tmp_path) as staged, ExitStack() as stack:
         for one in staged:

@@ -40,10 +40,11 @@ class Terminal:
         """A `txlayer broker` command about this data folder."""
         return [sys.executable, "-m", "txlayer", "broker", *words, "--data", str(self.data)]
 
-    def run(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, answer: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         return subprocess.run(
             self.command(*words),
+            input=answer,
             capture_output=True,
             text=True,
             timeout=120,
@@ -100,7 +101,7 @@ def complaint(answer: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def test_a_broker_outlives_its_command_and_its_data_outlive_the_broker(terminal: Terminal) -> None:
+def test_a_broker_outlives_its_command_and_its_data_the_broker_until_both_are_wiped(terminal: Terminal) -> None:
     started = terminal.start()
     servers, pid = started["bootstrap_servers"], started["brokers"][0]["pid"]
     create_topic(servers, "orders")
@@ -116,8 +117,12 @@ def test_a_broker_outlives_its_command_and_its_data_outlive_the_broker(terminal:
     after_kill = read_all(servers, "orders")
     stopped = terminal.run("stop")
     absent = terminal.run("stop")
-    terminal.start()
+    pid_at_last = terminal.start()["brokers"][0]["pid"]
     after_stop = read_all(servers, "orders")
+    (terminal.data / "notes.txt").write_text("mine", "utf-8")
+    unsure = terminal.run("wipe", answer="n\n")
+    is_left = terminal.is_running(pid_at_last)
+    wiped = terminal.run("wipe", "--yes")
 
     assert f"127.0.0.1:{terminal.port}" == servers
     assert started == again
@@ -130,27 +135,8 @@ def test_a_broker_outlives_its_command_and_its_data_outlive_the_broker(terminal:
     assert (0, "stopped 1\n") == (stopped.returncode, stopped.stdout)
     assert (0, "was not running\n") == (absent.returncode, absent.stdout)
     assert [b"first"] == after_stop
-
-
-def test_wipe_ends_the_broker_and_removes_its_data_and_nothing_else(terminal: Terminal) -> None:
-    pid = terminal.start()["brokers"][0]["pid"]
-    (terminal.data / "notes.txt").write_text("mine", "utf-8")
-
-    unsure = subprocess.run(
-        terminal.command("wipe"),
-        input="n\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=terminal.environment,
-    )
-    assert 1 == unsure.returncode
-    assert terminal.is_running(pid)
-
-    assert 0 == terminal.run("wipe", "--yes").returncode
-
-    assert not terminal.is_running(pid)
+    assert (1, True) == (unsure.returncode, is_left)
+    assert (0, False) == (wiped.returncode, terminal.is_running(pid_at_last))
     assert ["notes.txt"] == [path.name for path in terminal.data.iterdir()]
 
 
