@@ -135,42 +135,6 @@ def test_a_group_without_members_is_not_asked_until_somebody_comes(
             assert 1 == group.heard[0].number
 
 
-def test_a_coordinator_killed_after_asking_leaves_the_count_to_its_successor(
-    arena: Arena, crafted: Crafted, tmp_path: Path
-) -> None:
-    crafted.half("left/00000001", arena.targets[0])
-    with Listener(arena.servers, arena.topics, GROUP) as group:
-        with coordinator(arena, tmp_path / "first") as first:
-            wait_until(group.listen, within=30, what="the group is asked")
-            first.kill()
-        with coordinator(arena, tmp_path / "second"):
-            wait_until(lambda: len(group.listen()) >= 4, within=30, what="it is asked again")
-
-    numbers = [question.number for question in group.heard]
-    assert list(range(1, len(numbers) + 1)) == numbers
-
-
-@pytest.mark.fault("check handler: is slow, silent, unknown, answers garbage, or changes its answer")
-def test_after_check_max_unknown_answers_it_is_parked_and_a_later_commit_settles_it(
-    arena: Arena, crafted: Crafted, tmp_path: Path
-) -> None:
-    placed = crafted.half("left/00000001", arena.targets[0])
-    with coordinator(arena, tmp_path / "log", check_max="2"), Listener(arena.servers, arena.topics, GROUP) as group:
-
-        def is_parked() -> bool:
-            """An answer to the newest question alone counts: a slow machine may be late with one, and answers the next."""
-            asked = [question.number for question in group.listen()]
-            if asked:
-                crafted.op(placed, UNKNOWN, source=Source.CHECK, check_number=max(asked))
-            return [(s.reason, s.answered_count) for s in summaries(arena).values()] == [("checks-exhausted", 2)]
-
-        wait_until(is_parked, within=30, what="it is parked")
-        assert [] == visible(arena)
-
-        crafted.op(placed, COMMIT)
-        wait_until(lambda: visible(arena) == ["left"], within=30, what="it is forwarded")
-
-
 def test_the_policy_rollback_is_a_line_of_the_op_log(arena: Arena, crafted: Crafted, tmp_path: Path) -> None:
     placed = crafted.half("left/00000001", arena.targets[0])
     kept = crafted.half("kept/00000001", arena.targets[0], group="patient")
@@ -219,23 +183,6 @@ def test_a_late_commit_after_a_rollback_by_check_is_refused_and_the_group_is_tol
         assert (placed.key, "COMMIT by producer") == (told.key, told.text)
         started.wait_for("transaction.conflict")
     assert [] == visible(arena)
-
-
-@pytest.mark.promise("P11")
-def test_too_many_open_transactions_are_told_to_their_group_alone(
-    arena: Arena, crafted: Crafted, tmp_path: Path
-) -> None:
-    options = codec.decode_options("k000000000123456789abcdef"[:17])
-    for number in range(5):
-        crafted.half(f"left-{number}/00000001", arena.targets[0], options=options)
-    with (
-        coordinator(arena, tmp_path / "log", open_count_max="5"),
-        Listener(arena.servers, arena.topics, GROUP) as group,
-    ):
-        wait_until(lambda: group.listen(CheckKind.LIMIT), within=40, what="the limit is told")
-        told = group.listen(CheckKind.LIMIT)[0]
-
-    assert ("", "on", 5) == (told.key, told.text, told.number)
 
 
 @pytest.mark.fault("check handler: the check topic refuses a question as too large")

@@ -126,7 +126,7 @@ def test_a_forbidden_target_parks_its_transaction(arena: Arena, raw: RawWriter, 
 
 
 @pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
-def test_a_message_larger_than_its_topic_allows_is_parked_before_it_is_tried(
+def test_a_message_larger_than_its_topic_allows_is_parked_untried_and_forwarded_by_a_commit_when_that_is_mended(
     arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
 ) -> None:
     topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
@@ -138,6 +138,15 @@ def test_a_message_larger_than_its_topic_allows_is_parked_before_it_is_tried(
     summary = arena.wait_for_doubt(large.key, state="parked-committed")
     assert "too-large" == summary.reason
     assert rebuilt == coordinator.coordinator.measures.rebuild_count
+
+    set_message_bytes_max(arena.servers, topic, 100_000)
+
+    def forwarded() -> bool:
+        # What is known of a topic that accepts is looked at again when something goes wrong, or at a restart.
+        raw.commit(large)
+        return bool(arena.visible(large.txn_id, topics=[topic]))
+
+    wait_until(forwarded, within=90, what="forwarded")
 
 
 @pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
@@ -177,21 +186,3 @@ def test_a_partition_that_the_topic_does_not_have_parks_its_transaction(arena: A
     arena.wait_until_visible(other.txn_id)
     summary = arena.wait_for_doubt(mine.key, state="parked-committed", within=60)
     assert "refused" == summary.reason
-
-
-def test_a_parked_transaction_is_forwarded_by_a_second_commit_when_its_topic_is_mended(
-    arena: Arena, raw: RawWriter
-) -> None:
-    topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
-    large = raw.prepare((topic, b"key", NOISE))
-    raw.commit(large)
-    arena.wait_for_doubt(large.key, state="parked-committed")
-
-    set_message_bytes_max(arena.servers, topic, 100_000)
-
-    def forwarded() -> bool:
-        # What is known of a topic that accepts is looked at again when something goes wrong, or at a restart.
-        raw.commit(large)
-        return bool(arena.visible(large.txn_id, topics=[topic]))
-
-    wait_until(forwarded, within=90, what="forwarded")

@@ -74,26 +74,20 @@ def test_a_dropped_one_is_not_chosen_again(planted: Planted) -> None:
     assert [letter] == planted.asked()
 
 
-def test_requests_stand_in_the_order_of_the_dead_letters(planted: Planted) -> None:
-    letters = [planted.letter(key=b"k%d" % n, partition=n % 2) for n in range(40)]
-
-    planted.dlq("replay", *reversed(letters), *WHY, *NOT_WAITING)
-
-    assert (
-        sorted(letters, key=lambda name: (name[-4:].partition(":")[0][-1], int(name.rpartition(":")[2])))
-        == planted.asked()
-    )
-
-
 def test_without_an_owner_it_is_said_that_nobody_answered(planted: Planted) -> None:
     letter = planted.letter()
 
-    unheard = planted.dlq("replay", letter, *WHY, "--wait", "1s")
+    unheard = planted.dlq("replay", letter, *WHY, "--wait", "1s", "--request-id", "first")
     unasked = planted.dlq("replay", planted.letter(), *WHY, *NOT_WAITING)
+    asked = planted.dlq("replay", letter, *WHY, *NOT_WAITING)
+    again = planted.dlq("replay", letter, *WHY, *NOT_WAITING, "--again")
 
     assert 1 == unheard[0]
     assert "no consumer of the group has answered yet" in unheard[2]
     assert 0 == unasked[0]
+    assert (1, True) == (asked[0], "is asked for already and not answered yet: first" in asked[2])
+    assert 0 == again[0]
+    assert 2 == planted.asked().count(letter)
 
 
 # --- many -------------------------------------------------------------------------------------------------------------
@@ -121,58 +115,7 @@ def test_many_are_chosen_by_filter_shown_first_and_asked_for_only_with_a_yes(pla
     assert (0, "no dead letter is as the filters say; nothing was asked for\n") == none[:2]
 
 
-def test_a_rate_is_kept(planted: Planted) -> None:
-    for n in range(6):
-        planted.letter(key=b"k%d" % n)
-
-    planted.dlq("replay", *ALL, *WHY, *NOT_WAITING, "--rate", "5")
-
-    written_ms = [seen.timestamp_ms for seen in planted.seen(planted.replays)]
-    assert 6 == len(written_ms)
-    # 1,000 as planned; where the machine stands still before the first one, the others are due all the same.
-    assert 600 <= max(written_ms) - min(written_ms)
-
-
 # --- again, and after a crash -----------------------------------------------------------------------------------------
-
-
-def test_the_same_request_id_asks_only_for_what_was_not_asked_for_yet(planted: Planted) -> None:
-    letters = [planted.letter(key=b"k%d" % n) for n in range(4)]
-    same = (*ALL, *WHY, "--request-id", "ticket-12")
-    # A command that was killed left two of four behind.
-    for offset in (0, 1):
-        planted.say(ReplayRecord(ReplayKind.REPLAY, "ticket-12", offset, text="zoe@desk: mended"))
-
-    with planted.owner(handle):
-        first = planted.results("replay", *same)
-        second = planted.results("replay", *same)
-
-    assert dict.fromkeys(letters, "handled") == first == second
-    assert sorted(letters) == sorted(planted.asked())
-
-
-def test_what_another_request_asked_for_is_left_alone(planted: Planted) -> None:
-    letter, free = planted.letter(key=b"k1"), planted.letter(key=b"k2")
-    planted.dlq("replay", letter, *WHY, *NOT_WAITING, "--request-id", "first")
-
-    named = planted.dlq("replay", letter, *WHY, *NOT_WAITING)
-    chosen = planted.results("replay", *ALL, *WHY, *NOT_WAITING)
-
-    assert 1 == named[0]
-    assert "is asked for already and not answered yet: first" in named[2]
-    assert {free: "requested"} == chosen
-    assert [letter, free] == planted.asked()
-
-
-def test_again_asks_for_named_ones_whatever_became_of_them(planted: Planted) -> None:
-    letter = planted.letter()
-
-    with planted.owner(handle):
-        planted.results("replay", letter, *WHY)
-        once_more = planted.results("replay", letter, *WHY, "--again")
-
-    assert {letter: "handled"} == once_more
-    assert [letter, letter] == planted.asked()
 
 
 # --- parked keys ------------------------------------------------------------------------------------------------------
@@ -183,33 +126,15 @@ def test_a_parked_key_is_replayed_whole_and_in_order(planted: Planted) -> None:
     other = planted.letter(key=b"other")
     followers = [planted.letter(key=b"parked", reason=PARKED) for _ in range(2)]
 
+    alone = planted.dlq("replay", followers[1], *WHY, "--only", "--dry-run")
     with planted.owner(handle):
         code, _, err = planted.dlq("replay", followers[1], *WHY)
 
+    assert (0, True) == (alone[0], "warning: 2 dead letters of 1 parked keys are left out" in alone[2])
     assert 0 == code
     assert "2 more dead letters of 1 parked keys go with them" in err
     assert [first, *followers] == planted.asked()
     assert {other} == {row["letter"] for row in planted.json("list")}
-
-
-def test_only_leaves_the_rest_of_a_parked_key_out_and_warns(planted: Planted) -> None:
-    first, follower = planted.letter(key=b"parked"), planted.letter(key=b"parked", reason=PARKED)
-
-    code, _, err = planted.dlq("replay", follower, *WHY, *NOT_WAITING, "--only")
-
-    assert 0 == code
-    assert "warning: 1 dead letters of 1 parked keys are left out" in err
-    assert [follower] == planted.asked()
-    assert first in {row["letter"] for row in planted.json("list", "--state", "open")}
-
-
-def test_a_key_that_is_not_parked_is_not_widened(planted: Planted) -> None:
-    planted.letter(key=b"k")
-    second = planted.letter(key=b"k")
-
-    planted.dlq("replay", second, *WHY, *NOT_WAITING)
-
-    assert [second] == planted.asked()
 
 
 def test_what_follows_a_parked_key_meanwhile_is_asked_for_too(planted: Planted) -> None:

@@ -29,7 +29,6 @@ from tests.support.secured import SecuredServers, credential_options
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.inspection import inspect
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.cli.main import build_app
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import Resolution
@@ -234,15 +233,6 @@ def test_a_cluster_in_order_has_no_error_and_warns_of_its_one_broker(
     assert 1 == strict
     assert "Kafka 3.9 or later" in reasons(said, "broker.version", "ok")
     assert "they differ by" in reasons(said, "clock.difference", "ok")
-
-
-def test_an_unreachable_cluster_is_told_as_by_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    (port,) = free_ports(1)
-
-    code, out, err = run_command(build_app(), "doctor", "-b", f"127.0.0.1:{port}", capsys=capsys)
-
-    assert (3, "") == (code, out)
-    assert "no broker answered" in err
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------

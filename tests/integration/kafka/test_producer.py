@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from concurrent.futures import wait
 
 import pytest
 from confluent_kafka.serialization import StringSerializer
 
 from tests.support.arena import Arena
 from tests.support.broker import unique_name
-from tests.support.logs import read_log
 from tests.support.producers import GROUP, halves, made_for, ops, resolutions
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, HalfHeader, HalfOptions, Message, OpMessage, OrderMode
+from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, HalfOptions, Message, OpMessage, OrderMode
 from txlayer.core.partitions import half_partition, key_hash, murmur2
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.producer import TransactionalProducer
@@ -114,26 +111,6 @@ def test_every_way_of_sending_stores_the_same_bytes(arena: Arena, producer: Tran
     assert 1 == len(seen)
 
 
-def test_null_keys_and_values_are_stored_as_they_are(arena: Arena, producer: TransactionalProducer) -> None:
-    result = producer.publish([Message(arena.targets[0]), Message(arena.targets[1], b"k")])
-
-    assert [(None, None), (b"k", None)] == [(r.key, r.value) for r, _ in halves(arena, result.txn_id)]
-
-
-def test_one_id_twice_is_two_transactions(arena: Arena, producer: TransactionalProducer) -> None:
-    txn_id = unique_name("order")
-    first = producer.publish(Message(arena.targets[0], b"k", b"1"), txn_id=txn_id)
-    with producer.transaction(txn_id) as tx:
-        tx.send(arena.targets[0], key=b"k", value=b"2")
-        tx.prepare()
-        tx.rollback()
-    second = tx.result(30)
-
-    assert first.nonce != second.nonce
-    assert [first.nonce, second.nonce] == [h.key[-8:] for _, h in halves(arena, txn_id)]
-    assert [COMMIT, ROLLBACK] == resolutions(arena, txn_id)
-
-
 def test_a_confluent_serializer_writes_the_values(arena: Arena) -> None:
     with made_for(arena, serializer=StringSerializer("utf_16_be")) as producer:
         result = producer.publish(Message(arena.targets[0], "k", "ä"))
@@ -142,49 +119,7 @@ def test_a_confluent_serializer_writes_the_values(arena: Arena) -> None:
     assert (b"k", "ä".encode("utf_16_be")) == (record.key, record.value)
 
 
-def test_a_serializer_sees_topic_field_and_headers(arena: Arena) -> None:
-    def serialize(value: Any, context: Any) -> bytes:
-        context.headers.append(("schema", b"7"))
-        return f"{context.topic} {context.field} {value}".encode()
-
-    with made_for(arena, serializer=serialize) as producer:
-        result = producer.publish(Message(arena.targets[0], "k", 1, headers={"h": b"1"}))
-
-    ((record, _),) = halves(arena, result.txn_id)
-    assert f"{arena.targets[0]} value 1".encode() == record.value
-    assert [("h", b"1"), ("schema", b"7")] == record.headers[:-1]
-
-
 # --- how they are used ------------------------------------------------------------------------------------------------
-
-
-def test_many_threads_share_one_producer(arena: Arena, producer: TransactionalProducer) -> None:
-    prefix = unique_name("t")
-
-    def work(number: int) -> None:
-        for count in range(20):
-            with producer.transaction(f"{prefix}-{number}-{count}") as tx:
-                tx.send(arena.targets[0], key=str(number), value=str(count))
-                tx.prepare()
-                if count % 5 == 4:
-                    tx.rollback()
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    producer.close()
-
-    said = {
-        op.key.partition("/")[0]: op.resolution
-        for record in read_log(arena.servers, [arena.topics.op])[arena.topics.op]
-        for op in map(codec.decode_op, (record.value or b"").decode().split("\n"))
-        if isinstance(op, OpMessage) and op.key.startswith(prefix)
-    }
-    assert {
-        f"{prefix}-{n}-{count}": ROLLBACK if count % 5 == 4 else COMMIT for n in range(16) for count in range(20)
-    } == said
 
 
 def test_close_loses_nothing_of_what_was_submitted(arena: Arena) -> None:
@@ -216,20 +151,6 @@ def test_pipelined_transactions_wait_for_their_half_messages_and_pack_their_op_l
     assert [result.last_half_offset for result in results] == seen
     assert sorted(seen) == seen
     assert 2_000 > len({result.op_offset for result in results})
-
-
-def test_an_executor_runs_local_transactions(arena: Arena, producer: TransactionalProducer) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        futures = [
-            producer.submit(
-                Message(arena.targets[0], b"k", str(n)),
-                lambda _tx, n=n: (COMMIT, ROLLBACK, UNKNOWN)[n % 3],  # type: ignore[misc] # its default
-                executor=pool,
-            )
-            for n in range(300)
-        ]
-        results = [future.result(30) for future in futures]
-    assert [(COMMIT, ROLLBACK, UNKNOWN)[n % 3] for n in range(300)] == [result.resolution for result in results]
 
 
 def test_a_thousand_tasks_share_one_asyncio_producer(arena: Arena) -> None:

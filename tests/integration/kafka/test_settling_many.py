@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.support.arena import Arena
@@ -95,25 +93,3 @@ def test_what_is_decided_already_is_skipped_and_counted(arena: Arena, crafted: C
     assert "nothing was written" in out
     assert "1 skipped: they are decided already" in err
     assert [(txn_id, "done")] == [(row["txn_id"], row["result"]) for row in rows]
-
-
-def test_list_filters_by_state_reason_topic_and_age(arena: Arena, crafted: Crafted, operator: Tx) -> None:
-    group, txn_id, young = unique_name("group"), new_id(), new_id()
-    (placed,) = park(arena, crafted, [f"{txn_id}/00000001"], arena.targets[0], group=group)
-    crafted.half(f"{young}/00000001", arena.targets[1], group=group)
-
-    def listed(*filters: str) -> set[str]:
-        return {row["txn_id"] for row in operator.json("list", "--group", group, *filters)}
-
-    assert {txn_id, young} == listed()
-    assert {txn_id} == listed("--parked")
-    assert {young} == listed("--open")
-    assert {txn_id, young} == listed("--open", "--parked")
-    assert set() == listed("--held")
-    assert {txn_id} == listed("--reason-code", "misplaced", "--reason-code", "too-old")
-    assert {young} == listed("--topic", arena.targets[1])
-    assert {txn_id, young} == listed("--younger-than", "1h")
-    assert set() == listed("--older-than", "1h")
-    code, out, _ = operator.run("rollback", txn_id, young, *WHY)
-    assert (0, 2) == (code, out.count("is rolled back"))
-    assert placed.partition == json.loads(operator.run("show", txn_id, "--json")[1])[0]["partition"]
