@@ -19,6 +19,7 @@ from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS
 from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS
 from txlayer.producer.responder import FAMILIES as OF_RESPONDERS
+from txlayer_spark.progress import FAMILIES as OF_STREAMS
 
 HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto"
 BEFORE = """
@@ -61,6 +62,7 @@ def row(family: Family) -> str:
         ("Consumer", OF_CONSUMERS),
         ("Responder", OF_RESPONDERS),
         ("Audit", OF_AUDITS),
+        ("Streams", OF_STREAMS),
         ("Producer", OF_PRODUCERS),
     ],
 )
@@ -82,7 +84,7 @@ def test_a_section_says_what_it_means_what_to_look_at_and_what_to_do(name: str) 
 
 
 def test_a_program_shows_its_producers(tmp_path: Path) -> None:
-    (program,) = programs("metrics")
+    _, program = programs("metrics")
     port = str(free_port())
     own = program.replace(
         'bootstrap_servers="127.0.0.1:9092"',

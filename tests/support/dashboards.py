@@ -10,22 +10,32 @@ from typing import Any
 import yaml
 
 from txlayer.adapters.metrics import EVERYBODYS, Family, FamilyKind
+from txlayer.cli.spark.metrics import FAMILIES as OF_AUDITS
 from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS
 from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS
 from txlayer.producer.responder import FAMILIES as OF_RESPONDERS
+from txlayer_spark.progress import FAMILIES as OF_STREAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "compose" / "grafana" / "dashboards" / "txlayer.json"
 ALERTS = ROOT / "compose" / "prometheus" / "alerts.yml"
 
-FAMILIES: tuple[Family, ...] = (*EVERYBODYS, *OF_COORDINATORS, *OF_CONSUMERS, *OF_RESPONDERS, *OF_PRODUCERS)
+FAMILIES: tuple[Family, ...] = (
+    *EVERYBODYS,
+    *OF_COORDINATORS,
+    *OF_CONSUMERS,
+    *OF_RESPONDERS,
+    *OF_PRODUCERS,
+    *OF_AUDITS,
+    *OF_STREAMS,
+)
 
 OF_PROMETHEUS = frozenset({"up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"})
 """Series that are not ours: its own, and its client's about the process."""
 
 _STRINGS = re.compile(r'"[^"]*"')
-_LABELS = re.compile(r"\{[^}]*\}|\b(?:by|on|without|ignoring) *\([^)]*\)|\[[^\]]*\]")
+_LABELS = re.compile(r"\{[^}]*\}|\b(?:by|on|without|ignoring) *\([^)]*\)|\[[^\]]*\]|\boffset +[0-9a-z]+")
 _NAMES = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _WORDS = frozenset(
     [
@@ -45,6 +55,7 @@ _WORDS = frozenset(
         "on",
         "group",
         "last_over_time",
+        "min_over_time",
     ]
 )
 

@@ -7,11 +7,11 @@ from txlayer.cli.spark.metrics import ObservedAudit, RunResult
 
 def test_an_audit_is_ready_after_its_first_run_and_stalled_when_no_further_one_ends() -> None:
     now = 100.0
-    audit = ObservedAudit(pause_s=60, name="txlayer", version="1", clock=lambda: now)
+    audit = ObservedAudit(pause_s=60, record_count=lambda: 12, name="txlayer", version="1", clock=lambda: now)
 
     assert ("", "the first run goes on") == audit.health()
     audit.failed()
-    audit.complete(RunResult(20.0, {"ok": 7, "lost": 1}, {"orders": (3, 5)}))
+    audit.complete(RunResult(20.0, {"ok": 7, "lost": 1}, {"orders": (3, 5)}, {"gap": 2}))
     now = 339.0
     assert ("", "") == audit.health()
 
@@ -21,6 +21,8 @@ def test_an_audit_is_ready_after_its_first_run_and_stalled_when_no_further_one_e
         ("txlayer_audit_runs_total", ("failed",)): 1,
         ("txlayer_audit_run_seconds", ()): 20.0,
         ("txlayer_audit_age_seconds", ()): 239.0,
+        ("txlayer_audit_records_total", ()): 12,
+        ("txlayer_audit_unreadable", ("gap",)): 2,
         ("txlayer_audit_transactions", ("ok",)): 7,
         ("txlayer_audit_transactions", ("lost",)): 1,
         ("txlayer_audit_behind_records", ("orders",)): 3,

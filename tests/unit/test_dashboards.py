@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.dashboards import FAMILIES, alerts, dashboard, dashboard_expressions, named_in, panels, series_names
 from txlayer.adapters.metrics import Family, FamilyKind
+from txlayer_spark.verdicts import SEVERITIES, Severity
 
 
 @pytest.mark.parametrize("expression", dashboard_expressions())
@@ -35,6 +36,14 @@ def test_an_alert_says_what_and_why_and_where_to_read_on(alert: dict[str, dict[s
     assert {"summary", "why", "runbook"} == set(notes)
     assert f"docs/howto/on-call.md of txlayer, #{name.lower()}" == notes["runbook"]
     assert notes["why"].endswith(".")
+
+
+def test_the_alert_about_an_audit_names_the_verdicts_that_break_a_promise() -> None:
+    (alert,) = [alert for alert in alerts() if alert["alert"] == "TxlayerAuditBroken"]
+
+    named = {tuple(names.split("|")) for names in re.findall(r'verdict=~"([a-z_|]+)"', alert["expr"])}
+
+    assert {tuple(name for name, severity in SEVERITIES.items() if severity is Severity.FAULT)} == named
 
 
 def test_the_dashboard_is_one_that_grafana_loads() -> None:

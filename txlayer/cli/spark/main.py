@@ -50,11 +50,12 @@ from txlayer_spark.jobs.against import AgainstSettings
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new, unread
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.jobs.tables import Format, TableSettings
+from txlayer_spark.progress import QueryMetrics
 from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values
 from txlayer_spark.sessions import failures_as_ours, session
 from txlayer_spark.summary import Summary
-from txlayer_spark.verdicts import exit_code
+from txlayer_spark.verdicts import SEVERITIES, Severity, exit_code
 
 logger = logging.getLogger("txlayer.spark")
 
@@ -195,7 +196,14 @@ def audit(
         if pause is None:
             _end(run(spark)[1], page, as_json=as_json)
         observing.set_up_logging()
-        audit = ObservedAudit(pause_s=pause.total_seconds(), name=settings.namespace, version=__version__)
+        queries = QueryMetrics()
+        spark.streams.addListener(queries)
+        audit = ObservedAudit(
+            pause_s=pause.total_seconds(),
+            record_count=lambda: queries.row_count,
+            name=settings.namespace,
+            version=__version__,
+        )
         with observed(observing.metrics(), lambda: audit):
             while True:
                 _run_observed(spark, settings, run, audit)
@@ -222,7 +230,10 @@ def _run_observed(
         logger.warning("audit.failed", extra={"error": str(exc)})
         return
     seconds = time.monotonic() - began
-    audit.complete(RunResult(seconds, summary.verdicts, unread_now))
+    unreadable = {"gap": len(summary.gaps), "absent": len(summary.unread_topics), "hidden": len(summary.hidden_topics)}
+    # Zeros, too: an alert compares with what was there before.
+    verdicts = {name: 0 for name, severity in SEVERITIES.items() if severity is Severity.FAULT} | summary.verdicts
+    audit.complete(RunResult(seconds, verdicts, unread_now, unreadable))
     broken = exit_code(summary.verdicts) != 0
     logger.log(
         logging.ERROR if broken else logging.INFO,

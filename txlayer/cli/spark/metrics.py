@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from txlayer.adapters.metrics import Family, FamilyKind, Health, ObservedRole, Sample
@@ -25,7 +25,15 @@ HIDDEN = Family(
     "Offsets behind an open Kafka transaction, which no reader of committed records sees.",
     ("topic",),
 )
-FAMILIES = (RUNS, SECONDS, AGE, VERDICTS, BEHIND, HIDDEN)
+RECORDS = Family("txlayer_audit_records_total", FamilyKind.COUNTER, "Records that bronze read.")
+UNREADABLE = Family(
+    "txlayer_audit_unreadable",
+    FamilyKind.GAUGE,
+    "What bronze could not read: gaps that retention left, and real topics that are absent, or hidden behind a Kafka "
+    "transaction that stays open.",
+    ("cause",),
+)
+FAMILIES = (RUNS, SECONDS, AGE, RECORDS, VERDICTS, BEHIND, HIDDEN, UNREADABLE)
 LATE = 3
 """So many pauses after the last complete run, an audit is called stalled."""
 
@@ -37,16 +45,22 @@ class RunResult(NamedTuple):
     verdicts: Mapping[str, int]
     unread: Mapping[str, tuple[int, int]]
     """{topic: (behind, hidden)}."""
+    unreadable: Mapping[str, int]
+    """{cause: how many gaps or topics}."""
 
 
 class ObservedAudit(ObservedRole):
-    """The runs of one audit. The thread that runs them writes; any thread may read."""
+    """The runs of one audit. The thread that runs them writes; any thread may read.
+
+    Args:
+        record_count: How many records were read until now.
+    """
 
     role = "audit"
 
-    def __init__(self, *, pause_s: float, **given: Any) -> None:
+    def __init__(self, *, pause_s: float, record_count: Callable[[], int], **given: Any) -> None:
         super().__init__(**given)
-        self._pause_s = pause_s
+        self._pause_s, self._record_count = pause_s, record_count
         self._began_at = self._clock()
         self._ends = {"complete": 0, "failed": 0}
         self._last: tuple[float, RunResult] | None = None
@@ -72,10 +86,12 @@ class ObservedAudit(ObservedRole):
         is_late = last is not None and since_s > allowed_s
         stalled = f"the last complete run ended {since_s:.0f} s ago" if is_late else ""
         samples = [Sample(RUNS, count, (end,)) for end, count in self._ends.items()]
+        samples.append(Sample(RECORDS, self._record_count()))
         if last is not None:
             _, result = last
             samples += [Sample(SECONDS, result.seconds), Sample(AGE, since_s)]
             samples += [Sample(VERDICTS, count, (verdict,)) for verdict, count in result.verdicts.items()]
             for topic, (behind, hidden) in result.unread.items():
                 samples += [Sample(BEHIND, behind, (topic,)), Sample(HIDDEN, hidden, (topic,))]
+            samples += [Sample(UNREADABLE, count, (cause,)) for cause, count in result.unreadable.items()]
         return Health(stalled, "" if last is not None else "the first run goes on"), samples
