@@ -13,17 +13,22 @@ from typing import Any, NoReturn
 from urllib.request import urlopen
 
 import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # its stub forgets NewPartitions
 
 import txlayer
 from tests.conftest import Broker
+from tests.support.broker import create_topic
 from tests.support.commands import run_command
 from tests.support.databases import free_port
-from tests.support.planted import Field
+from tests.support.planted import PARTITIONS, Field, Message
 from tests.support.waiting import wait_until
 from txlayer.cli.spark.main import _run_observed, app
 from txlayer.cli.spark.metrics import ObservedAudit, RunResult
 from txlayer.errors import TopicMismatchError
 from txlayer_spark.jobs.bronze import BronzeSettings
+
+APPEND = {"message.timestamp.type": "LogAppendTime"}
 
 
 def txlayer_spark(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -94,14 +99,14 @@ def test_plain_text_to_another_machine_is_refused_before_anything_starts(tmp_pat
 def test_an_audit_goes_on_when_a_topic_was_deleted_while_it_was_read() -> None:
     spark: Any = None
     settings = BronzeSettings(root="", namespace="n", bootstrap_servers="127.0.0.1:9")
-    audit = ObservedAudit(pause_s=60, name="n", version="1")
+    audit = ObservedAudit(pause_s=60, record_count=lambda: 0, name="n", version="1")
 
     def run(_: object) -> NoReturn:
         raise TopicMismatchError("there is no such topic: stock")
 
     with pytest.raises(TopicMismatchError):
         _run_observed(spark, settings, run, audit)
-    audit.complete(RunResult(1.0, {}, {}))
+    audit.complete(RunResult(1.0, {}, {}, {}))
     _run_observed(spark, settings, run, audit)
 
     found = {(sample.family.name, sample.labels): sample.value for sample in audit.samples()}
@@ -128,11 +133,46 @@ def test_an_audit_runs_until_it_is_stopped_and_shows_what_it_found(broker: Broke
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
     )
+
+    def wait_for(*lines: str, what: str) -> None:
+        wait_until(lambda: all(line in shown() for line in lines), within=300, what=what)
+
+    def ok(count: int) -> str:
+        return f'txlayer_audit_transactions{{verdict="ok"}} {count}.0'
+
+    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
+    later = f"{field.orders}-later"
     try:
-        wait_until(lambda: 'txlayer_audit_transactions{verdict="ok"} 1.0' in shown(), within=300, what="a first run")
+        wait_for(ok(1), 'txlayer_audit_transactions{verdict="lost"} 0.0', what="a first run")
         field.whole()
-        wait_until(lambda: 'txlayer_audit_transactions{verdict="ok"} 2.0' in shown(), within=300, what="a later run")
-        assert f'txlayer_audit_behind_records{{topic="{field.orders}"}}' in shown()
+        wait_for(ok(2), f'txlayer_audit_behind_records{{topic="{field.orders}"}} 0.0', what="a later run")
+        assert "txlayer_audit_records_total 0.0" not in shown()
+        # A topic comes, then it is widened; another one is emptied.
+        create_topic(field.servers, later, config=APPEND)
+        waiting = field.prepare(Message(later))
+        field.whole(Message(field.stock))
+        wait_for(ok(3), f'txlayer_audit_behind_records{{topic="{later}"}} 0.0', what="a further topic")
+        admin.create_partitions([NewPartitions(later, 2)])[later].result(30)
+        ends = [TopicPartition(field.stock, partition, OFFSET_END) for partition in range(PARTITIONS)]
+        for emptied in admin.delete_records(ends).values():
+            emptied.result(30)
+        field.commit(waiting)
+        field.forward(waiting, partition=1)
+        field.whole(Message(field.stock))
+        wait_for(ok(5), f'txlayer_audit_behind_records{{topic="{later}"}} 0.0', what="what came behind these changes")
+        # One is retired, and comes again.
+        admin.delete_topics([later])[later].result(30)
+        field.whole()
+        wait_until(
+            lambda: ok(6) in shown() and f'topic="{later}"' not in shown(),
+            within=300,
+            what="a run without the retired topic",
+        )
+        create_topic(field.servers, later, config=APPEND)
+        field.whole(Message(later))
+        wait_for(ok(7), f'txlayer_audit_behind_records{{topic="{later}"}} 0.0', what="the topic that came again")
+        assert 'txlayer_audit_transactions{verdict="lost"} 0.0' in shown()
+        assert audit.poll() is None
     finally:
         audit.send_signal(signal.SIGINT)
         ended = audit.wait(60)
