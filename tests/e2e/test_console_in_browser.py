@@ -103,6 +103,7 @@ def the_overview_is_what_the_topics_hold(visitor: Visitor, world: ConsoleWorld) 
         assert PARTITION_COUNT == len(table(page, "#coordinators"))
         letters = f"{LOYALTY}.orders.dlq"
         expect(page.locator("#consumers")).to_contain_text("4 of 4 held", timeout=60_000)
+        expect(page.locator("#consumers")).to_contain_text("1 parked key", timeout=60_000)
         (consumers,) = table(page, "#consumers")
         # Offsets, markers of Kafka transactions among them: an upper bound, as the head of the column says.
         most = sum(ends(world.servers, [letters], isolation="read_uncommitted").values())
