@@ -251,10 +251,12 @@ class UnsettledRows:
                 self.is_cut = True
                 rows = rows[:room]
             self._connection.execute("BEGIN")
-            for start in range(0, len(rows), _ROWS_AT_ONCE):
+            single = len(rows) % _ROWS_AT_ONCE  # each length would be a statement of its own that SQLite keeps
+            self._connection.executemany(statement.format(rows=_PLACES), rows[:single])
+            many = statement.format(rows=", ".join([_PLACES] * _ROWS_AT_ONCE))
+            for start in range(single, len(rows), _ROWS_AT_ONCE):
                 part = rows[start : start + _ROWS_AT_ONCE]
-                places = ", ".join([_PLACES] * len(part))
-                self._connection.execute(statement.format(rows=places), list(chain.from_iterable(part)))
+                self._connection.execute(many, list(chain.from_iterable(part)))
             self._connection.execute("COMMIT")
             self._count += len(rows)
             self._version += 1
