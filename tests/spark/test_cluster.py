@@ -206,3 +206,19 @@ def test_an_epoch_is_published_once_although_the_executor_that_writes_it_is_kill
         assert 1 == resolved(arena, txn_id)[Resolution.COMMIT]
     arena.wait_until_applied(within=30)
     assert [count] * 2 == [len(arena.visible(txn_id)) for txn_id in ("killed-0", "frozen-0")]
+
+
+@pytest.mark.fault("Spark: a second copy of a task still writes, or a retried task has its rows in another order")
+def test_where_the_cluster_starts_slow_tasks_twice_nothing_is_published(
+    cluster: SparkCluster, runtime: SparkRuntime, arena: Arena, tmp_path: Path
+) -> None:
+    program = tmp_path / "publish.py"
+    program.write_text(PROGRAM, "utf-8")
+    where = ("no-program", arena.servers, arena.namespace, arena.targets[0])
+
+    done = cluster.submit(str(program), *where, jars=runtime.jars, settings={"spark.speculation": "true"}, within=300)
+
+    assert done.returncode
+    assert "a second copy of a task would store its messages once more" in done.stdout, done.stdout[-3000:]
+    half = read_log(arena.servers, [arena.topics.half])[arena.topics.half]
+    assert not [record for record in half if b"cluster-0" in (codec.half_header_of(record.headers) or b"")]
