@@ -37,7 +37,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas sparks container mysql bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas sparks object-store container mysql bench images docs setup lint jars rights kills audit sbom clean
 
 # CONSOLE=1 shows the day in a browser, and leaves it open at the end.
 demo: $(DEMO_STAMP)
@@ -140,6 +140,12 @@ sparks: setup jars
 			mv "$$folder.part" "$$folder"; } || exit 1; \
 		PYTHONPATH="$(CURDIR)/$$folder" $(BIN)/python -m pytest --nightly none $(SPARK_TESTS) $(REPORT) || exit 1; \
 	done
+
+# Spark's jobs on an object store: an S3 of the tests' own, installed beside the environment.
+object-store: setup jars
+	@folder="build/moto"; test -d "$$folder" || { $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet \
+		--build-constraint $(CONSTRAINTS) --target "$$folder.part" "moto[s3,server]==5.2.5" && mv "$$folder.part" "$$folder"; }
+	PYTHONPATH="$(CURDIR)/build/moto" $(BIN)/python -m pytest tests/spark/test_object_store.py $(REPORT)
 
 # The pytest plugin's `container` on a Docker engine that the tests start; as root, with dockerd and iproute2.
 container: setup jars

@@ -94,6 +94,7 @@ STAGES = (
         _make("sparks SPARKS=4.0.0", "sparks SPARKS=4.1.1", "sparks SPARKS=4.2.0"),
         "Spark's tests on every release of Spark whose connector is locked, and over Spark Connect",
     ),
+    Stage("object-store", 30, _make("object-store"), "Spark's jobs on an object store"),
     Stage(
         "container",
         20,

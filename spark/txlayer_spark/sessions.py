@@ -75,6 +75,7 @@ def session(
     master: str = "local[*]",
     memory: str = "2g",
     tables: str = "",
+    s3: bool = False,
     settings: Mapping[str, str] | None = None,
     remote: str | None = None,
     config: LocalConfig | None = None,
@@ -90,6 +91,7 @@ def session(
         master: Where a new session runs.
         memory: Of the driver; with a local master, of everything.
         tables: `delta` or `iceberg`: a new session has the jars and settings for these tables, too.
+        s3: A new session has Hadoop's connector of S3 (`s3a://`), too.
         settings: Further settings of Spark.
         remote: The address of a Spark Connect server (`sc://…`), which has the connector; by default that of `SPARK_REMOTE`.
         config: Where jars and Java are kept; by default what the environment says.
@@ -111,7 +113,7 @@ def session(
     from txlayer.adapters.kafka.local import LocalConfig
     from txlayer.adapters.kafka.local.runtime import prepare_connector
 
-    found = prepare_connector(config or LocalConfig.from_environ(os.environ), tables=tables, say=say)
+    found = prepare_connector(config or LocalConfig.from_environ(os.environ), tables=tables, s3=s3, say=say)
     given = {"spark.driver.memory": memory, **TABLE_SETTINGS.get(tables, {}), **(settings or {})}
     with _environment_of_java(str(found.java_home)):
         return build_session(name=name, master=master, jars=found.jars, settings=given)

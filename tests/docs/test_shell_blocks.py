@@ -145,6 +145,10 @@ NOT_RUN = {
         'spark-submit --master spark://master:7077 --jars "$(txlayer-spark jars)" "$(txlayer-spark program)" audit -b kafka:9092 -n txlayer --data s3a://audit/txlayer',
     ): "other machines; tests/spark/test_cluster.py has a cluster of Spark's on one",
     (
+        f"{HOWTO}spark-cluster.md",
+        "txlayer-spark audit -b kafka:9092 -n txlayer --data s3a://audits/txlayer --spark-setting spark.hadoop.fs.s3a.endpoint=https://s3.example.com",
+    ): "needs an object store; tests/spark/test_object_store.py has one",
+    (
         f"{HOWTO}spark-jobs.md",
         'spark-submit --jars "$(txlayer-spark jars)" examples/spark/revenue.py -b 127.0.0.1:9092 --topic orders --into revenue',
     ): "starts Spark; tests/spark/test_live.py runs the program",

@@ -28,8 +28,12 @@ SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "5",
 }
 
-# Only these tests need its packages, which are large: `make sparks` installs them.
-collect_ignore = [] if find_spec("grpc") else ["test_connect.py"]
+# Only these tests need their packages, which are large: `make sparks` and `make object-store` install them.
+collect_ignore = [
+    name
+    for package, name in (("grpc", "test_connect.py"), ("moto", "test_object_store.py"))
+    if find_spec(package) is None
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -135,9 +135,11 @@ class SessionOptions(Bundle):
         list[str] | None, option("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE")
     ] = None
 
-    def open(self, tables: str = "") -> AbstractContextManager[SparkSession]:
+    def open(self, *places: str, tables: str = "") -> AbstractContextManager[SparkSession]:
+        """A session that can reach those folders."""
         settings = parse_settings("--spark-setting", list(self.spark_setting or ()))
-        return spark_session(master=self.master, memory=self.memory, tables=tables, settings=settings)
+        s3 = any(place.startswith("s3a://") for place in places)
+        return spark_session(master=self.master, memory=self.memory, tables=tables, s3=s3, settings=settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +194,7 @@ def audit(
         update_ledger(spark, late)
         return state, _report(spark, settings.namespace, data, page)
 
-    with session.open() as spark:
+    with session.open(data) as spark:
         if pause is None:
             _end(run(spark)[1], page, as_json=as_json)
         observing.set_up_logging()
@@ -247,7 +249,7 @@ def bronze(*, source: SourceOptions, data: Data = _DATA, every: Every = None, se
     """Copy what is new in the topics of a namespace into Parquet files, each record exactly once."""
     settings = source.settings(data)
     pause = duration("--every", every)
-    with session.open() as spark:
+    with session.open(data) as spark:
         _read(spark, settings)
         while pause is not None:
             time.sleep(pause.total_seconds())
@@ -266,7 +268,7 @@ def compact(
 ) -> None:
     """Fold many small files of bronze and of the ledger into few."""
     keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
-    with session.open() as spark:
+    with session.open(data) as spark:
         ended = 0 if keep_ms is None else compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
         written = compaction.compact(spark, _bronze_root(data))
         run = compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
@@ -293,7 +295,7 @@ def compare(
     settings = AgainstSettings(
         bronze=_bronze_root(data), topic=topic, published_id=published_id, source=against, table=table, column=column
     )
-    with session.open() as spark:
+    with session.open(data, against) as spark:
         found = against_job.compare(spark, settings).persist()
         counts = {row.finding: row["n"] for row in found.groupBy("finding").agg(F.count("*").alias("n")).collect()}
         for row in found.orderBy("finding", "id").limit(_SHOWN_MAX).collect():
@@ -307,7 +309,7 @@ def compare(
 def ledger(*, data: Data = _DATA, grace: Grace = "1m", overdue: Overdue = "15m", session: SessionOptions) -> None:
     """Fold what is new in bronze into one row per transaction, with its verdict."""
     settings = _ledger(data, grace, overdue)
-    with session.open() as spark:
+    with session.open(data) as spark:
         run = update_ledger(spark, settings)
     typer.echo(f"ledger: run {run.number} in {settings.root}")
 
@@ -323,7 +325,7 @@ def report(
 ) -> None:
     """Write what the ledger says as one HTML file and JSON; exit code 1 when a promise is broken."""
     name = client_config(ClientConfig, namespace=namespace).namespace
-    with session.open() as spark:
+    with session.open(data) as spark:
         summary = _report(spark, name, data, page)
     _end(summary, page, as_json=as_json)
 
@@ -332,7 +334,7 @@ def report(
 def tables(*, data: Data = _DATA, table: TableOptions, session: SessionOptions) -> None:
     """Write what is new in bronze and the ledger into tables for SQL: bronze, ledger and events."""
     settings = table.settings(data)
-    with session.open(table.jars) as spark:
+    with session.open(data, settings.into, tables=table.jars) as spark:
         run = tables_job.update_tables(spark, settings)
     typer.echo(f"tables: run {run}, {settings.format.value} in {settings.into}")
 
@@ -347,7 +349,7 @@ def sql(
 ) -> None:
     """Ask the tables, and print the answer (at most 1,000 rows)."""
     settings = table.settings(data)
-    with session.open(table.jars) as spark:
+    with session.open(data, settings.into, tables=table.jars) as spark:
         tables_job.open_tables(spark, settings.into, format=settings.format.value)
         try:
             found = spark.sql(query)
@@ -369,7 +371,7 @@ def expire(
 ) -> None:
     """Delete what is older from bronze, the ledger and the tables."""
     keep_ms, settings = milliseconds(parse_duration("--older-than", older_than)), table.settings(data)
-    with session.open(table.jars) as spark:
+    with session.open(data, settings.into, tables=table.jars) as spark:
         days = compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
         compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
         first = tables_job.expire_tables(spark, settings, keep_ms=keep_ms, now_ms=int(time.time() * 1000))
@@ -386,7 +388,7 @@ def erase(
 ) -> None:
     """Erase the content of all messages with a key from bronze and from the tables; the verdicts stay."""
     settings = table.settings(data)
-    with session.open(table.jars) as spark:
+    with session.open(data, settings.into, tables=table.jars) as spark:
         found = compaction.erase(spark, _bronze_root(data), key)
         rows = tables_job.erase_key(spark, settings, key)
     typer.echo(f"records erased in bronze: {found}, in the tables: {rows}")
@@ -472,12 +474,19 @@ def spark_session(
     master: str,
     memory: str = "2g",
     tables: str = "",
+    s3: bool = False,
     settings: Mapping[str, str] | None = None,
     config: LocalConfig | None = None,
 ) -> Iterator[SparkSession]:
     """A session for the time of the block; under `spark-submit` the one that it started."""
     spark = session(
-        master=master, memory=memory, tables=tables, settings=settings, config=config, say=partial(typer.echo, err=True)
+        master=master,
+        memory=memory,
+        tables=tables,
+        s3=s3,
+        settings=settings,
+        config=config,
+        say=partial(typer.echo, err=True),
     )
     try:
         with failures_as_ours():

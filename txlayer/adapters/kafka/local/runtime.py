@@ -91,6 +91,7 @@ TABLES = {
     "delta": JarPurpose("delta", "spark-delta", "Delta Lake", "delta-spark", "spark"),
     "iceberg": JarPurpose("iceberg", "spark-iceberg", "Apache Iceberg", "iceberg-spark-runtime", "spark"),
 }
+S3 = JarPurpose("s3", "spark-s3", "Hadoop's connector of S3", "hadoop-aws", "spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,9 +365,9 @@ class SparkRuntime:
 
 
 def prepare_connector(
-    config: LocalConfig, *, tables: str = "", say: Callable[[str], None] = say_nothing
+    config: LocalConfig, *, tables: str = "", s3: bool = False, say: Callable[[str], None] = say_nothing
 ) -> SparkRuntime:
-    """Find Java, and find or fetch the connector that fits the installed pyspark, and the jars of `tables` (delta, iceberg)."""
+    """Find Java, and find or fetch the connector that fits the installed pyspark, and the jars of `tables` (delta, iceberg) and S3."""
     installed = installed_pyspark()
     java = find_java(config, bundled=bundled_java())
     home = config.home.absolute()
@@ -374,7 +375,7 @@ def prepare_connector(
     if not has_vector_module(java):
         java_home = write_launcher(home / "java", java)
     # The connector must be of Spark's own release: another one fails in the middle of a job.
-    purposes = (CONNECTOR, TABLES[tables]) if tables else (CONNECTOR,)
+    purposes = [CONNECTOR, *([TABLES[tables]] if tables else ()), *([S3] if s3 else ())]
     found: list[Path] = []
     for lock in [read_lock(purpose, spark=installed) for purpose in purposes]:
         folder = fetch_jars(lock, cache=home / "jars", maven_url=config.maven_url, say=say)
