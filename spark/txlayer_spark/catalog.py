@@ -18,6 +18,7 @@ younger may hold what became visible without what it came from (docs/howto/recon
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -41,6 +42,10 @@ WRITING = {
 """Options of every write of Parquet, whatever the cluster says."""
 
 
+_PATH = re.compile(r"\{path=(.+?); isDirectory=")
+"""In what Hadoop writes of one file or folder."""
+
+
 class Folder:
     """One folder, through the file system that Spark itself uses for its path."""
 
@@ -53,6 +58,7 @@ class Folder:
         self._root = self._new_path(self.path)
         self._files = self._root.getFileSystem(configuration)
         self._read_all = jvm.org.apache.commons.io.IOUtils.toString
+        self._to_list = jvm.org.apache.hadoop.util.functional.RemoteIterators.toList
 
     def at(self, *names: str) -> str:
         """The path of something in it."""
@@ -63,7 +69,16 @@ class Folder:
         where = self._new_path(self.at(*below))
         if not self._files.exists(where):
             return []
-        return sorted(status.getPath().getName() for status in self._files.listStatus(where))
+        # As one text: Java is not called for each of thousands.
+        listed = self._to_list(self._files.listStatusIterator(where))
+        paths = _PATH.findall(str(listed.toString()))
+        if len(paths) != len(listed):
+            paths = [str(status.getPath().toString()) for status in listed]
+        return sorted(path.rpartition("/")[2] for path in paths)
+
+    def size(self, *below: str) -> int:
+        """The bytes of all files in a folder in it."""
+        return int(self._files.getContentSummary(self._new_path(self.at(*below))).getLength())
 
     def has(self, *names: str) -> bool:
         """Whether that is there."""
@@ -311,6 +326,16 @@ class ReadState:
         return min(t for t in times if t is not None)
 
 
+def _last_batches(state: ReadState) -> dict[int, int]:
+    """{number of a reader: its last batch of the cut}."""
+    return {r.number: r.last_batch for r in state.readers if r.last_batch is not None}
+
+
+def _is_noted(folder: BatchFolder, last: Mapping[int, int]) -> bool:
+    """Whether a folder is known to be complete: one batch as it was read, that the cut holds. There may be thousands of these."""
+    return folder.first == folder.last <= last.get(folder.reader, -1) and not folder.edition
+
+
 class Catalog:
     """Bronze under one root, of one namespace."""
 
@@ -425,9 +450,9 @@ class Catalog:
 
     def complete(self) -> list[BatchFolder]:
         """All folders that were written to their end, also covered ones."""
-        names = self.folder.names(_RECORDS)
-        found = [(name, parse_folder(name)) for name in names]
-        return [f for name, f in found if f and self.folder.has(_RECORDS, name, COMPLETE)]
+        last = _last_batches(self.state())
+        found = [(name, parse_folder(name)) for name in self.folder.names(_RECORDS)]
+        return [f for name, f in found if f and (_is_noted(f, last) or self.folder.has(_RECORDS, name, COMPLETE))]
 
     def remove_incomplete(self) -> None:
         """End all folders that were not written to their end."""
@@ -437,8 +462,12 @@ class Catalog:
 
     def cut(self, state: ReadState) -> list[BatchFolder]:
         """The folders that count: each batch once, and none behind the cut."""
-        last = {r.number: r.last_batch for r in state.readers if r.last_batch is not None}
+        last = _last_batches(state)
         return effective([f for f in self.complete() if f.last <= last.get(f.reader, -1)])
+
+    def size_of(self, folder: BatchFolder) -> int:
+        """Its bytes."""
+        return self.folder.size(_RECORDS, f"folder={folder.name}")
 
     def last_batch(self, reader: int) -> int:
         """The last batch that a reader has written to its end; -1 without any."""

@@ -28,9 +28,9 @@ from tests.support.planted import Field, Message
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
-from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Gap, Turn, effective, parse_folder
+from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Gap, Reader, ReadState, Turn, effective, parse_folder
 from txlayer_spark.jobs.bronze import BronzeSettings, is_subscribed, read_new, subscription, to_bronze
-from txlayer_spark.jobs.compaction import compact, expire
+from txlayer_spark.jobs.compaction import SMALL_BYTES, compact, expire, worth_folding
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values
@@ -82,6 +82,52 @@ def test_folders_that_another_one_covers_are_not_read() -> None:
     assert [folded, single[3], other_reader] == effective([*single, folded, other_reader])
     assert folded == parse_folder(f"folder={folded.name}")
     assert [None] * 3 == [parse_folder(name) for name in ("_temporary", "folder=1-2", "folder=a-b-c")]
+
+
+def test_what_is_folded_is_what_is_new() -> None:
+    folders = [BatchFolder(0, n, n) for n in range(5)]
+
+    def folded(*sizes: int) -> list[int]:
+        by_folder = dict(zip(folders, (size * SMALL_BYTES for size in sizes), strict=True))
+        return [folder.first for folder in worth_folding(by_folder)]
+
+    assert [0, 1, 2, 3, 4] == folded(1, 1, 1, 1, 1)
+    assert [1, 2, 3, 4] == folded(50, 1, 1, 1, 1)
+    assert [2, 3, 4] == folded(50, 8, 2, 2, 2)
+    assert [0, 1, 2, 3, 4] == folded(6, 1, 1, 2, 2)
+    assert [0, 1, 2, 3, 4] == folded(1, 1, 1, 50, 0)
+
+
+def test_thousands_of_folders_are_not_asked_for_one_by_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path with a comma is none of two; what no cut holds, and what was folded, is looked at."""
+    catalog = Catalog(spark, str(tmp_path / "a, b"))
+    catalog.store(ReadState(readers=(Reader(0, ("orders",), last_batch=999),)))
+    singles = [BatchFolder(0, n, n) for n in range(1000)]
+    unfinished, folded, later, unread = (
+        BatchFolder(0, 0, 10),
+        BatchFolder(0, 20, 30),
+        BatchFolder(0, 1000, 1000),
+        BatchFolder(0, 1001, 1001),
+    )
+    for folder in (*singles, unfinished, folded, later, unread):
+        Path(catalog.path_of(folder)).mkdir(parents=True)
+    for folder in (folded, later):
+        (Path(catalog.path_of(folder)) / "_SUCCESS").touch()
+    asked: list[tuple[str, ...]] = []
+    has = Folder.has
+
+    def counted(folder: Folder, *names: str) -> bool:
+        asked.append(names)
+        return has(folder, *names)
+
+    monkeypatch.setattr(Folder, "has", counted)
+
+    found = catalog.complete()
+
+    assert {*singles, folded, later} == set(found)
+    assert 4 == len(asked)
 
 
 @pytest.mark.kafka

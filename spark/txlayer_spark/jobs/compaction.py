@@ -5,6 +5,7 @@ Every record that is kept stays in bronze once at every moment, and every row in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -20,9 +21,15 @@ from txlayer_spark.shelf import Shelf
 FOLDERS_MIN = 20
 """Fewer are left as they are: a folder of each run costs a reader nothing."""
 
+SMALL_BYTES = 16 * 1024 * 1024
+"""A folder of this size costs nothing to write anew."""
+
 
 def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -> list[BatchFolder]:
     """Fold each reader's folders into one when there are `folders_min` or more; the folders that were written.
+
+    A first folder that is larger than all later ones together stays as it is: so the cost is that of what is new, and a record
+    is written anew a few times in all.
 
     The folded ones are removed by the next run: a job that reads them now goes on. May be killed and called again;
     one at a time.
@@ -39,12 +46,22 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
     written = []
     for _, each in groupby(counting, key=lambda folder: folder.reader):
         folders = list(each)
+        if len(folders) >= folders_min:
+            folders = worth_folding({folder: catalog.size_of(folder) for folder in folders})
         if len(folders) < folders_min:
             continue
         whole = BatchFolder(folders[0].reader, folders[0].first, folders[-1].last)
         _write(catalog, whole, catalog.records(folders))
         written.append(whole)
     return written
+
+
+def worth_folding(sizes: Mapping[BatchFolder, int]) -> list[BatchFolder]:
+    """A reader's folders, in their order, without the first ones as long as one is larger than all later ones together."""
+    found, size = list(sizes), sum(sizes.values())
+    while found and sizes[found[0]] > max(SMALL_BYTES, size - sizes[found[0]]):
+        size -= sizes[found.pop(0)]
+    return found
 
 
 def _write(catalog: Catalog, folder: BatchFolder, rows: DataFrame) -> None:
