@@ -111,12 +111,12 @@ def test_every_setting_that_a_page_gives_is_known(page: Path) -> None:
 
 def test_every_target_program_and_extra_that_a_page_names_is_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     lines = [line for page in PAGES for line in lines_of(page)]
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
     made = {line[1] for line in lines if line[0] == "make" and len(line) > 1}
-    made |= set(re.findall(r"`make ([a-z]+)[^`]*`", text))
+    made |= set(re.findall(r"`make ([a-z-]+)[^`]*`", text))
     programs = {word for line in lines for word in line if re.fullmatch(r"(bench|examples)/\S+\.py", word)}
     extras = {e for found in re.findall(r"txlayer\[([a-z,]+)\]", text) for e in found.split(",")}
 

@@ -125,6 +125,8 @@ def test_dead_letters_are_read_as_the_codec_reads_them(spark: SparkSession, brok
         good += 1
         expected = letter._asdict() | {"reason": letter.reason.value, "error": None}
         origin = expected.pop("origin")
+        # Spark takes the id from the message's own header, and does not keep whose message it was.
+        del expected["txn_id"], expected["producer_group"]
         expected |= {f"origin_{name}": value for name, value in origin._asdict().items()}
         assert alike(expected) == alike(told(row, expected)), raw
     assert 30 < good < len(letters) - 30

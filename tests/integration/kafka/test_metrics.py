@@ -28,8 +28,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PATIENCE_S = 60.0
 SCRAPE_S = 1.0
-SHOWN_LATER = {"ALERTS", "txlayer_responder_unknown_answers_total"}
-"""Series that are there only after something went wrong."""
+OF_SPARK = {name for name in series_names() if name.startswith(("txlayer_audit_", "txlayer_stream_"))}
+"""Series of audits and streams; `tests/spark` asks a running audit for them."""
+SHOWN_LATER = {"ALERTS", "txlayer_responder_unknown_answers_total"} | OF_SPARK
+"""Series that are there only after something went wrong, or where Spark runs."""
 
 PROGRAM = """
 from txlayer import COMMIT, OrderedConsumer

@@ -141,5 +141,6 @@ def test_a_console_names_the_right_that_is_missing_and_shows_the_rest(stage: Sta
 
         allow(stage, "reader", user)
         wait_until(lambda: open_one.txn_id in page("/transactions"), within=60, what="the transaction")
-        assert "ot known now" not in page("/")
+        # Leases are read again beside the page.
+        wait_until(lambda: "ot known now" not in page("/"), within=60, what="all that was refused")
         assert process.is_running
