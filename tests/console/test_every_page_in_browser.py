@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-import uvicorn
 from playwright.sync_api import Page, expect
 
+from tests.support.asgi import served
 from tests.support.browser import Visitor, chromium, is_wider_than_its_window, serious
 from tests.support.console_letters import Group
 from tests.support.console_site import Site
 from tests.support.core_records import txn_key
 from tests.support.waiting import wait_until
 from txlayer.console.access import AccessRules, parse_proxy
-from txlayer.console.limits import REQUEST_BURST, server_settings
+from txlayer.console.limits import REQUEST_BURST
 from txlayer.console.pages import ROUTES
 from txlayer.console.people import Person, Role, User, parse_users, user_line
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
@@ -68,22 +66,6 @@ def busy_site() -> Site:
     stage.world.advance(ms=60_000)
     site.onlooker.look()
     return site
-
-
-@contextmanager
-def served(site: Site, port: int = 0) -> Iterator[int]:
-    """The port of a real server of this console."""
-    listener = socket.create_server(("127.0.0.1", port), backlog=128)
-    server = uvicorn.Server(uvicorn.Config(site.browser.app, **server_settings(site.console.connections)))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        wait_until(lambda: server.started, within=30, what="the server listens")
-        yield int(listener.getsockname()[1])
-    finally:
-        server.should_exit = True
-        thread.join(30)
-    assert not thread.is_alive()
 
 
 def click(label: str, heading: str) -> Callable[[Page], None]:
@@ -136,7 +118,7 @@ PAGES: dict[str, tuple[str, Callable[[Page], None] | None]] = {
 def test_nothing_on_any_page_keeps_people_from_using_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.console.limits.REQUEST_BURST", 10 * REQUEST_BURST)
     site, found, seen = busy_site(), [], set()
-    with chromium() as browser, served(site) as port:
+    with chromium() as browser, served(site.browser.app, site.console.connections) as port:
         visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
         for path in ("/", "/letters"):  # what is read beside these pages is there when they are looked at
             with visitor.page(path):
@@ -174,7 +156,7 @@ def test_a_page_follows_again_after_its_stream_was_refused(monkeypatch: pytest.M
     """A proxy answers 502 while its console restarts, a console with too many streams 503: browsers give such a stream up."""
     site = busy_site()
     monkeypatch.setattr("txlayer.console.limits.STREAM_COUNT_MAX", 0)
-    with chromium() as browser, served(site) as port:
+    with chromium() as browser, served(site.browser.app, site.console.connections) as port:
         visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
         with visitor.page("/transactions?sort=id") as page:
             expect(page.locator("#list tbody tr")).to_have_count(4)
@@ -187,12 +169,14 @@ def test_a_page_follows_again_after_its_stream_was_refused(monkeypatch: pytest.M
 
 def test_a_page_says_that_the_console_is_away_and_goes_on_with_the_next_one() -> None:
     with chromium() as browser, ExitStack() as stack:
-        with served(busy_site()) as port:
+        site = busy_site()
+        with served(site.browser.app, site.console.connections) as port:
             visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
             page = stack.enter_context(visitor.page("/transactions"))
             expect(page.locator("#list tbody tr")).to_have_count(4)
         lost = page.locator("#following [data-when=lost]")
         expect(lost).to_be_visible(timeout=60_000)
-        with served(busy_site(), port):
+        site = busy_site()
+        with served(site.browser.app, site.console.connections, port=port):
             expect(lost).to_be_hidden(timeout=60_000)
             page.close()

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from tests.support.asgi import ask
+from tests.support.asgi import ask, served
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until
 from txlayer.console import limits
@@ -35,7 +33,6 @@ from txlayer.console.limits import (
     EventStreams,
     Limits,
     TokenBuckets,
-    server_settings,
 )
 
 BIG = 32 * 1024 * 1024
@@ -88,22 +85,6 @@ class Site:
         return self.streams._counts.total()
 
 
-@contextmanager
-def served(site: Site, **settings: object) -> Iterator[int]:
-    """The port of a real server of this site, which ends with the block."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1_024)
-    server = uvicorn.Server(uvicorn.Config(site.app, **server_settings(site.connections), **settings))  # type: ignore[arg-type]  # by name
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        wait_until(lambda: server.started, within=30, what="the server listens")
-        yield int(listener.getsockname()[1])
-    finally:
-        server.should_exit = True
-        thread.join(30)
-    assert not thread.is_alive()
-
-
 @pytest.fixture
 def site() -> Site:
     return Site()
@@ -114,7 +95,7 @@ def port(site: Site, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     """A server whose limits of time and number are those of the test's marker, or as they are."""
     for name, value in getattr(request, "param", {}).items():
         monkeypatch.setattr(limits, name, value)
-    with served(site) as found:
+    with served(site.app, site.connections) as found:
         yield found
 
 
@@ -408,7 +389,7 @@ def test_a_stream_that_is_not_read_makes_no_more_events_and_ends(site: Site, por
 
 
 def test_open_streams_do_not_keep_the_server_from_ending(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    with ExitStack() as stack, served(site) as port:
+    with ExitStack() as stack, served(site.app, site.connections) as port:
         sock = stack.enter_context(request(port, get("/events?person=alice")))
         assert b"first" in read(sock, b"first")
     assert 0 == site.stream_count
@@ -448,7 +429,7 @@ def test_an_error_of_the_source_ends_its_stream_alone(site: Site, monkeypatch: p
 def tls_port(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     signed = Authority(tmp_path, "ours").sign("console")
     monkeypatch.setattr(limits, "HANDSHAKE_S", 0.5)
-    with served(site, ssl_certfile=str(signed.certificate), ssl_keyfile=str(signed.key)) as found:
+    with served(site.app, site.connections, ssl_certfile=str(signed.certificate), ssl_keyfile=str(signed.key)) as found:
         yield found
 
 

@@ -16,6 +16,8 @@ from tests.support.lab_kafka import KafkaLab
 from tests.support.lab_memory import MemoryLab
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
+from txlayer.adapters.memory import MemoryKafka
+from txlayer.testing import KafkaAccess, memory_access, real_access
 
 LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
 AT_NIGHT = ["memory", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.nightly])]
@@ -36,6 +38,14 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         made = KafkaLab(broker.bootstrap_servers)
     yield made
     made.close()
+
+
+@pytest.fixture(params=LOGS)
+def kafka(request: pytest.FixtureRequest) -> KafkaAccess:
+    """A cluster for a user's tests of a service."""
+    if request.param == "memory":
+        return memory_access(MemoryKafka())
+    return real_access(request.getfixturevalue("broker").bootstrap_servers, is_kept=False)
 
 
 @pytest.fixture(params=LOGS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.conftest import LOGS, OF_USERS_CODE
+from tests.contract.conftest import OF_USERS_CODE
 from txlayer import (
     COMMIT,
     UNKNOWN,
@@ -21,19 +21,11 @@ from txlayer import (
     TransactionalProducer,
     TransactionMQProducer,
 )
-from txlayer.adapters.memory import MemoryKafka
 from txlayer.producer.identity import TransactionOptions
-from txlayer.testing import KafkaAccess, Stage, memory_access, real_access
+from txlayer.testing import KafkaAccess, Stage
 
 CHECK_WITH = ("key", "tags", "headers:order-id", "query_id", "content")
 ASKED: TransactionOptions = {"check_with": CHECK_WITH, "query_id": "invoice 7"}
-
-
-@pytest.fixture(params=LOGS)
-def kafka(request: pytest.FixtureRequest) -> KafkaAccess:
-    if request.param == "memory":
-        return memory_access(MemoryKafka())
-    return real_access(request.getfixturevalue("broker").bootstrap_servers, is_kept=False)
 
 
 @pytest.fixture

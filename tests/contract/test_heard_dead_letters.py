@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.contract.conftest import LOGS
 from tests.support.core_records import GROUP, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.waiting import wait_until
@@ -30,17 +29,10 @@ from txlayer.core.dead_letters import DLQ_HEADER, EDITED, dead_letter_topic, enc
 from txlayer.core.messages import HalfOptions, Origin
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate.topics import GroupTopics
-from txlayer.testing import KafkaAccess, Stage, memory_access, real_access
+from txlayer.testing import KafkaAccess, Stage, memory_access
 
 PATIENCE_S = 30.0
 QUICK = RetryPolicy(attempt_count_max=2, backoff_first_ms=10, backoff_max_ms=20)
-
-
-@pytest.fixture(params=LOGS)
-def kafka(request: pytest.FixtureRequest) -> KafkaAccess:
-    if request.param == "memory":
-        return memory_access(MemoryKafka())
-    return real_access(request.getfixturevalue("broker").bootstrap_servers, is_kept=False)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 
-from tests.contract.conftest import LOGS
 from txlayer import Context, OrderedConsumer, ReceivedMessage
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
 from txlayer.core.ledger.transitions import TxnState
@@ -16,14 +15,6 @@ from txlayer.errors import ConfigError, TopicMismatchError
 from txlayer.testing import KafkaAccess, Stage, memory_access, real_access, wait_until
 
 SOON_S = 0.3
-
-
-@pytest.fixture(params=LOGS)
-def kafka(request: pytest.FixtureRequest) -> KafkaAccess:
-    if request.param == "memory":
-        return memory_access(MemoryKafka())
-    broker = request.getfixturevalue("broker")
-    return real_access(broker.bootstrap_servers, is_kept=False)
 
 
 @pytest.fixture

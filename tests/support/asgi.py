@@ -1,15 +1,22 @@
-"""Asks an ASGI app in this process, as one client that follows nothing and keeps no cookie by itself."""
+"""Asks an ASGI app in this process, as one client that follows nothing and keeps no cookie by itself; or serves it on a port."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlencode
 
+import uvicorn
 from starlette.types import ASGIApp, Message
+
+from tests.support.waiting import wait_until
+from txlayer.console.limits import Connections, server_settings
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -93,3 +100,19 @@ async def _asked(app: ASGIApp, scope: dict[str, Any], body: bytes) -> Answer:
         {name.decode().lower(): value.decode("latin-1") for name, value in start["headers"]},
         b"".join(each.get("body", b"") for each in bodies).decode(),
     )
+
+
+@contextmanager
+def served(app: ASGIApp, connections: Connections, *, port: int = 0, **settings: object) -> Iterator[int]:
+    """The port of a real server of this app, which ends with the block."""
+    listener = socket.create_server(("127.0.0.1", port), backlog=1_024)
+    server = uvicorn.Server(uvicorn.Config(app, **server_settings(connections), **settings))  # type: ignore[arg-type]  # by name
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        wait_until(lambda: server.started, within=30, what="the server listens")
+        yield int(listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(30)
+    assert not thread.is_alive()

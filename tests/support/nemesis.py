@@ -31,7 +31,7 @@ from tests.support.faultproxy import (
 )
 from tests.support.fleet import Fleet
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.processes import CoordinatorProcess
+from tests.support.processes import CoordinatorProcess, TxlayerProcess
 from tests.support.waiting import pause, wait_until
 
 COORDINATORS, PRODUCERS, CONSUMERS = "coordinators", "producers", "consumers"
@@ -160,24 +160,24 @@ class Nemesis:
 
     def ask_where_they_stand(self) -> str:
         """End everybody who runs; where their threads stood is in their logs then. What the coordinators said last."""
-        fleets = (process for fleet in self._fleets for process in fleet.processes)
         told = []
-        for process in (*self.coordinators, *fleets):
-            if process.is_running:
-                lines = process.output().splitlines()[-LAST_LINES:]
-                process.stacks()
-                if process in self.coordinators:
-                    told += [f"coordinator {process.pid} said last:", *(line[:300] for line in lines)]
+        for process in self._running():
+            lines = process.output().splitlines()[-LAST_LINES:]
+            process.stacks()
+            if process in self.coordinators:
+                told += [f"coordinator {process.pid} said last:", *(line[:300] for line in lines)]
         return "\n".join(told)
 
     def count_what_they_said(self) -> str:
         """A line for each process that still runs: how often it said what. It is short enough for a report of a failure."""
-        fleets = [process for fleet in self._fleets for process in fleet.processes]
         return "\n".join(
             f"{type(process).__name__} {process.pid}: {dict(Counter(event['event'] for event in process.events()))}"
-            for process in (*self.coordinators, *fleets)
-            if process.is_running
+            for process in self._running()
         )
+
+    def _running(self) -> list[TxlayerProcess]:
+        processes = (*self.coordinators, *(process for fleet in self._fleets for process in fleet.processes))
+        return [process for process in processes if process.is_running]
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 

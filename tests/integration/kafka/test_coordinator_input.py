@@ -111,7 +111,7 @@ def test_a_half_record_in_the_wrong_partition_is_kept_aside(arena: Arena, raw: R
     settle(arena, raw, 1)
 
     aside = f"origin/{arena.topics.half}/1/{offset}"
-    wait_until(lambda: arena.doubt().why(aside), within=30, what="kept aside")
+    wait_until(lambda: arena.doubt().why(aside), within=30, what="the record is quarantined")
     shelf = arena.doubt()
     assert "misplaced belongs into partition 0" == shelf.why(aside)
     kept = shelf.quarantined[aside]
@@ -141,7 +141,9 @@ def test_garbage_on_half_and_op_is_kept_aside_with_its_bytes(arena: Arena, raw: 
 
     settle(arena, raw, 2)
 
-    wait_until(lambda: {*on_half, *on_op} <= arena.doubt().quarantined.keys(), within=20, what="kept aside")
+    wait_until(
+        lambda: {*on_half, *on_op} <= arena.doubt().quarantined.keys(), within=20, what="the record is quarantined"
+    )
     shelf = arena.doubt()
     assert {"undecodable"} == {shelf.why(name).partition(" ")[0] for name in (*on_half, *on_op)}
     contents = [shelf.quarantined[name] for name in on_half]

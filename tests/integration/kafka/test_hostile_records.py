@@ -111,7 +111,7 @@ def test_a_half_message_for_a_topic_that_cannot_be_stops_nobody(arena: Arena, co
 
 
 def good_one_passes(arena: Arena, raw: RawWriter) -> None:
-    """What stands behind them is forwarded."""
+    """The records after them are forwarded."""
     good = raw.prepare((arena.targets[0], b"k", b"v"), key=raw.key_in(0))
     raw.commit(good)
     arena.wait_until_visible(good.txn_id)
@@ -133,6 +133,6 @@ def test_a_thousand_headers_are_forwarded_as_they_are(arena: Arena, coordinator:
 def kept_aside(arena: Arena, offset: int) -> bytes | None:
     """The value of a record of half's first partition as doubt holds it."""
     name = f"origin/{arena.topics.half}/0/{offset}"
-    wait_until(lambda: name in arena.doubt().quarantined, within=20, what="kept aside")
+    wait_until(lambda: name in arena.doubt().quarantined, within=20, what="the record is quarantined")
     kept = arena.doubt().quarantined[name]
     return codec.decode_content(value=kept.value, headers=kept.headers)[1]
