@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from txlayer.core.checks import IMMUNITY_MS_MAX
+from txlayer.core.messages import DLQ_SUFFIX, REPLAY_SUFFIX
 from txlayer.errors import ConfigError
 
 # A guarantee depends on each of these; another value would break it silently.
@@ -146,7 +147,7 @@ class SystemTopics:
 
     def is_system(self, topic: str) -> bool:
         """True for topics that users may not send to: txlayer's, Kafka's internal ones, dead letters and replays."""
-        return topic in self.all or topic.startswith("__") or topic.endswith((".dlq", ".replay"))
+        return topic in self.all or topic.startswith("__") or topic.endswith((DLQ_SUFFIX, REPLAY_SUFFIX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txlayer.core.messages import DLQ_SUFFIX, REPLAY_SUFFIX
+
 SCHEMA_VERSION = 1
 """Part of every path of ours: files of another form are never mixed."""
 
@@ -63,12 +65,13 @@ def system_topics(namespace: str) -> dict[str, TopicKind]:
 
 def is_never_forwarded(topic: str, *, namespace: str) -> bool:
     """Whether coordinators refuse a topic for good: one of the namespace, one of Kafka's own, dead letters, replays."""
-    return topic in system_topics(namespace) or topic.startswith("__") or topic.endswith((".dlq", ".replay"))
+    return topic in system_topics(namespace) or topic.startswith("__") or topic.endswith((DLQ_SUFFIX, REPLAY_SUFFIX))
 
 
 def kind_column(topic: Column, *, namespace: str) -> Column:
     """What a topic holds; the topics of another namespace are real topics like any other."""
-    kind = F.when(topic.endswith(".dlq"), TopicKind.DLQ.value).when(topic.endswith(".replay"), TopicKind.REPLAY.value)
+    kind = F.when(topic.endswith(DLQ_SUFFIX), TopicKind.DLQ.value)
+    kind = kind.when(topic.endswith(REPLAY_SUFFIX), TopicKind.REPLAY.value)
     for name, held in system_topics(namespace).items():
         kind = kind.when(topic == name, held.value)
     return kind.otherwise(TopicKind.FORWARDED.value)

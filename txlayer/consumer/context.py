@@ -100,14 +100,12 @@ class ReceivedMessage:
     @property
     def tags(self) -> str | None:
         """Tags as the producer set them; None without tags."""
-        raw = header_of(self._record, TAGS_HEADER)
-        return None if raw is None else raw.decode(errors="replace")
+        return self._text_of(TAGS_HEADER)
 
     @property
     def txn_id(self) -> str | None:
         """Id of the transaction that sent the message; None if txlayer did not forward it."""
-        raw = header_of(self._record, ID_HEADER)
-        return None if raw is None else raw.decode(errors="replace")
+        return self._text_of(ID_HEADER)
 
     @property
     def origin(self) -> TransactionOrigin | None:
@@ -119,8 +117,7 @@ class ReceivedMessage:
     @property
     def producer_group(self) -> str | None:
         """The producer group that sent the message; None if its producer does not say so (`is_group_named`)."""
-        raw = header_of(self._record, GROUP_HEADER)
-        return None if raw is None else raw.decode(errors="replace")
+        return self._text_of(GROUP_HEADER)
 
     @property
     def dead_letter(self) -> DeadLetter | None:
@@ -137,6 +134,10 @@ class ReceivedMessage:
             txn_id, group = found.txn_id or self.txn_id or "", found.producer_group or self.producer_group or ""
             return found._replace(txn_id=txn_id, producer_group=group)
         raise ValueError(found.why)
+
+    def _text_of(self, header: str) -> str | None:
+        raw = header_of(self._record, header)
+        return None if raw is None else raw.decode(errors="replace")
 
 
 class SerializedField(ReceivedMessage):

@@ -36,9 +36,9 @@ from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.pull import Desk
 from txlayer.consumer.tracing import AttemptSpans
 from txlayer.core.breaker import BreakerPolicy
-from txlayer.core.dead_letters import DLQ_SUFFIX, DeadLetter
+from txlayer.core.dead_letters import DeadLetter
 from txlayer.core.key_queue import NullKeys, QueueOrder
-from txlayer.core.messages import check_group, is_topic_name
+from txlayer.core.messages import DLQ_SUFFIX, check_group, is_topic_name
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 from txlayer.runtime.environment import draw_name

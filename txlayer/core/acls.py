@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from txlayer.core.messages import DLQ_SUFFIX, REPLAY_SUFFIX
 from txlayer.errors import UsageError
 
 
@@ -49,7 +50,7 @@ class Operation(Enum):
 EVERY_NAME = "*"
 EVERY_HOST = "*"
 ANYBODY = "User:*"
-_DERIVED = (".dlq", ".replay")
+_DERIVED = (DLQ_SUFFIX, REPLAY_SUFFIX)
 _SYSTEM_TOPICS = ("half", "op", "doubt", "check", "locks")
 
 

@@ -14,7 +14,16 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, VERSION, known_fields, malformed, whole
-from txlayer.core.messages import GROUP_LENGTH_MAX, TXN_ID_LENGTH_MAX, Headers, Origin, Undecodable, is_topic_name
+from txlayer.core.messages import (
+    DLQ_SUFFIX,
+    GROUP_LENGTH_MAX,
+    REPLAY_SUFFIX,
+    TXN_ID_LENGTH_MAX,
+    Headers,
+    Origin,
+    Undecodable,
+    is_topic_name,
+)
 
 
 class DeadLetterReason(Enum):
@@ -38,10 +47,9 @@ class DeadLetter(NamedTuple):
     error_type: str
     error_message: str  # shortened
     consumer_group: str
-    txn_id: str = (
-        ""  # of the transaction that sent the message; the header has this and the next only if it has no content
-    )
-    producer_group: str = ""  # of the message, if its producer has `is_group_named`
+    # Of the message without content these two are in the header, too; of others they come from the message's own headers.
+    txn_id: str = ""  # of the transaction that sent the message
+    producer_group: str = ""  # if its producer has `is_group_named`
 
 
 class ReplayKind(Enum):
@@ -87,8 +95,6 @@ TYPE_LENGTH_MAX = 200
 EDITED = "edited"
 """The error type of an operator's copy with another value."""
 
-DLQ_SUFFIX = ".dlq"
-"""How names of dead-letter topics end."""
 _FIELDS, _SENT_FIELDS = 12, 14
 _REASONS = {reason.value: reason for reason in DeadLetterReason}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -109,7 +115,7 @@ def writer_name(group: str, name: str) -> str:
 
 def replay_topic(group: str, topic: str) -> str:
     """The topic of requests about those dead letters, in the dead letters' partitions."""
-    return f"{group}.{topic}.replay"
+    return f"{group}.{topic}{REPLAY_SUFFIX}"
 
 
 def source_topic(group: str, name: str) -> str | None:

@@ -47,6 +47,9 @@ TOPICS_BYTES_MAX = 256 * 1024
 TOPICS_MAX = 10_000
 """Real topics of one transaction. Not a setting: every reader must agree on which records belong to a transaction."""
 
+DLQ_SUFFIX, REPLAY_SUFFIX = ".dlq", ".replay"
+"""How names of dead-letter and of replay topics end."""
+
 
 def is_topic_name(name: str) -> bool:
     """True if Kafka accepts `name` as the name of a topic."""

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration
-from txlayer.core.dead_letters import DLQ_SUFFIX, dead_letter_topic, replay_topic
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.messages import DLQ_SUFFIX
 
 COUNT_MAX = 100
 """Groups and topics that are looked at."""

@@ -25,6 +25,7 @@ from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import WHOLE_LENGTH_MAX
 from txlayer.core.dead_letters import DLQ_HEADER
 from txlayer.core.messages import (
+    DLQ_SUFFIX,
     RESERVED_HEADER_PREFIX,
     HalfHeader,
     Headers,
@@ -334,7 +335,7 @@ class TraceRecords:
                 ids.append(value)
             elif name == codec.ORIGIN_HEADER:
                 origins.append(value)
-            elif name == DLQ_HEADER and record.topic().endswith(".dlq"):
+            elif name == DLQ_HEADER and record.topic().endswith(DLQ_SUFFIX):
                 return  # a dead letter
             elif name.startswith(RESERVED_HEADER_PREFIX) and name != codec.GROUP_HEADER:
                 has_others = True

@@ -208,7 +208,7 @@ def _give_up(engine: Engine, history: TransactionHistory) -> Steps[int]:
         if not reports:
             yield pipeline.round_bell.subscribe
     offset = reports[0][1] if reports else None
-    if offset is None:  # or it is stored, and nobody reported where
+    if offset is None:  # no report came, or one without the offset: the line may be stored
         raise OutcomeUnknownError("the line may not be stored; cancel again", txn_id=history.txn_id, step="op")
     return offset
 

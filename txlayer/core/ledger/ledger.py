@@ -557,7 +557,7 @@ class Ledger:
     def _write_release(self) -> int | None:
         """Write a line for the first time that is left; 0: it is not awaited any more.
 
-        None: a line of its key may have been too early, which nobody knows before it is read. The next one could overtake it.
+        None: an earlier line of its key may have come too early. That is known when it is read; until then this one could overtake it.
         """
         time_ms, key = self.release_times.take()
         if not self._is_awaited(time_ms, key):
