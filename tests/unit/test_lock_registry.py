@@ -156,7 +156,7 @@ def test_who_was_not_told_of_the_rebalance_loses_when_it_reads_the_next_claim(
     assert ["gained", "lost"] == a.history
     assert {QUEUE: 1} == b.tokens
     assert "CC" == stage.kinds().replace("N", "")
-    assert ["lease.lost"] == [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert ["lease.lost"] == [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
 
 @pytest.mark.promise("P10")
