@@ -190,6 +190,91 @@ def test_one_that_is_due_waits_for_a_held_one_of_its_key_and_later_ones_wait_for
     assert [("b", 0), ("a", 0), ("c", 0), ("a", 1)] == visible(driver)
 
 
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_new_process", [False, True])
+@pytest.mark.parametrize("is_held_itself", [False, True])
+def test_what_is_due_while_an_earlier_part_waits_goes_with_that_part(
+    is_held_itself: bool, is_new_process: bool
+) -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "gone": MISSING})
+    if not is_held_itself:
+        driver.op("C", B, driver.half(B, topic="gone", options=RED))
+    first_ms = driver.now_ms + MINUTE
+    for index, at_ms in enumerate((None, first_ms, first_ms + MINUTE)):
+        last = driver.half(
+            A, index=index, count=3, topic="gone" if is_held_itself else "orders", options=timed(at_ms, RED)
+        )
+    driver.op("C", A, last)
+    driver.turn()
+    if is_new_process:
+        driver.crash(is_new_process=True)
+        driver.turn()
+
+    let_pass(driver, MINUTE)
+    scheduled(driver, C, None)
+    driver.set_target("gone", ACCEPTS)
+    driver.turn()
+    let_pass(driver, MINUTE)
+
+    before = [] if is_held_itself else [("b", 0)]
+    assert [*before, ("a", 0), ("a", 1), ("c", 0), ("a", 2)] == visible(driver)
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_so_does_what_is_due_while_that_part_waits_in_half(is_new_process: bool) -> None:
+    driver, others = PartitionDriver(), options("red", order=OrderMode.PREPARE)
+    undecided = driver.half(B, options=others)
+    scheduled(driver, A, None, driver.now_ms + 1_000, others=others)
+    if is_new_process:
+        driver.crash(is_new_process=True)
+
+    let_pass(driver, 1_000)
+    assert TxnState.WAITING is driver.state(A)
+    driver.op("C", B, undecided)
+    driver.turn()
+
+    assert [("b", 0), ("a", 0), ("a", 1)] == visible(driver)
+
+
+@pytest.mark.promise("P6")
+def test_after_the_line_of_a_former_owner_the_next_time_is_awaited_too() -> None:
+    driver = PartitionDriver()
+    first_ms = driver.now_ms + MINUTE
+    last = scheduled(driver, A, first_ms, first_ms + MINUTE)
+    driver.set_target("orders", MISSING)
+    driver.now_ms = first_ms
+    driver.op_lines(line_with_time(Resolution.COMMIT, A, last, first_ms, Source.POLICY))
+    driver.crash()
+    driver.turn()
+    assert TxnState.HELD is driver.state(A)
+
+    let_pass(driver, MINUTE)
+    scheduled(driver, C, None)
+    driver.set_target("orders", ACCEPTS)
+    driver.turn()
+
+    assert [("a", 0), ("a", 1), ("c", 0)] == visible(driver)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_lost_one_forwarded", [True, False])
+def test_a_part_is_forwarded_although_doubt_and_half_have_another_one_no_more(is_lost_one_forwarded: bool) -> None:
+    driver = PartitionDriver()
+    driver.log._publisher._doubt_bytes_max = 1_500
+    times = (None if is_lost_one_forwarded else driver.now_ms + 2 * MINUTE, driver.now_ms + MINUTE)
+    for index, at_ms in enumerate(times):
+        value = b"x" * 1_000 if index == 0 else b"v"
+        last = driver.half(A, index=index, count=2, options=timed(at_ms), value=value)
+    driver.op("C", A, last)
+    driver.turn()
+    del driver.log.half[:1]
+
+    let_pass(driver, MINUTE)
+
+    assert ("a", 1) in visible(driver)
+
+
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("at", ["scheduled", "part", "line", "answer"])
 def test_a_restart_repeats_nothing_and_loses_nothing(at: str) -> None:

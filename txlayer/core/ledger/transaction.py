@@ -426,14 +426,18 @@ def contents_of(txn: Transaction) -> list[Content]:
     return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
 
 
-def due_contents(txn: Transaction) -> list[Content]:
-    """The contents in memory that a batch forwards: all, or those of its part."""
-    contents = contents_of(txn)
-    if (due := txn.due) is None or not isinstance(txn.content, list):
-        return contents
+def goes_now(txn: Transaction, content: Content) -> bool:
+    """True if a batch that forwards this transaction forwards this content: it forwards all, or those of its part."""
+    if (due := txn.due) is None:
+        return True
     start, end = due.part
-    end += end == ANY_TIME  # no message has a later one
-    return [content for content in contents if start <= (content.options.deliver_at_ms or 0) < end]
+    return start <= (content.options.deliver_at_ms or 0) < end + (end == ANY_TIME)  # no message has a later one
+
+
+def due_contents(txn: Transaction) -> list[Content]:
+    """The contents in memory that a batch forwards."""
+    contents = contents_of(txn)
+    return contents if txn.due is None else [content for content in contents if goes_now(txn, content)]
 
 
 FORWARD_OVERHEAD_BYTES = 512
