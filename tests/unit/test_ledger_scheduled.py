@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.core_records import GROUP, op_line, options, txn_key
-from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import Entry
 from txlayer.core import codec
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, RELEASES_AHEAD_MAX
-from txlayer.core.ledger.transaction import TIMES_MAX
+from txlayer.core.ledger.transaction import TIMES_MAX, Target
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, OpMessage, OrderMode, Resolution, Source
 
@@ -255,6 +255,29 @@ def test_after_the_line_of_a_former_owner_the_next_time_is_awaited_too() -> None
     driver.turn()
 
     assert [("a", 0), ("a", 1), ("c", 0)] == visible(driver)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_new_process", [False, True])
+@pytest.mark.parametrize("refusing", [MISSING, FORBIDDEN])
+def test_a_topic_whose_messages_are_forwarded_holds_back_no_later_part(refusing: Target, is_new_process: bool) -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "mails": ACCEPTS, "old": ACCEPTS})
+    first_ms = driver.now_ms + MINUTE
+    for index, (at_ms, topic) in enumerate(((None, "old"), (first_ms, "mails"), (first_ms + MINUTE, "orders"))):
+        last = driver.half(A, index=index, count=3, topic=topic, options=timed(at_ms))
+    driver.op("C", A, last)
+    driver.turn()
+    driver.turn()
+    assert ("mails", "orders") == driver.log.on_doubt()[A].topics
+    driver.set_target("old", refusing)
+    if is_new_process:
+        driver.crash(is_new_process=True)
+
+    let_pass(driver, MINUTE)
+    driver.set_target("mails", refusing)
+    let_pass(driver, MINUTE)
+
+    assert [("a", 0), ("a", 1), ("a", 2)] == visible(driver)
 
 
 @pytest.mark.promise("P1")

@@ -1490,6 +1490,8 @@ class Ledger:
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
         """The batch is in the log. `doubt_offsets` contains the first doubt offset of each transaction that was written whole."""
         self.doubt_index.wrote(self.batch.doubt_record_count)
+        for move in self.batch.to_doubt.values():
+            move.txn.forget_topics()
         for key, doubt_offset in doubt_offsets.items():
             txn = self.batch.to_doubt[key].txn
             self.content_bytes -= txn.size
