@@ -136,6 +136,20 @@ def test_messages_of_one_transaction_may_have_times_of_their_own() -> None:
     assert 0 == driver.ledger.open_count == driver.ledger.content_bytes
 
 
+@pytest.mark.promise("P11")
+def test_content_that_is_read_again_for_a_part_counts_once() -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=0, count=2, options=timed(None))
+    last = driver.half(A, index=1, count=2, options=timed(driver.now_ms + MINUTE))
+    driver.read()
+    driver.ledger.drop_content(1 << 20)
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert [("a", 0)] == visible(driver)
+    assert 0 == driver.ledger.content_bytes
+
+
 @pytest.mark.promise("P6")
 @pytest.mark.parametrize("is_new_process", [False, True])
 def test_of_one_key_the_order_is_by_time_and_then_by_decision(is_new_process: bool) -> None:

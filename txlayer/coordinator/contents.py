@@ -69,13 +69,16 @@ def fill_contents(
         InvariantError: a content is not where it must be.
         BrokerUnavailableError: no broker answered; nothing was changed.
     """
-    wanted: list[Needed] = []
+    absent: dict[
+        PartitionAndKey, Needed
+    ] = {}  # once each, also one that moves to doubt in the batch that forwards a part of it
     asked = [(p, batch, txn) for p, batch in batches for txn in _asked_with_details(batch)]
     for p, batch in batches:
         needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
-        wanted.extend((p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t))
+        absent |= {(p, t.key): (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)}
     for_questions = [(p, t, 1) for p, batch, t in asked if t.content is None and not batch.to_doubt[t.key].is_whole]
     found: dict[PartitionAndKey, list[Content]] = {}
+    wanted = [*absent.values()]
     if wanted or for_questions:
         found = _fetch(batches, ledgers, wanted, for_questions, config=config, connections=connections, clock=clock)
     for p, txn, _ in wanted:
