@@ -358,7 +358,7 @@ def test_rights_that_go_while_it_runs_are_said_on_every_page_until_they_are_back
         site.onlooker.look()
         assert "Changes are allowed." in page("/")
         site.stage.kafka.deny(op)
-        without = [page(path) for path in ("/", "/transactions", "/queues", "/audit")]
+        without = [page(path) for path in ("/", "/transactions", "/queues", "/letters")]
         site.stage.kafka.deny(op, is_denied=False)
         site.onlooker.look()
         again = page("/")

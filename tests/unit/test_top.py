@@ -75,7 +75,7 @@ def test_consumers_and_leases_have_a_block_each(screen: Screen) -> None:
     consumption.read()
     screen.consumption = consumption.newest()
 
-    lines = [line.split() for line in screen.drawn().splitlines()]
+    lines = [line.replace("│", " ").split() for line in screen.drawn().splitlines()]
 
     assert ["loyalty", "orders", "2", "1,234", "7"] in lines
     assert ["mail", "orders", "none", "0", "0"] in lines

@@ -36,11 +36,11 @@ from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch
 from txlayer.core.ledger.misplaced_records import LinesAheadOfHalf
 from txlayer.core.ledger.transaction import OpPosition, Transaction
-from txlayer.core.ledger.transitions import COMMITTING, TxnState
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.errors import TxLayerError
 from txlayer.operate.overview import committed_records, query_id_on_doubt, read_stored
 from txlayer.operate.responders import GroupResponders, read_responders
-from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows, young_row
+from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows
 from txlayer.operate.tallies import Minute, Minutes, Quarantine
 from txlayer.operate.young_ledger import RowsFold, YoungLedger
 from txlayer.runtime.environment import REAL, Environment, Running
@@ -509,7 +509,7 @@ class LiveView:
         now = {txn.key: (txn.state, txn.seen) for txn in ledger.transactions.values()}
         self.rows.remove_young(followed.shown.keys() - now.keys(), p)
         changed = (key for key, seen in now.items() if followed.shown.get(key) != seen)
-        self.rows.put_young(young_row(ledger.transactions[key], partition=p) for key in changed)
+        self.rows.put_young((ledger.transactions[key] for key in changed), p)
         followed.shown = now
         self._show_committing(followed)
         for group in {txn.group for txn in ledger.transactions.values()}:
@@ -550,12 +550,7 @@ class LiveView:
     def _show_committing(self, followed: _Followed) -> None:
         p = followed.ledger.partition
         for behind, forwards in followed.forwarded:
-            at = _before(behind)
-            rows = (
-                young_row(txn, partition=p)._replace(decided=COMMITTING, op_offset=at[0], op_line=at[1])
-                for txn in forwards
-            )
-            self.rows.put_young(rows)
+            self.rows.put_young(forwards, p, committed_at=_before(behind))
         followed.forwarded.clear()
 
     def _saw_group(self, group: str) -> None:
