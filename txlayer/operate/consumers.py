@@ -1,7 +1,5 @@
 """The consumer groups of a cluster that txlayer's consumers belong to, as far as the names of topics say: how far behind, how many dead letters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from functools import cache

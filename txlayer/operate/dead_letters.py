@@ -1,7 +1,5 @@
 """The dead letters of a consumer group, and which of them a list shows."""
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections import Counter

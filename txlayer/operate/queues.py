@@ -1,7 +1,5 @@
 """The queues of a namespace: who holds each, whether it is paused, and which of its keys are parked with how many messages behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ SQLite holds them, outside of Python's objects: a row takes about 250 bytes, a t
 One thread writes; any thread asks.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import sqlite3

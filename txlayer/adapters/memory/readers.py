@@ -1,7 +1,5 @@
 """The readers of a cluster in memory: one that assigns itself, a group member, and a member that stores offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial

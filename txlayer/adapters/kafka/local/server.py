@@ -12,8 +12,6 @@ The server is broker and controller in one process. What a user must mend is a C
     <data>/node-1/tmp/             what its Java unpacks
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
