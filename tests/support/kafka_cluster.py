@@ -1,7 +1,5 @@
 """One or three real brokers as one cluster, with listeners whose clients come through a proxy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

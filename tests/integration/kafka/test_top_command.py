@@ -1,7 +1,5 @@
 """`txlayer top` and `txlayer tx list --watch` on a real broker: what is there, and what comes while they run."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
