@@ -120,11 +120,12 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
+_ERRORS = [name for name in globals() if name.endswith("Error")]
+
 if not TYPE_CHECKING:  # type checkers go by the imports above
     # It leaves out what needs an extra, so that `from txlayer import *` works without it.
     __all__ = ["__version__"]
-    __all__ += [name for name in globals() if name.endswith("Error")]
-    __all__ += [name for name, module in _MODULES.items() if not module.startswith("txlayer.adapters.sql")]
+    __all__ += [n for n in (*_ERRORS, *_MODULES) if not _MODULES.get(n, "").startswith("txlayer.adapters.sql")]
 
 
 def __getattr__(name: str) -> Any:
@@ -142,4 +143,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES})
+    return sorted({"__version__", *_ERRORS, *_MODULES})
