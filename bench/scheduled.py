@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from harness import Child, Figure, broker, make_namespace, settings_line, show_figures, working_coordinator
+from harness import Child, Figure, broker, make_namespace, settings_line, show_figures, wait_for, working_coordinator
+from recovery import doubt_low_waters
 
 from txlayer import Message, TransactionalProducer
 
@@ -133,7 +134,11 @@ def beside(servers: str, count: int, pairs: int) -> float:
                 working_coordinator(stack, servers, namespace)
                 if name == "waiting":
                     schedule(servers, namespace, count, datetime.now(UTC) + FAR)
-                    time.sleep(3)
+                    wait_for(
+                        lambda namespace=namespace: sum(doubt_low_waters(servers, namespace)) >= count,
+                        within_s=300,
+                        what="the scheduled ones are not all on doubt",
+                    )
                 consumer = stack.enter_context(closing(reader(servers, f"{namespace}.orders")))
                 arguments = [servers, namespace, str(SUBMIT_COUNT), "5000"]
                 producer = Child("producer", ["bench/clients.py", "submit", *arguments])

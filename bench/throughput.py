@@ -125,7 +125,7 @@ def main() -> int:
     with broker() as kafka:
         warm(kafka, transaction_count=arguments.warm)
         if arguments.only in (None, "ratio", "half-bare"):
-            kind = "half-bare" if arguments.only == "half-bare" else "submit"
+            kind = "half-bare" if arguments.only == "half-bare" else "submit-unordered"
             ratios = []
             for number in range(arguments.rounds):
                 bare = measure("bare", kafka, f"bare{number}", arguments.count)

@@ -15,6 +15,8 @@ from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import chain, compress
+from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
 from txlayer.core.checks import NEVER_MS, CheckPolicies, pause_after
@@ -23,20 +25,31 @@ from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode
 
 _N = rb"([0-9]{1,18})"  # the class `\d` takes twice as long
-_SUMMARY_FORM = re.compile(
-    rb"(1\|open|3\|scheduled)\|\|([A-Za-z0-9._-]{1,200})\|%b\|%b\|([0-9]{1,18}\|[0-9]{1,18})\|%b\|%b\|([0-9a-f]{16})?"
-    rb"\|(commit|prepare)\|\|(?:%b:%b)?\|%b\|([A-Za-z0-9._,-]+)\|([0-9]{1,18}/[0-9]{1,18})/%b/%b(?:\|0/0/%b/%b:%b)?"
-    % ((_N,) * 12)
+_GROUP, _COUNTS = rb"([A-Za-z0-9._-]{1,200})", rb"([0-9]{1,18}\|[0-9]{1,18})"
+_TOPICS_AND_CHECKS = rb"([A-Za-z0-9._,-]+\|%b/[0-9]{1,18})"
+_OPEN_FORM = re.compile(
+    rb"1\|open\|\|%b\|%b\|%b\|%b\|%b\|%b\|\|commit\|\|\|%b\|%b/%b/([0-9]{1,18})"
+    % (_GROUP, _N, _N, _COUNTS, _N, _N, _N, _TOPICS_AND_CHECKS % rb"[0-9]{1,18}", _N)
 )
-_OPEN, _NEVER_ASKED = b"1|open", b"0/"
+"""The summary of an undecided one. The groups are the fields that `put` names."""
+_SCHEDULED_FORM = re.compile(
+    rb"3\|scheduled\|\|%b\|%b\|%b\|%b\|%b\|%b\|([0-9a-f]{16})?\|(commit|prepare)\|\|"
+    rb"(?P<offset>[0-9]{1,18}):(?P<line>[0-9]{1,5})\|%b\|%b/0/([0-9]{1,18})\|0/0/%b/(?P=offset):(?P=line)"
+    % (_GROUP, _N, _N, _COUNTS, _N, _N, _N, _TOPICS_AND_CHECKS % b"0", _N)
+)
+"""The same of a scheduled one that was never released or decided anew."""
+_OPEN_VERSION, _SCHEDULED_VERSION, _NEVER_CHECKED = b"1|", b"3|", b"|0/"
 
-_WIDTHS = (3, 5, 3, 6, 6, 4, 5, 3)
-"""Bytes of the first numbers of a row: the shape; the offset of the first half record, and the distance of the last one; the append time;
-the time since the birth, and until it moved to doubt; the doubt offset and the size of its content."""
+_WIDTHS = (5, 3, 3, 5, 6, 6, 4, 3)
+"""Bytes of the first numbers of a row: the offset of the first half record, and the distance of the last one; the shape; the doubt offset;
+the append time; the time since the birth, and until it moved to doubt; the size of its content."""
 _OPEN_WIDTHS = (*_WIDTHS, 4)
 """The same of an undecided one, and the time from its append until its last check-back."""
 _SCHEDULED_WIDTHS = (*_WIDTHS, 7, 5)
 """The same of a scheduled one, with the op position of its commit, and the time from its append until it is due. The hash of an ordering key follows."""
+_PACK_OPEN, _PACK_SCHEDULED = Struct("<QQQIIHBI").pack, Struct("<QQQIIHBQI").pack
+"""Both rows, with neighbours as one number: one call instead of a call for each number. A number below 0 or above the last one's width
+is an error."""
 _LAG_MS = 1 << 47
 """Added to the time since the birth: a producer's clock may be wrong by any time."""
 _LINE_BITS = 16
@@ -48,7 +61,7 @@ def _slices(widths: tuple[int, ...]) -> tuple[slice, ...]:
 
 
 _OPEN_SLICES, _SCHEDULED_SLICES = _slices(_OPEN_WIDTHS), _slices(_SCHEDULED_WIDTHS)
-_SHAPE, _, _, _APPENDED, _, _MOVED, _DOUBT, _SIZE, _ASKED = _OPEN_SLICES
+_, _, _SHAPE, _DOUBT, _APPENDED, _, _MOVED, _SIZE, _ASKED = _OPEN_SLICES
 _COMMITTED, _TIME = _SCHEDULED_SLICES[-2:]
 _KEY_HASH = slice(_TIME.stop, None)
 
@@ -68,6 +81,10 @@ class _Shape(NamedTuple):
     checked_count: int
     answered_count: int
     answered_number: int
+
+
+_ShapeName = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+"""What makes a shape, as a summary says it: version, group, counts, order, topics and numbers of checks, number of the newest answer."""
 
 
 class _Waiting(NamedTuple):
@@ -91,7 +108,7 @@ class DormantTransactions:
         self.counts: dict[str, tuple[int, int]] = {}
         """Undecided ones by producer group: all, and those with a check-back."""
         self._shapes: list[_Shape] = []
-        self._shape_numbers: dict[tuple[bytes, ...], int] = {}  # by the fields of a summary that make a shape
+        self._shape_numbers: dict[_ShapeName, int] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._next_end_ms: dict[str, int] = {}
 
@@ -110,53 +127,63 @@ class DormantTransactions:
 
     def put(self, key: str, summary: bytes, *, doubt_offset: int, size: int) -> bool:
         """Take a transaction, by its summary, and the place and size of its content. False: it has no short form."""
-        found = _SUMMARY_FORM.fullmatch(summary)
-        if found is None:
-            return False
-        fields = found.groups()
-        head, group, first, last, counts, appended, born, hashed, order = fields[:9]
-        op_offset, op_line, moved, topics, checks, asked, newest = fields[9:16]
-        time, commit_offset, commit_line = fields[16:]
-        is_open, is_asked = head == _OPEN, not checks.startswith(_NEVER_ASKED)
-        if is_open:
-            is_plain = not (hashed or op_offset or time) and order == b"commit"
+        if summary.startswith(_OPEN_VERSION):
+            found = _OPEN_FORM.fullmatch(summary)
+            if found is None:
+                return False
+            group, first, last, counts, appended, born, moved, named, asked, newest = found.groups()
+            version, order = _OPEN_VERSION, b"commit"
         else:
-            is_plain = time is not None and not is_asked and (op_offset, op_line) == (commit_offset, commit_line)
-            is_plain = is_plain and not int(op_line) >> _LINE_BITS
-        if not is_plain or not (is_asked or asked == b"0"):
+            found = _SCHEDULED_FORM.fullmatch(summary)
+            if found is None:
+                return False
+            group, first, last, counts, appended, born, hashed, order, offset, line, moved, named, newest, time = (
+                found.groups()
+            )
+            version, asked = _SCHEDULED_VERSION, b"0"
+        is_checked = _NEVER_CHECKED not in named
+        if not is_checked and asked != b"0":
             return False
-        name = (head, group, counts, order, topics, checks, newest)
+        name = (version, group, counts, order, named, newest)
         number = self._shape_numbers.get(name)
+        if number is None:
+            number = self._add_shape(name)
         first_offset, appended_ms = int(first), int(appended)
-        numbers = [
-            self._add_shape(name) if number is None else number,
-            first_offset,
-            int(last) - first_offset,
-            appended_ms,
-            appended_ms - int(born) + _LAG_MS,
+        if first_offset >> 40 or number >> 24 or appended_ms >> 48:
+            return False  # one of them is larger than usual
+        lag = appended_ms - int(born) + _LAG_MS
+        numbers = (
+            first_offset | int(last) - first_offset << 40,
+            number | doubt_offset << 24,
+            appended_ms | (lag & 0xFFFF) << 48,
+            lag >> 16,
             int(moved) - appended_ms,
-            doubt_offset,
-            size,
-        ]
-        if is_open:
-            numbers.append(int(asked) - appended_ms * is_asked)
-        else:
-            numbers += (int(op_offset) << _LINE_BITS | int(op_line), int(time) - appended_ms)
-        widths = _OPEN_WIDTHS if is_open else _SCHEDULED_WIDTHS
+            size & 0xFFFF,
+            size >> 16,
+        )
         try:
-            row = b"".join([n.to_bytes(width, "little") for n, width in zip(numbers, widths, strict=True)])
-        except OverflowError:  # one of them is below 0, or larger than usual
+            if version is _OPEN_VERSION:
+                row = _PACK_OPEN(*numbers, int(asked) - appended_ms * is_checked)
+            else:
+                committed, wait_ms = int(offset) << _LINE_BITS | int(line), int(time) - appended_ms
+                if committed >> 56 or int(line) >> _LINE_BITS:
+                    return False
+                row = _PACK_SCHEDULED(*numbers, committed | (wait_ms & 0xFF) << 56, wait_ms >> 8)
+                if hashed:
+                    row += unhexlify(hashed)
+        except StructError:  # the same
             return False
-        self.rows[key] = row + unhexlify(hashed) if hashed else row
+        self.rows[key] = row
         return True
 
-    def _add_shape(self, name: tuple[bytes, ...]) -> int:
+    def _add_shape(self, name: _ShapeName) -> int:
         if len(self._shapes) > len(self.rows) + SHAPES_SPARE_MAX:
             self._forget_shapes()
-        head, group, counts, order, topics, checks, newest = (field.decode("ascii") for field in name)
+        state = TxnState.OPEN if name[0] == _OPEN_VERSION else TxnState.SCHEDULED
+        group, counts, order, named, newest = (field.decode("ascii") for field in name[1:])
         seen, _, count = counts.partition("|")
+        topics, _, checks = named.partition("|")
         checked, _, answered = checks.partition("/")
-        state = TxnState(head.partition("|")[2])
         shape = _Shape(
             state,
             group,
@@ -176,8 +203,9 @@ class DormantTransactions:
         numbers = {_number(raw): number for raw, number in used.items()}
         self._shapes = [self._shapes[number] for number in numbers]
         self._shape_numbers = {name: numbers[n] for name, n in self._shape_numbers.items() if n in numbers}
-        width = _WIDTHS[0]
-        self.rows = {k: used[row[_SHAPE]].to_bytes(width, "little") + row[width:] for k, row in self.rows.items()}
+        begin, end = _SHAPE.start, _SHAPE.stop
+        raw_numbers = {raw: number.to_bytes(end - begin, "little") for raw, number in used.items()}
+        self.rows = {k: row[:begin] + raw_numbers[row[_SHAPE]] + row[end:] for k, row in self.rows.items()}
 
     def drop(self, key: str) -> None:
         """Forget one that is settled, or that has no short form any more."""
@@ -316,7 +344,7 @@ class DormantTransactions:
 def _transaction(key: str, row: bytes, shapes: Sequence[_Shape]) -> Transaction:
     shape = shapes[_number(row[_SHAPE])]
     is_open = shape.state is TxnState.OPEN
-    _, first, distance, appended_ms, lag, moved, doubt_offset, size, *rest = (
+    first, distance, _, doubt_offset, appended_ms, lag, moved, size, *rest = (
         _number(row[each]) for each in (_OPEN_SLICES if is_open else _SCHEDULED_SLICES)
     )
     committed = None if is_open else (rest[0] >> _LINE_BITS, rest[0] & (1 << _LINE_BITS) - 1)
