@@ -1,5 +1,7 @@
 """The broker of the whole run, and a clean environment for every test."""
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Iterator

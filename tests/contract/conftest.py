@@ -1,5 +1,7 @@
 """One suite, two logs: memory always, real Kafka where there is a broker. Where they differ, memory is wrong."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

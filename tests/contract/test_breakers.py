@@ -18,6 +18,7 @@ from txlayer import (
     BreakerPolicy,
     ConcurrentConsumer,
     Context,
+    OrderedConsumer,
     ReceivedMessage,
     Retry,
     RetryPolicy,
@@ -158,3 +159,36 @@ def test_one_batch_at_a_time_is_a_probe(stage: Stage) -> None:
 def test_a_breaker_is_for_topics_that_are_consumed(stage: Stage) -> None:
     with pytest.raises(UsageError, match="a breaker for other"):
         stage.consumer(breaker={"other": BREAKER})
+
+
+@OF_HANDLERS
+def test_a_breaker_of_one_handler_leaves_the_other_handlers_of_its_topic_alone(stage: Stage) -> None:
+    tags = [f"paid-{n}" for n in range(KEY_COUNT)]
+    for tag in tags:
+        stage.lab.write_tagged(stage.topic, tag.encode())
+    is_back = threading.Event()
+    consumer = stage.plain(OrderedConsumer, retry=TWICE, worker_count=4)
+
+    @consumer.handler(tags=" || ".join(tags), breaker=BREAKER)  # type: ignore[untyped-decorator]  # it takes any function
+    def book(_message: ReceivedMessage, _context: Context) -> None:
+        if not is_back.is_set():
+            raise ConnectionError("away")
+
+    @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
+    def log(_message: ReceivedMessage, _context: Context) -> None:
+        """It needs nothing."""
+
+    with consumer:
+        wait_for_probes(stage, consumer)
+        for n in range(KEY_COUNT):
+            stage.write(b"other", key=b"other%d" % n)
+        wait_until(
+            lambda: consumer.stats().topics[stage.topic].handled == KEY_COUNT,
+            within=PATIENCE_S,
+            what="the other handler's messages",
+        )
+        assert consumer.stats().topics[stage.topic].breaker_is_open
+        is_back.set()
+        stage.wait_stored(2 * KEY_COUNT)
+        assert 2 * KEY_COUNT == consumer.stats().topics[stage.topic].handled
+    assert [] == stage.letter_values()

@@ -3,6 +3,8 @@
 The way to the cluster is harmed by a proxy, or by the fault plan of the cluster in memory.
 """
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 import pytest

@@ -1,5 +1,7 @@
 """Ranges of a log, read one after the other with one reader."""
 
+from __future__ import annotations
+
 from contextlib import closing
 
 from tests.contract.clients import TIMEOUT_S

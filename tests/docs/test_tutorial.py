@@ -1,5 +1,7 @@
 """docs/tutorial.md is followed from top to bottom, as a reader would: its files written, its commands run by bash."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess

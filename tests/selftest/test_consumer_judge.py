@@ -12,7 +12,15 @@ import pytest
 from tests.selftest.test_run_checker import sites
 from tests.support import consumer_judge, lease_judge
 from tests.support.checker import Finding, Kind
-from tests.support.consumer_history import ConsumerHistory, ConsumerLogs, Effect, HandlerCall, Learned, Stored
+from tests.support.consumer_history import (
+    BreakerTimes,
+    ConsumerHistory,
+    ConsumerLogs,
+    Effect,
+    HandlerCall,
+    Learned,
+    Stored,
+)
 from tests.support.consumer_judge import judge_consumers
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset
@@ -196,6 +204,17 @@ def given_up(index: int, *, after_ms: float) -> ConsumerHistory:
     return history
 
 
+def under_breaker(index: int, **call: float) -> ConsumerHistory:
+    """A breaker opens before everything; one of the calls is otherwise."""
+    history = clean()
+    times = BreakerTimes(60_000, [(15, True)])
+    for each in history.calls:
+        each.breaker = times
+    for name, value in call.items():
+        setattr(history.calls[index], name, value)
+    return history
+
+
 def with_result(index: int, result: str) -> ConsumerHistory:
     history = clean()
     history.calls[index].result = result
@@ -261,6 +280,8 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
     "progress that goes back": (Kind.BACKWARDS, lambda: and_stored(stored(110, 2), stored(120, 3))),
     "handled again": (Kind.AGAIN, lambda: also(call(2, 65, key=B))),
     "an attempt that is forgotten": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=2, result="raise", tenure=2))),
+    "two at a time under an open breaker": (Kind.ATTEMPTS, lambda: under_breaker(1, ended_ms=50)),
+    "an attempt counted under an open breaker": (Kind.ATTEMPTS, lambda: under_breaker(0, taken_ms=22)),
     "a handler given up before its deadline": (Kind.ATTEMPTS, lambda: given_up(0, after_ms=100)),
     "an attempt that counts although it was postponed": (Kind.ATTEMPTS, lambda: with_result(0, "postponed")),
     "one attempt too many": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=3, result="raise"))),

@@ -104,6 +104,7 @@ def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
     assert {
         "dies in a handler",
         "handler postpones",
+        "breaker opens",
         "stale results",
         "asked: pause",
         "asked: resume",

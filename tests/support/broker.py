@@ -1,5 +1,7 @@
 """Brokers and topics for tests that need the real thing."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Commands of `txlayer` run inside the test's own process."""
 
+from __future__ import annotations
+
 import os
 import pty
 import subprocess

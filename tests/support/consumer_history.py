@@ -11,6 +11,26 @@ from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.core.key_queue import NullKeys, QueueOrder
 
 
+@dataclass(slots=True)
+class BreakerTimes:
+    """When the breaker of one topic in one process opened and closed."""
+
+    later_max_ms: float
+    """So long it may spare one message."""
+    changes: list[tuple[float, bool]] = field(default_factory=list)  # (when, True: it opened)
+
+    def was_open(self, at_ms: float) -> bool | None:
+        """None: it changed at that moment."""
+        found = False
+        for changed_ms, is_open in self.changes:
+            if changed_ms == at_ms:
+                return None
+            if changed_ms > at_ms:
+                break
+            found = is_open
+        return found
+
+
 @dataclass(slots=True, eq=False)
 class HandlerCall:
     """One message in one call of a handler."""
@@ -31,6 +51,12 @@ class HandlerCall:
     ended_ms: float | None = None  # None: its process died, or it runs still
     result: str = ""  # handled, raise, retry, later, postponed, reject
     given_up_ms: float | None = None  # its attempt counts as failed from then on, whatever it says
+    taken_ms: float | None = None  # its consumer learned that it failed; known if there is a breaker
+    breaker: BreakerTimes | None = None
+    maybe_postponed_ms: float | None = (
+        None  # its message was first postponed in its tenure, perhaps; the judge finds it
+    )
+    postponed_ms: float | None = None  # the same, for sure
 
     @property
     def is_handled(self) -> bool:
@@ -38,9 +64,22 @@ class HandlerCall:
         return self.result == "handled" and self.given_up_ms is None
 
     @property
-    def is_counted(self) -> bool:
-        """Its attempt counts, if it failed."""
-        return self.result != "postponed" or self.given_up_ms is not None
+    def counts(self) -> set[int]:
+        """What it adds to the attempts of its message, if it failed: 1 or 0, or either where only the order within a moment tells."""
+        is_given_up, breaker = self.given_up_ms is not None, self.breaker
+        found = {int(self.result != "postponed" or is_given_up)}
+        if breaker is None or self.taken_ms is None or (self.result == "reject" and not is_given_up):
+            return found
+        was_open = breaker.was_open(self.taken_ms)
+        if was_open:
+            found = {0}
+        elif was_open is None:
+            found.add(0)
+        # Clocks run at different rates.
+        if self.taken_ms - (self.postponed_ms or self.taken_ms) > breaker.later_max_ms * 1.2:
+            return {1}
+        may_be_over = self.taken_ms - (self.maybe_postponed_ms or self.taken_ms) > breaker.later_max_ms * 0.8
+        return found | {1} if may_be_over else found
 
     @property
     def over_ms(self) -> float | None:

@@ -24,6 +24,7 @@ _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 def judge_consumers(history: ConsumerHistory) -> Verdict:
     """Everything that is wrong in a run that was healed and has come to rest."""
     evidence = Evidence(history)
+    _note_postponed(evidence)
     verdict = Verdict()
     verdict.findings += [
         *_hanging(history),
@@ -32,6 +33,7 @@ def judge_consumers(history: ConsumerHistory) -> Verdict:
         *_answers(evidence),
         *_repeats(evidence),
         *_attempts(evidence),
+        *_probes(history),
         *_given_up(history),
         *_stale_writes(history),
     ]
@@ -92,7 +94,7 @@ def _reason(evidence: Evidence, queue: Place, letter: Letter, where: str) -> Ite
         if call.offset == letter.origin
         and call.letter_offset is None
         and not call.is_handled
-        and call.is_counted
+        and 1 in call.counts
         and (call.over_ms or 0) <= letter.at_ms + 1
     }
     wanted = said.attempt_count
@@ -194,14 +196,45 @@ def _attempts(evidence: Evidence) -> Iterable[Finding]:
         last[place, call.tenure, offset] = call
         counted = known.said.attempts.get(offset) if known else None
         stored = counted.ended_count if counted else 0
-        wanted = before.attempt + before.is_counted if before else 1 + stored
+        wanted = {before.attempt + n for n in before.counts} if before else {1 + stored}
         where = f"{place[0]} {offset} by {call.process}: attempt {call.attempt}"
-        if call.attempt != wanted:
+        if call.attempt not in wanted:
             yield finding(Kind.ATTEMPTS, queue, f"{where}, and {wanted} was next")
         if call.attempt > evidence.history.attempt_count_max:
             yield finding(Kind.ATTEMPTS, queue, f"{where} is one too many")
         if call.attempt > 1 + stored:
             yield finding(Kind.ATTEMPTS, queue, f"{where} before the last one's count was stored")
+
+
+def _note_postponed(evidence: Evidence) -> None:
+    """Each call learns since when its message was postponed, by its handler or by a breaker."""
+    maybe: dict[tuple[Place, int, int], float] = {}
+    surely: dict[tuple[Place, int, int], float] = {}
+    batch = 0
+    for queue, call in evidence.all_calls():
+        is_first, batch = call.batch != batch, call.batch
+        which = (*evidence.source(queue, call), call.tenure)
+        call.maybe_postponed_ms, call.postponed_ms = maybe.get(which), surely.get(which)
+        if call.taken_ms is None or 0 not in call.counts:
+            continue
+        maybe.setdefault(which, call.taken_ms)
+        if is_first and call.counts == {0}:  # those behind it in a batch wait for it
+            surely.setdefault(which, call.taken_ms)
+
+
+def _probes(history: ConsumerHistory) -> Iterable[Finding]:
+    """While a breaker is open, one call at a time is made under it."""
+    last: dict[int, HandlerCall] = {}
+    for call in history.calls:
+        if call.breaker is None or not call.breaker.was_open(call.began_ms):
+            continue
+        before = last.get(id(call.breaker))
+        last[id(call.breaker)] = call
+        if before is None or before.batch == call.batch:
+            continue
+        if before.over_ms is None or before.over_ms > call.began_ms:
+            detail = f"{call.offset} by {call.process} is tried beside {before.offset} while a breaker is open"
+            yield finding(Kind.ATTEMPTS, (call.topic, call.partition), detail)
 
 
 def _given_up(history: ConsumerHistory) -> Iterable[Finding]:

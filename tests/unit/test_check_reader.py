@@ -3,6 +3,8 @@
 What it hears, and where it goes on, is in tests/contract/test_check_reader.py.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import nullcontext
 

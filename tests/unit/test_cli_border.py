@@ -1,5 +1,7 @@
 """Where commands begin and end: shared options become settings, errors become one line and an exit code."""
 
+from __future__ import annotations
+
 import ast
 import os
 import re

@@ -107,7 +107,7 @@ def test_a_lease_tells_the_last_record_that_counted_for_it(log: Log) -> None:
     log.renew("a", 5, 100)
     log.claim("b", 4)
 
-    assert [QueueLease(QUEUE, "a", "", 5, 100, 20_000, 101)] == list(log.table)
+    assert [QueueLease(QUEUE, "a", "", 5, 100, 20_000, 101, reason="why")] == list(log.table)
 
 
 def test_a_renewal_that_names_an_older_lease_counts_for_nothing(log: Log) -> None:
@@ -234,9 +234,12 @@ def test_members_without_an_instance_id_are_not_one_static_member(log: Log) -> N
     assert LeaseEffect.VOID is log.claim("b", 5)
 
 
-def test_a_reason_is_kept_of_a_release_alone(log: Log) -> None:
+def test_a_lease_says_what_its_newest_renewal_said_and_a_claim_says_nothing(log: Log) -> None:
     log.claim("a", 5)
+    assert [""] == [lease.reason for lease in log.table]
     log.renew("a", 5, 100)
+    assert ["why"] == [lease.reason for lease in log.table]
+    log.claim("b", 6)
 
     assert [""] == [lease.reason for lease in log.table]
 

@@ -48,6 +48,27 @@ def test_a_lease_is_renewed_as_long_as_the_process_turns(stage: LockStage) -> No
     assert ("a", 0) == stage.holder()
 
 
+def test_what_a_holder_says_of_a_queue_is_written_at_once_and_kept_with_its_lease(stage: LockStage) -> None:
+    def said() -> str:
+        lease = stage.table().lease(NAME)
+        return "" if lease is None else lease.reason
+
+    a = stage.process("a")
+    stage.assign(a, 5)
+    stage.run(3_000)
+    a.registry.remark(QUEUE, "breaker open")
+    stage.run(2_000)
+    assert ("CN", "breaker open") == (stage.kinds(), said())
+
+    stage.run(2 * RENEWAL_MS)
+    assert ("CNNN", "breaker open") == (stage.kinds(), said())
+
+    a.registry.remark(QUEUE, "")
+    a.registry.remark(OTHER, "of a queue that it does not hold")
+    stage.run(2_000)
+    assert ("CNNNN", "", ["gained"]) == (stage.kinds(), said(), a.history)
+
+
 def test_queues_have_leases_of_their_own(stage: LockStage) -> None:
     a, b = stage.process("a"), stage.process("b")
     stage.assign(a, 5, QUEUE, OTHER)

@@ -1,5 +1,7 @@
 """A transactional id in memory: every state and every request."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import pytest

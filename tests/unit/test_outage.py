@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from tests.support.still_world import StillWorld
-from tests.unit.test_take_over_reading import EARLY, GROUP, LATE, AtOnce, Leases, routes_to
+from tests.unit.test_take_over_reading import EARLY, GROUP, LATE, AtOnce, Leases
 from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.engine import Engine
+from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Caller
 from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.messages import TAGS_HEADER
 from txlayer.runtime.environment import Environment
 
 KEY_COUNT = 30
@@ -29,22 +32,27 @@ BREAKER = BreakerPolicy(attempt_count_min=10, window=timedelta(seconds=10), prob
 class Outage:
     """A consumer of two topics whose handler needs a database, which is away at first."""
 
-    def __init__(self, breakers: dict[str, BreakerPolicy], *, poison: str = "") -> None:
+    def __init__(
+        self, breakers: dict[str, BreakerPolicy], *, poison: str = "", of_handler: BreakerPolicy | None = None
+    ) -> None:
         self.world = StillWorld()
         self.kafka = MemoryKafka(self.world)
         for topic, _ in (EARLY, LATE):
             for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
                 self.kafka.create_topic(name, partitions=1)
         for key, value in MESSAGES:
-            self.kafka.append(EARLY[0], value.encode(), key=key.encode())
+            self.kafka.append(EARLY[0], value.encode(), key=key.encode(), headers=((TAGS_HEADER, b"booked"),))
         self.is_away = True
         self.calls: Counter[tuple[str, str]] = Counter()
         self.attempts: Counter[tuple[str, str]] = Counter()
         self.handled: dict[str, list[str]] = defaultdict(list)
         self._poison = poison
         config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers)
-        leases = Leases()
-        routes = routes_to(self._handle)
+        self.leases = leases = Leases()
+        handlers = HandlerSet(is_async=False)
+        handlers.add(self._handle, topics=(), tags="booked", retry=None, breaker=of_handler)
+        handlers.add(self._handle_other, topics=(), tags="*", retry=None)
+        routes = handlers.routes([EARLY[0], LATE[0]])
         plan = ConsumerPlan(
             group=GROUP, topics=(EARLY[0], LATE[0]), routes=routes, start_at="earliest", breakers=breakers
         )
@@ -66,6 +74,9 @@ class Outage:
         if (self.is_away and message.topic == EARLY[0]) or key == self._poison:
             raise ConnectionError("the database is away")
         self.handled[key].append(value)
+
+    def _handle_other(self, message: ReceivedMessage, _context: Context) -> None:
+        self.handled[(message.raw_key or b"").decode()].append((message.raw_value or b"").decode())
 
     def pass_time(self, seconds: float) -> None:
         """The engine works for so long; it looks every half second, and whenever it has something to do."""
@@ -129,3 +140,48 @@ def test_a_message_that_always_fails_does_not_keep_it_open() -> None:
     assert not outage.engine.stats().topics[EARLY[0]].breaker_is_open
     outage.pass_time(2 * 3_600)
     assert (2 * (KEY_COUNT - 1), 2) == outage.figures
+
+
+@pytest.mark.promise("P9")
+def test_an_outage_of_what_one_handler_needs_stops_no_other_handler_of_its_topic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outage = Outage({}, of_handler=BREAKER)
+    with caplog.at_level(logging.WARNING, "txlayer.consumer"):
+        outage.pass_time(60)
+        calls = sum(outage.calls.values())
+        for n in range(KEY_COUNT):
+            outage.kafka.append(EARLY[0], b"third", key=b"other%d" % n)
+        # Behind a message of its key that waits, it waits too.
+        outage.kafka.append(EARLY[0], b"third", key=b"k0")
+        outage.pass_time(1)
+        assert {f"other{n}": ["third"] for n in range(KEY_COUNT)} == outage.handled
+        found = outage.engine.stats().topics[EARLY[0]]
+        assert ("open", True, 1, 0) == (found.breaker, found.breaker_is_open, found.breaker_opened, found.dead_lettered)
+        assert {EARLY: "breaker open: Outage._handle", LATE: "breaker open: Outage._handle"} == outage.leases.remarks
+        outage.pass_time(OUTAGE_S)
+        assert OUTAGE_S / 10 + 10 >= sum(outage.calls.values()) - calls
+        outage.is_away = False
+        outage.pass_time(60)
+
+    assert {f"k{n}": ["first", "second"] + ["third"] * (not n) for n in range(KEY_COUNT)} == {
+        key: values for key, values in outage.handled.items() if key.startswith("k")
+    }
+    assert {""} == set(outage.leases.remarks.values())
+    assert (0, "closed") == (outage.figures[1], outage.engine.stats().topics[EARLY[0]].breaker)
+    assert max(outage.attempts.values()) <= 2
+    opened, closed = (record for record in caplog.records if record.getMessage().startswith("breaker."))
+    assert [("breaker.opened", "Outage._handle"), ("breaker.closed", "Outage._handle")] == [
+        (record.getMessage(), vars(record)["handler"]) for record in (opened, closed)
+    ]
+
+
+def test_a_handler_of_several_topics_has_one_breaker_instead_of_theirs() -> None:
+    outage = Outage({EARLY[0]: replace(BREAKER, attempt_count_min=1_000)}, of_handler=BREAKER, poison="k1")
+    outage.pass_time(60)
+    outage.kafka.append(LATE[0], b"late", key=b"k1", headers=((TAGS_HEADER, b"booked"),))
+    outage.kafka.append(LATE[0], b"late", key=b"other")
+    outage.pass_time(5)
+
+    assert {"other": ["late"]} == outage.handled
+    assert [True, True] == [outage.engine.stats().topics[t].breaker_is_open for t in (EARLY[0], LATE[0])]

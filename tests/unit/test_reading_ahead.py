@@ -102,7 +102,9 @@ def test_many_messages_that_may_not_begin_hold_up_the_reading_of_no_other_partit
     elif why == "paused":
         stopped.is_paused = True
     else:
-        world.engine._dispatcher.breakers[EARLY[0]].ended(count=20, failed_count=20, now_ms=world.engine._now_ms())
+        world.engine._dispatcher.breakers.by_topic[EARLY[0]].ended(
+            count=20, failed_count=20, now_ms=world.engine._now_ms()
+        )
     for n in range(2 * READY_FACTOR * IN_FLIGHT_MAX):
         world.kafka.append(EARLY[0], b"", key=b"%d" % n)
     while world.engine.stats().topics[EARLY[0]].waiting < READY_FACTOR * IN_FLIGHT_MAX:

@@ -1,5 +1,7 @@
 """Passwords come out of files, and go into nothing that anybody reads."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

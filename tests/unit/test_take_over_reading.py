@@ -37,6 +37,7 @@ class Leases:
 
     def __init__(self) -> None:
         self.gained: dict[TopicPartition, int] = {}
+        self.remarks: dict[TopicPartition, str] = {}
 
     def start(self) -> None:
         """Nothing."""
@@ -50,6 +51,9 @@ class Leases:
     def turn(self) -> LeaseChanges:
         gained, self.gained = self.gained, {}
         return LeaseChanges(gained, ())
+
+    def remark(self, queue: TopicPartition, text: str) -> None:
+        self.remarks[queue] = text
 
     def valid_until(self, queue: TopicPartition) -> float:
         del queue

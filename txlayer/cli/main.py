@@ -1,5 +1,7 @@
 """`txlayer`: one group of commands per module, and the one border where errors become exit codes."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Collection, Sequence

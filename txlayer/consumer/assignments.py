@@ -318,8 +318,11 @@ class Assignments:
         renewed = [queue for queue in changes.gained if queue in self.owned]
         if renewed:
             self._renew(renewed)
+        breakers = self._dispatcher.breakers
         for queue, owned in self.owned.items():
             owned.extend(self._leases.valid_until(queue) or 0.0)
+            if breakers.of_topic(owned.topic):
+                self._leases.remark(queue, breakers.remark_on(owned.topic))
 
     def _renew(self, queues: Collection[TopicPartition]) -> None:
         """These leases were written again, with new tokens; store the tokens before any handler starts under them."""

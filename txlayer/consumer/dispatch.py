@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
+from txlayer.consumer.handlers import Handler, Route
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import (
     ATTEMPT_TIMEOUT,
@@ -21,7 +22,7 @@ from txlayer.consumer.pools import (
     log_fields_of,
     without_reported,
 )
-from txlayer.core.breaker import Breaker, BreakerState
+from txlayer.core.breaker import Breaker, BreakerPolicy
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Chain, Failure, Item
 from txlayer.core.retry import Later, NotBegun, Retry
@@ -40,7 +41,65 @@ NO_KEY_GROUP = "(failed)"
 REASON_LENGTH_MAX = 500
 """Characters of a handler's reason in a log line."""
 
+REMARK_LENGTH_MAX = 200
+"""Characters of what a lease says of its queue."""
+
 logger = logging.getLogger("txlayer.consumer")
+
+
+class Breakers:
+    """The breakers of one consumer: one for each topic that has a policy, and one for each handler with a policy of its own.
+
+    A handler with its own is under that one alone, in all its topics.
+    """
+
+    def __init__(
+        self, policies: Mapping[str, BreakerPolicy] | None = None, routes: Mapping[str, Route] | None = None
+    ) -> None:
+        self.by_topic = {topic: Breaker(policy) for topic, policy in (policies or {}).items()}
+        """For topics whose messages are all under one breaker."""
+        self._by_handler: dict[str, dict[Handler, Breaker | None]] = {}  # for the others
+        self._own = own = dict[Handler, Breaker]()
+        for topic, route in (routes or {}).items():
+            for handler in route.handlers:
+                if handler.breaker is not None and handler not in own:
+                    own[handler] = Breaker(handler.breaker)
+            if own.keys().isdisjoint(route.handlers):
+                continue
+            of_topic = self.by_topic.pop(topic, None)
+            if len(route.handlers) == 1:
+                self.by_topic[topic] = own[route.handlers[0]]
+            else:
+                self._by_handler[topic] = {handler: own.get(handler, of_topic) for handler in route.handlers}
+        self._all = {topic: [breaker] for topic, breaker in self.by_topic.items()}
+        for topic, found in self._by_handler.items():
+            self._all[topic] = [breaker for breaker in dict.fromkeys(found.values()) if breaker is not None]
+
+    def of(self, owned: OwnedPartition, job: Job) -> Breaker | None:
+        """The breaker that these messages are under; None: they begin at any time."""
+        of_handlers = self._by_handler.get(owned.topic)
+        if of_handlers is None:
+            return self.by_topic.get(owned.topic)
+        handler = owned.route.handler_of(items_of(job)[0].record)
+        return None if handler is None else of_handlers[handler]
+
+    def of_topic(self, topic: str) -> Sequence[Breaker]:
+        """Every breaker that messages of this topic are under."""
+        return self._all.get(topic, ())
+
+    def handler_of(self, breaker: Breaker) -> str | None:
+        """The name of the handler whose own breaker it is; None: it is a topic's."""
+        return next((handler.name for handler, own in self._own.items() if own is breaker), None)
+
+    def remark_on(self, topic: str) -> str:
+        """What operators are to know of messages of this topic; "": all of its breakers are closed."""
+        found = [self.handler_of(breaker) for breaker in self.of_topic(topic) if not breaker.is_closed]
+        whose = ", ".join(name for name in found if name is not None)
+        return f"breaker open{whose and f': {whose}'}"[:REMARK_LENGTH_MAX] if found else ""
+
+    def is_by_handler(self, topic: str) -> bool:
+        """True if messages of this topic are under different breakers, and one of these is not closed."""
+        return topic in self._by_handler and any(not breaker.is_closed for breaker in self._all[topic])
 
 
 class Dispatcher:
@@ -51,7 +110,7 @@ class Dispatcher:
         in_flight_max: messages handed over at a time.
         clock, now_ms, draw: monotonic seconds; milliseconds since 1970 that never decrease; random numbers.
         key_group: maps a message to the name it is counted under in the metrics; None: not counted by key.
-        breakers: by topic; the messages of a topic without one begin at any time.
+        breakers: say what may begin.
         give_back: called when jobs are cut: what waits for the program to take it has not begun.
     """
 
@@ -64,7 +123,7 @@ class Dispatcher:
         now_ms: Callable[[], int],
         draw: Callable[[], float],
         key_group: Callable[[bytes | None], str] | None = None,
-        breakers: Mapping[str, Breaker] | None = None,
+        breakers: Breakers | None = None,
         give_back: Callable[[], object] = bool,
     ) -> None:
         self._pool = pool
@@ -74,9 +133,9 @@ class Dispatcher:
         self._draw = draw
         self._key_group = key_group
         self._is_key_group_logged = False
-        self.breakers = breakers or {}
+        self.breakers = breakers or Breakers()
         self._give_back = give_back
-        self._probes: set[Chunk] = set()
+        self._probes: dict[Chunk, Breaker] = {}
         self._turn = 0
         self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
         self._begun: dict[Chunk, int] = {}
@@ -104,7 +163,7 @@ class Dispatcher:
                     return
                 if now >= owned.lease.valid_until or owned.lease.lost.is_set():
                     continue
-                if (breaker := self.breakers.get(owned.topic)) is not None:
+                if (breaker := self.breakers.by_topic.get(owned.topic)) is not None:
                     room = min(room, breaker.room(now_ms))
                     if not room:
                         continue
@@ -122,7 +181,8 @@ class Dispatcher:
     def _begin_chunk(self, owned: OwnedPartition, count_max: int, now_ms: int) -> int:
         """Start one chunk of consecutive jobs, and one for each job that failed before; returns the number of chunks."""
         lasts: list[Item[Any]] | None = None
-        if self._pool.has_runs and not owned.route.batch_count_max:
+        is_by_handler = self.breakers.is_by_handler(owned.topic)
+        if self._pool.has_runs and not owned.route.batch_count_max and not is_by_handler:
             taken, lasts = owned.queue.take_runs(count_max, now_ms=now_ms)
             jobs: list[Job] = list(taken)
         else:
@@ -153,20 +213,37 @@ class Dispatcher:
 
     def _taken(self, owned: OwnedPartition, count_max: int, now_ms: int) -> list[Job]:
         batch_max = owned.route.batch_count_max
+        if self.breakers.is_by_handler(owned.topic):
+            return self._taken_by_handler(owned, count_max, now_ms)
         if not batch_max:
             return list(owned.queue.take(count_max, now_ms=now_ms))
         batch_count = max(count_max // batch_max, 1)
         return list(owned.queue.take_batches(batch_count, records_max=batch_max, now_ms=now_ms))
+
+    def _taken_by_handler(self, owned: OwnedPartition, count_max: int, now_ms: int) -> list[Job]:
+        """Take what handlers with a closed breaker get. Start a probe of each other one; the rest waits until the next probe."""
+        queue, found = owned.queue, list[Job]()
+        while taken := queue.take(count_max - len(found), now_ms=now_ms):
+            for item in taken:
+                breaker = self.breakers.of(owned, item)
+                if breaker is None or breaker.is_closed:
+                    found.append(item)
+                elif breaker.room(now_ms):
+                    self._submit(owned, [item])
+                else:
+                    at_ms = min(breaker.next_at_ms, now_ms + breaker.probe_interval_ms)
+                    queue.put_back([item], not_before_ms=at_ms)
+        return found
 
     def _submit(self, owned: OwnedPartition, jobs: list[Job], lasts: list[Item[Any]] | None = None) -> None:
         chunk = Chunk(owned, owned.lease, jobs, lasts=lasts)
         count = len(jobs) if not owned.route.batch_count_max else sum(map(len, map(items_of, jobs)))
         self._begun[chunk] = count
         self.in_flight_count += count
-        breaker = self.breakers.get(owned.topic)
+        breaker = self.breakers.of(owned, jobs[0])
         if breaker is not None and not breaker.is_closed:
             breaker.begin_probe()
-            self._probes.add(chunk)
+            self._probes[chunk] = breaker
         self._pool.submit(chunk)
 
     # --- outcomes -----------------------------------------------------------------------------------------------------
@@ -204,8 +281,7 @@ class Dispatcher:
     def _take(self, outcome: JobOutcome) -> None:
         chunk = outcome.chunk
         owned: OwnedPartition = chunk.owner
-        if (breaker := self.breakers.get(owned.topic)) is not None:
-            self._learn(breaker, outcome)
+        self._learn(owned, outcome)
         for failed in outcome.failed:
             _log_failure(failed, is_over=owned.is_over)
         is_batch = bool(owned.route.batch_count_max)
@@ -236,25 +312,47 @@ class Dispatcher:
         for job in reversed(outcome.not_run):
             owned.queue.put_back(items_of(job))
 
-    def _learn(self, breaker: Breaker, outcome: JobOutcome) -> None:
-        """Let the breaker of a topic see how these attempts ended; log it, and begin nothing more, if it opens."""
-        chunk, before, now_ms = outcome.chunk, breaker.state, self._now_ms()
+    def _learn(self, owned: OwnedPartition, outcome: JobOutcome) -> None:
+        """Let breakers see how these attempts ended."""
+        chunk, breakers = outcome.chunk, self.breakers
+        if (probed := self._probes.pop(chunk, None)) is not None:
+            self._teach(probed, outcome, is_probe=True)
+        elif owned.is_over:
+            return  # the consumer itself may have ended them
+        elif (of_topic := breakers.by_topic.get(owned.topic)) is not None:
+            self._teach(of_topic, outcome)
+        elif found := breakers.of_topic(owned.topic):
+            done = [(breakers.of(owned, job), job) for job in outcome.done]
+            failed = [(breakers.of(owned, each.job), each) for each in outcome.failed]
+            for breaker in found:
+                of_it = (
+                    [job for which, job in done if which is breaker],
+                    [each for which, each in failed if which is breaker],
+                )
+                self._teach(breaker, JobOutcome(chunk, *of_it))
+
+    def _teach(self, breaker: Breaker, outcome: JobOutcome, *, is_probe: bool = False) -> None:
+        """Let one breaker see how these attempts ended; log it, and begin nothing more that is under it, if it opens."""
+        chunk, was_closed, now_ms = outcome.chunk, breaker.is_closed, self._now_ms()
         failed_count = sum(isinstance(f.result, Retry) and not f.is_undecodable for f in outcome.failed)
-        if chunk in self._probes:
-            self._probes.discard(chunk)
+        if is_probe:
             is_later = any(isinstance(f.result, Later) for f in outcome.failed)
             breaker.probed(is_well=bool(outcome.done) or (False if failed_count or is_later else None), now_ms=now_ms)
-        elif not chunk.owner.is_over:  # otherwise the consumer itself may have ended them
+        else:
             said_count = sum(not isinstance(f.result, Later | NotBegun) for f in outcome.failed)
             breaker.ended(count=len(outcome.done) + said_count, failed_count=failed_count, now_ms=now_ms)
+        if was_closed is breaker.is_closed:
+            return
         fields = {"group": chunk.lease.group, "topic": chunk.lease.topic}
-        if before is BreakerState.CLOSED and not breaker.is_closed:
-            logger.error("breaker.opened", extra=fields)
-            for other in self._begun:
-                other.is_cut = other.is_cut or other.lease.topic == chunk.lease.topic
-            self._give_back()
-        elif before is not BreakerState.CLOSED and breaker.is_closed:
+        if (name := self.breakers.handler_of(breaker)) is not None:
+            fields["handler"] = name
+        if breaker.is_closed:
             logger.warning("breaker.closed", extra=fields)
+            return
+        logger.error("breaker.opened", extra=fields)
+        for other in self._begun:
+            other.is_cut = other.is_cut or breaker in self.breakers.of_topic(other.lease.topic)
+        self._give_back()
 
     def _take_cut(
         self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]], lasts: Sequence[Item[Any]]
@@ -324,9 +422,10 @@ class Dispatcher:
         else:
             # Only what the handler was given: those behind it have had no attempt.
             items = list(queues.shorten(items, failed.given_count or len(items)))
-        if isinstance(result, Retry) and not failed.is_undecodable and self._is_open(owned.topic):
+        breaker = self.breakers.of(owned, items[0])
+        if isinstance(result, Retry) and not failed.is_undecodable and breaker is not None and not breaker.is_closed:
             # The outage failed it, not the message.
-            result = Later(delay_ms=max(self.breakers[owned.topic].probe_interval_ms, result.delay_ms or 0))
+            result = Later(delay_ms=max(breaker.probe_interval_ms, result.delay_ms or 0))
         if isinstance(result, Later):
             why = queues.postpone(items, result, now_ms=now_ms, is_asked=isinstance(failed.result, Later))
             if not why:
@@ -342,10 +441,6 @@ class Dispatcher:
             queues.undecodable(items[0], failure, now_ms=now_ms)
         else:
             queues.failed(items, failure, now_ms=now_ms, draw=self._draw())
-
-    def _is_open(self, topic: str) -> bool:
-        breaker = self.breakers.get(topic)
-        return breaker is not None and not breaker.is_closed
 
 
 def _log_failure(failed: Failed, *, is_over: bool) -> None:

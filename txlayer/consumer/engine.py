@@ -18,14 +18,14 @@ from txlayer.consumer.assignments import Assignments
 from txlayer.consumer.completions import Completions
 from txlayer.consumer.context import FOR_EVER
 from txlayer.consumer.dead_letters import DeadLetterReader
-from txlayer.consumer.dispatch import Dispatcher
+from txlayer.consumer.dispatch import Breakers, Dispatcher
 from txlayer.consumer.ingest import Ingest, ReadLimits
 from txlayer.consumer.lease_keeper import LeaseKeeper
 from txlayer.consumer.metrics import ConsumerStats, TopicCounts, TopicStats
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
-from txlayer.core.breaker import Breaker
+from txlayer.core.breaker import Breaker, BreakerState
 from txlayer.core.key_queue import ItemSource
 from txlayer.errors import InstanceFencedError, InvariantError, RetriableError, TxLayerError, UsageError
 from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
@@ -100,7 +100,7 @@ class Engine:
             now_ms=self._now_ms,
             draw=environment.draw,
             key_group=plan.key_group,
-            breakers={topic: Breaker(policy) for topic, policy in plan.breakers.items()},
+            breakers=Breakers(plan.breakers, plan.routes),
             give_back=plan.give_back,
         )
         self._assignments = Assignments(
@@ -239,7 +239,7 @@ class Engine:
                     [o for o in owned if o.topic == topic],
                     now_ms,
                     self._assignments.ends,
-                    self._dispatcher.breakers.get(topic),
+                    self._dispatcher.breakers.of_topic(topic),
                 )
                 for topic, tally in self._assignments.tallies.items()
             },
@@ -259,7 +259,7 @@ class Engine:
 
     def _read_count(self) -> int:
         in_flight_max, now_ms = self._config.in_flight_max, self._now_ms()
-        found, breakers = self._assignments.owned.values(), self._dispatcher.breakers
+        found, breakers = self._assignments.owned.values(), self._dispatcher.breakers.by_topic
         # What waits where nothing may begin holds up no reading: other partitions would wait with it.
         ready = sum(
             owned.queue.ready_count
@@ -293,7 +293,7 @@ class Engine:
                 # Otherwise its end cannot be written before the acknowledgement.
                 at = min(at, self._completions.not_before_ms(owned) / 1000 - self._wall_base)
             may_begin = has_workers and not queues.is_paused and owned.lease.valid_until > now
-            breaker = self._dispatcher.breakers.get(owned.topic)
+            breaker = self._dispatcher.breakers.by_topic.get(owned.topic)
             not_before_ms = max(queues.suspended_until_ms, 0 if breaker is None else breaker.next_at_ms)
             if may_begin and queues.ready_count and not queues.is_full:
                 if not_before_ms <= now_ms:
@@ -419,7 +419,7 @@ def _topic_stats(
     owned: list[OwnedPartition],
     now_ms: int,
     ends: Mapping[TopicPartition, int],
-    breaker: Breaker | None,
+    breakers: Sequence[Breaker],
 ) -> TopicStats:
     figures = [o.queue.figures() for o in owned]
     added = [f.oldest_added_ms for f in figures if f.oldest_added_ms is not None]
@@ -447,9 +447,9 @@ def _topic_stats(
         timed_out=tally.timed_out,
         postponed=tally.postponed,
         failed_rate=tally.failed_rate,
-        breaker="" if breaker is None else breaker.state.value,
-        breaker_is_open=breaker is not None and not breaker.is_closed,
-        breaker_opened=0 if breaker is None else breaker.opened_count,
+        breaker=next((state.value for state in reversed(BreakerState) if any(b.state is state for b in breakers)), ""),
+        breaker_is_open=any(not breaker.is_closed for breaker in breakers),
+        breaker_opened=sum(breaker.opened_count for breaker in breakers),
         unread=sum(
             max(ends[o.topic_partition] - o.next_offsets[o.topic_partition], 0)
             for o in owned

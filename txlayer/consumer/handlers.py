@@ -11,6 +11,7 @@ from typing import Any, Never, Protocol, TypeVar, Union, get_args, get_origin, g
 
 from txlayer.adapters.bodies import Body, Deserializer
 from txlayer.consumer.context import Context, ReceivedMessage, header_of
+from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import EDITED, DeadLetter
 from txlayer.core.messages import DLQ_SUFFIX, TAGS_HEADER, TagFilter, parse_tags
 from txlayer.core.retry import HandlerResult, RetryPolicy
@@ -63,7 +64,7 @@ class Interceptor:
         """Called after the handler or an interceptor raised."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Handler:
     """One handler function with its topics, tags and policies."""
 
@@ -77,6 +78,7 @@ class Handler:
     takes_count: int = 0  # of body, message and context, how many it takes; 0: message and context
     is_of_dead_letters: bool = False  # its body is the `DeadLetter`
     producer_group: str | None = None  # whose dead letters it takes; None: all
+    breaker: BreakerPolicy | None = None  # of this handler alone; None: its topics' breakers
 
     @property
     def name(self) -> str:
@@ -117,7 +119,7 @@ class Route:
     """The handlers of one topic, in the order of registration."""
 
     def __init__(self, handlers: Sequence[Handler]) -> None:
-        self._handlers = tuple(handlers)
+        self.handlers = tuple(handlers)
         self.only: Handler | None = None
         """The only handler, if it takes every message; None if the tags of a message decide."""
         if len(handlers) == 1 and handlers[0].accepts_all:
@@ -129,7 +131,7 @@ class Route:
         """The first handler whose tags match the record; None if there is none."""
         if self.only is not None:
             return self.only
-        for handler in self._handlers:
+        for handler in self.handlers:
             if handler.accepts(record):
                 return handler
         return None
@@ -156,6 +158,7 @@ class HandlerSet:
         batch_count_max: int = 0,
         body: Any = None,
         producer_group: str | None = None,
+        breaker: BreakerPolicy | None = None,
     ) -> F:
         """Register a function and return it unchanged. With the body `DeadLetter` it takes those of `producer_group` alone.
 
@@ -199,6 +202,7 @@ class HandlerSet:
                 takes_count,
                 is_of_dead_letters=takes_count > 0 and kind is DeadLetter,
                 producer_group=producer_group,
+                breaker=breaker,
             )
         )
         return function

@@ -58,6 +58,9 @@ class LeaseKeeper(Protocol):
     def turn(self) -> LeaseChanges:
         """Do what is due, and return the changes."""
 
+    def remark(self, queue: TopicPartition, text: str) -> None:
+        """Let operators read this beside the lease of a queue, as long as it is held; "": nothing."""
+
     def valid_until(self, queue: TopicPartition) -> float | None:
         """Monotonic seconds after which no handler may start; None if the lease is not held."""
 
@@ -87,6 +90,9 @@ class NoLeases:
     def turn(self) -> LeaseChanges:
         gained, self._gained = self._gained, {}
         return LeaseChanges(gained, ())
+
+    def remark(self, queue: TopicPartition, text: str) -> None:
+        """Do nothing: without leases there is no place for it."""
 
     def valid_until(self, queue: TopicPartition) -> float | None:
         return FOR_EVER if queue in self._held else None
@@ -127,6 +133,8 @@ class _Wanted:
     is_challenged: bool = False  # there is a void claim after the lease
     sent_at: dict[int, float] = field(default_factory=dict)  # {offset: when its record was sent}
     confirmed_at: float | None = None
+    remark: str = ""
+    written_remark: str = ""  # of the newest record
 
 
 class LockRegistry:
@@ -250,6 +258,13 @@ class LockRegistry:
         self._look_at = self._next_look(now)
         return LeaseChanges(gained, lost) if gained or lost else NO_CHANGES
 
+    def remark(self, queue: TopicPartition, text: str) -> None:
+        """Write it with the next renewal, which comes at once."""
+        wanted = self._wanted.get(queue)
+        if wanted is not None and wanted.remark != text:
+            wanted.remark = text
+            self._look_at = 0.0
+
     def valid_until(self, queue: TopicPartition) -> float | None:
         """The time, by the clock, at which the lease of a queue counts as ended: no handler starts later. None: not held."""
         wanted = self._wanted.get(queue)
@@ -301,7 +316,7 @@ class LockRegistry:
                 "token": wanted.token,
                 "holder": lease and lease.holder,
                 "current_token": lease and lease.token,
-                "reason": lease.reason if lease is not None else "",
+                "reason": lease.reason if lease is not None and lease.is_released else "",
             },
         )
         wanted.token = None
@@ -338,7 +353,7 @@ class LockRegistry:
         elif wanted.is_challenged:
             logger.info("lease.challenged", extra={"queue": wanted.name, "token": lease.token})
             self._write(wanted, LockKind.CLAIM, lease.generation, lease.token, now)
-        elif now >= wanted.written_at + self._renewal_s:
+        elif now >= wanted.written_at + self._renewal_s or wanted.remark != wanted.written_remark:
             self._write(wanted, LockKind.RENEWAL, lease.generation, lease.token, now)
 
     def _may_claim(self, wanted: _Wanted) -> bool:
@@ -358,7 +373,9 @@ class LockRegistry:
         return not self._table.is_live_at(lease, self._log.now_ms)
 
     def _write(self, wanted: _Wanted, kind: LockKind, generation: int, token: int | None, now: float) -> None:
-        record = LockRecord(kind, wanted.name, generation, self._holder, self._instance_id, token)
+        remark = wanted.remark if kind is LockKind.RENEWAL else ""
+        record = LockRecord(kind, wanted.name, generation, self._holder, self._instance_id, token, remark)
+        wanted.written_remark = remark
         wanted.is_writing = True
         wanted.written_at = now
         self._log.write(record, on_written=partial(self._written, wanted, kind, now))
@@ -394,7 +411,8 @@ class LockRegistry:
         for wanted in self._wanted.values():
             if wanted.token is not None and wanted.confirmed_at is not None:
                 looks.append(wanted.confirmed_at + self._valid_s)
-                due_at = 0.0 if wanted.is_challenged else wanted.written_at + self._renewal_s
+                is_due = wanted.is_challenged or wanted.remark != wanted.written_remark
+                due_at = 0.0 if is_due else wanted.written_at + self._renewal_s
                 looks.append(max(due_at, wanted.not_before))
             else:
                 looks.append(max(wanted.not_before, now + LOOK_S))

@@ -180,6 +180,7 @@ class ConsumerService(ABC, Generic[R, B]):
         topic: str | None = None,
         tags: str = "*",
         retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
     ) -> Callable[[HandlingOf[T, R]], Callable[..., R]]: ...
 
     @overload
@@ -191,6 +192,7 @@ class ConsumerService(ABC, Generic[R, B]):
         topic: str | None = None,
         tags: str = "*",
         retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
     ) -> Registration[R]: ...
 
     def handler(
@@ -202,6 +204,7 @@ class ConsumerService(ABC, Generic[R, B]):
         topic: str | None = None,
         tags: str = "*",
         retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
     ) -> Any:
         """Register a function that handles single messages; a decorator, with or without arguments.
 
@@ -220,6 +223,7 @@ class ConsumerService(ABC, Generic[R, B]):
             topic: only this one; None: every topic of the consumer.
             tags: "TagA || TagC", or "*".
             retry: instead of the consumer's own policy; the same for all handlers of a topic.
+            breaker: of this function alone, over all its topics, instead of the consumer's: other handlers of the topic go on.
 
         Raises:
             ConfigError: a wrong expression of tags, the wrong kind of function, one that cannot be called with what it would be
@@ -231,10 +235,15 @@ class ConsumerService(ABC, Generic[R, B]):
                 expected = f"a function, or one of {', '.join(self._topics)}"
                 raise ConfigError("no function and no topic", name="handler", value=function, expected=expected)
             function, topic = None, function
-        return self._registration(function, topic=topic, tags=tags, retry=retry, batch_count_max=0, body=body)
+        return self._registration(function, topic=topic, tags=tags, retry=retry, body=body, breaker=breaker)
 
     def on_dead_letter(
-        self, *, producer_group: str | None, topic: str | None = None, retry: RetryPolicy | None = None
+        self,
+        *,
+        producer_group: str | None,
+        topic: str | None = None,
+        retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
     ) -> Callable[[HandlingOf[DeadLetter, R]], Callable[..., R]]:
         """Register a function that hears, at least once, which consumer group gave which message up, and why; a decorator.
 
@@ -245,7 +254,8 @@ class ConsumerService(ABC, Generic[R, B]):
         Args:
             producer_group: only messages of this group, whose producers have `is_group_named`; None: all.
             topic: only this one; None: every dead-letter topic of the consumer.
-            retry: instead of the consumer's own policy; the same for all handlers of a topic.
+            retry: as `handler`.
+            breaker: as `handler`.
 
         Raises:
             UsageError: the consumer reads no dead-letter topic, or the group is not valid.
@@ -256,8 +266,8 @@ class ConsumerService(ABC, Generic[R, B]):
             raise UsageError(f"{topic or ', '.join(self._topics)}: no topic of dead letters (GROUP.TOPIC{DLQ_SUFFIX})")
         if producer_group is not None:
             check_group(producer_group)
-        given = {"topics": topics, "retry": retry, "body": DeadLetter, "producer_group": producer_group}
-        register: Any = self._registration(None, topic=topic, **given)
+        given = {"topics": topics, "retry": retry, "breaker": breaker, "producer_group": producer_group}
+        register: Any = self._registration(None, topic=topic, body=DeadLetter, **given)
         return register  # type: ignore[no-any-return]  # the same for functions of each form
 
     @overload
@@ -272,6 +282,7 @@ class ConsumerService(ABC, Generic[R, B]):
         topic: str | None = None,
         count_max: int = BATCH_COUNT_MAX,
         retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
     ) -> Callable[[B], B]: ...
 
     def batch_handler(
@@ -282,6 +293,7 @@ class ConsumerService(ABC, Generic[R, B]):
         topic: str | None = None,
         count_max: int = BATCH_COUNT_MAX,
         retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
     ) -> B | Callable[[B], B]:
         """Register a function that handles several messages of one key together; a decorator, as `handler`.
 
@@ -294,7 +306,7 @@ class ConsumerService(ABC, Generic[R, B]):
         """
         if count_max < 1:
             raise ConfigError(name="count_max", value=count_max, expected="at least 1")
-        return self._registration(function, topic=topic, retry=retry, batch_count_max=count_max)
+        return self._registration(function, topic=topic, retry=retry, batch_count_max=count_max, breaker=breaker)
 
     def _registration(self, function: F | None, *, topic: str | None, **given: Any) -> F | Callable[[F], F]:
         if self._thread is not None:

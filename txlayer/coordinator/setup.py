@@ -153,7 +153,4 @@ def empty_ledgers(
 ) -> dict[int, Ledger]:
     """One ledger per partition, to be filled by a recovery."""
     headers = PlainHeaders(targets)
-    ledgers = {p: make(p, settings=settings, targets=targets, refusals=refusals, headers=headers) for p in partitions}
-    for ledger in ledgers.values():
-        ledger.settled.share_memory(partition_count=len(ledgers))
-    return ledgers
+    return {p: make(p, settings=settings, targets=targets, refusals=refusals, headers=headers) for p in partitions}

@@ -1007,10 +1007,13 @@ class PartitionQueue(Generic[R]):
         item.more.note_failure(failure, now_ms=now_ms)
         self._chains.give_up(item, DeadLetterReason.UNDECODABLE)
 
-    def put_back(self, items: Sequence[Item[R]]) -> None:
-        """Return an item, or a batch, that was not started; it is next again."""
+    def put_back(self, items: Sequence[Item[R]], *, not_before_ms: int = 0) -> None:
+        """Return an item, or a batch, that was not started; it is next again, or may start from that time on."""
         self.in_flight_count -= len(items)
         for item in reversed(firsts_of(items)):
+            if not_before_ms:
+                self._lanes.wait(item, not_before_ms=not_before_ms)
+                continue
             lane = self._lanes.ready if item.more is None else self._lanes.again
             lane.appendleft(item)
 

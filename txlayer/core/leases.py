@@ -57,7 +57,7 @@ class LockRecord(NamedTuple):
     holder: str  # unique per process
     instance_id: str = ""  # of a static member
     token: int | None = None  # of the lease that is renewed, released, or rewritten by a claim
-    reason: str = ""  # of an operator's release
+    reason: str = ""  # of an operator's release; of a renewal: what the holder says of the queue
 
 
 HISTORY_EXPIRY_COUNT = 10
@@ -108,7 +108,7 @@ class QueueLease(NamedTuple):
     """Offset of that record."""
     is_released: bool = False
     reason: str = ""
-    """The reason of its release."""
+    """The reason of its release; until then, what its holder said of the queue when it last renewed it."""
 
 
 class LeaseTable:
@@ -138,7 +138,7 @@ class LeaseTable:
         if record.kind is LockKind.RELEASE:
             self._leases[record.queue] = lease._replace(is_released=True, reason=record.reason)
             return LeaseEffect.RELEASED
-        self._leases[record.queue] = lease._replace(renewed_ms=appended_ms, renewed_offset=offset)
+        self._leases[record.queue] = lease._replace(renewed_ms=appended_ms, renewed_offset=offset, reason=record.reason)
         return LeaseEffect.RENEWED
 
     def lease(self, queue: str) -> QueueLease | None:
@@ -183,7 +183,6 @@ class LeaseTable:
         return self.outranks(claim, lease)
 
     def _lease(self, record: LockRecord, token: int, offset: int, appended_ms: int) -> QueueLease:
-        is_released = record.kind is LockKind.RELEASE
         return QueueLease(
             record.queue,
             record.holder,
@@ -192,8 +191,8 @@ class LeaseTable:
             token,
             appended_ms,
             offset,
-            is_released,
-            record.reason if is_released else "",
+            record.kind is LockKind.RELEASE,
+            "" if record.kind is LockKind.CLAIM else record.reason,
         )
 
 

@@ -3,6 +3,8 @@
 Every face says the same of an outcome: `sentence`.
 """
 
+from __future__ import annotations
+
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Kafka's jars from a repository on this machine, and everything that goes wrong."""
 
+from __future__ import annotations
+
 import hashlib
 import threading
 from collections import Counter

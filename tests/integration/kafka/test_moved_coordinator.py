@@ -1,5 +1,7 @@
 """Offsets while a group's coordinator is moving, as after every start of a broker: asked for and stored again."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import pytest

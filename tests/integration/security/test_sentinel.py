@@ -1,5 +1,7 @@
 """A password that nobody should see is given to every command; nobody sees it."""
 
+from __future__ import annotations
+
 import logging
 import os
 import subprocess

@@ -10,17 +10,21 @@ from tests.simulation.consumers.plan import (
     TOPICS,
     ConsumerPlan,
     ConsumerSettings,
+    Outage,
     PlannedMessage,
     Request,
     world_topics,
 )
 from tests.simulation.plan import Fault, Harm
+from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.retry import AfterExhausted
 
 _HUNG_SALT = 0x48554E47
 HANG_TIMEOUT_S = 10.0
 """Worlds are at rest soon; with a longer deadline a handler that hangs would not be given up in time."""
+_OUTAGE_SALT = 0xEAD5A
+BREAKER_SHARE = 0.25
 _SALT = 0xC0_15_0E
 _KEYS = (b"red", b"red", b"red", b"blue", b"blue", b"green", None)
 _REQUESTS = (
@@ -111,7 +115,22 @@ class ConsumerPlanner:
                 for _ in range(dice.randint(1, 6))
             )
         faults = self._faults(count, until_s, settings)
-        return ConsumerPlan(self._seed, settings, consumers, messages, requests, faults, until_s + 1.0)
+        plan = ConsumerPlan(self._seed, settings, consumers, messages, requests, faults, until_s + 1.0)
+        return self._with_breaker(plan)
+
+    def _with_breaker(self, plan: ConsumerPlan) -> ConsumerPlan:
+        """In some worlds consumers have breakers, and what handlers need is away for a while. Dice of its own, as above."""
+        dice = Random(self._seed ^ _OUTAGE_SALT)
+        if dice.random() >= BREAKER_SHARE:
+            return plan
+        breaker = BreakerPolicy(
+            attempt_count_min=dice.choice((2, 4)), window_ms=2_000, probe_interval_ms=dice.choice((50, 300))
+        )
+        outages = tuple(
+            Outage(dice.choice(plan.topics), dice.uniform(0, plan.until_s / 2), dice.choice((0.5, 2.0, 4.0)))
+            for _ in range(dice.choice((1, 1, 2)))
+        )
+        return replace(plan, settings=replace(plan.settings, breaker=breaker), outages=outages)
 
     def _settings(self) -> ConsumerSettings:
         dice = self._dice

@@ -179,6 +179,22 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         frozenset({_K.LOST, _K.OUT_OF_ORDER}),
     ),
     ConsumerGuard(
+        "what fails while a breaker is open costs no attempt",
+        "P9",
+        "consumer/dispatch.py",
+        ConsumerVariant(engine=un.StrictEngine),
+        13,
+        frozenset({_K.ATTEMPTS}),
+    ),
+    ConsumerGuard(
+        "while a breaker is open one message is tried at a time",
+        "P9",
+        "consumer/dispatch.py",
+        ConsumerVariant(engine=un.EagerEngine),
+        13,
+        frozenset({_K.ATTEMPTS}),
+    ),
+    ConsumerGuard(
         "no handler starts after its lease can be over",
         "P10",
         "consumer/lease_keeper.py",

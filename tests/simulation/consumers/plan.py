@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.plan import Fault
+from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.retry import AfterExhausted
 
@@ -80,6 +81,16 @@ class ConsumerSettings:
     marker_delay_s: float
     skews: tuple[float, ...]
     wall_skews: tuple[float, ...]
+    breaker: BreakerPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """For so long every handler of a topic fails."""
+
+    topic: str
+    at_s: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,7 @@ class ConsumerPlan:
     requests: tuple[Request, ...]
     faults: tuple[Fault, ...]
     until_s: float
+    outages: tuple[Outage, ...] = ()
     unkind: UnkindToConsumers | None = None  # beside faults, the cluster does nothing that it need not
 
     @property

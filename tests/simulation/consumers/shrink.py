@@ -28,6 +28,8 @@ def _smaller(plan: ConsumerPlan) -> Iterator[ConsumerPlan]:
         yield replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :])
     for i in range(len(plan.requests)):
         yield replace(plan, requests=plan.requests[:i] + plan.requests[i + 1 :])
+    for i in range(len(plan.outages)):
+        yield replace(plan, outages=plan.outages[:i] + plan.outages[i + 1 :])
     if len(plan.consumers) > 1:
         yield replace(plan, consumers=plan.consumers[:-1])
     half = len(plan.messages) // 2
@@ -46,6 +48,7 @@ def _smaller(plan: ConsumerPlan) -> Iterator[ConsumerPlan]:
         "wall_skews": (0.0,) * 3,
         "metadata_bytes_max": 4096,
         "batch_count_max": 0,
+        "breaker": None,
     }
     settings = plan.settings
     for name, value in calm.items():

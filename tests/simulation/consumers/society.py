@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache, partial
@@ -23,7 +23,7 @@ from tests.simulation.consumers.stores import Unhurried
 from tests.simulation.processes import Process
 from tests.simulation.stage import Stage
 from tests.simulation.world import START_MS
-from tests.support.consumer_history import Effect, HandlerCall, Learned, Stored
+from tests.support.consumer_history import BreakerTimes, Effect, HandlerCall, Learned, Stored
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -35,6 +35,7 @@ from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, HungHandlers, Job, JobOutcome, items_of
+from txlayer.core.breaker import Breaker
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import BrokerUnavailableError, TxLayerError
@@ -47,6 +48,9 @@ STORE_TIMEOUT_S = 2.0
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 LOCK_PARTITIONS = 2
 HUNG_MAX = 16
+LATER_MAX_MS = 1_000
+"""In worlds with breakers, so that messages which always fail come to their end there, too."""
+_DAY_MS = 86_400_000
 
 
 def _same(connections: ConsumerConnections) -> ConsumerConnections:
@@ -171,17 +175,46 @@ class ConsumerSociety(Stage):
             self.world.happened["dies in a handler"] += 1
             self.world.die(away_s=0.3)
 
-    def gave_up(self, chunk: Chunk, job: Job) -> None:
-        """The handler of this job was given up: its attempt has failed, whatever it says later."""
+    def calls_of(self, chunk: Chunk, job: Job) -> Iterator[HandlerCall]:
+        """The newest call of each message of a job."""
         tenure = self.tenure(chunk.owner)
         for item in items_of(job):
             request_offset = item.offset if item.is_replay else None
             for call in reversed(self.calls):
                 place = call.tenure, call.offset, call.request_offset
                 if place == (tenure, item.record.offset(), request_offset):
-                    call.given_up_ms = self.now_ms
+                    yield call
                     break
+
+    def gave_up(self, chunk: Chunk, job: Job) -> None:
+        """The handler of this job was given up: its attempt has failed, whatever it says later."""
+        for call in self.calls_of(chunk, job):
+            call.given_up_ms = self.now_ms
         self.world.happened["handler given up"] += 1
+
+    def is_away(self, topic: str) -> bool:
+        """True while what the handlers of a topic need is away."""
+        now, outages = self.world.now, self.plan.outages
+        is_so = any(each.topic == topic and each.at_s <= now < each.at_s + each.seconds for each in outages)
+        return is_so and not self.is_healing
+
+    def _watched(self, breaker: Breaker) -> BreakerTimes:
+        """When it opens and closes from now on."""
+        times = BreakerTimes(LATER_MAX_MS)
+
+        def noted(call: Callable[..., None]) -> Callable[..., None]:
+            def run(**given: Any) -> None:
+                was_closed = breaker.is_closed
+                call(**given)
+                if was_closed is not breaker.is_closed:
+                    times.changes.append((self.now_ms, was_closed))
+                    self.world.happened["breaker opens"] += was_closed
+
+            return run
+
+        watched: Any = breaker
+        watched.ended, watched.probed = noted(breaker.ended), noted(breaker.probed)
+        return times
 
     def is_replay_failing(self, call: HandlerCall, plan: PlannedMessage) -> bool:
         """So many replays of a message fail; none does in a healed world."""
@@ -263,6 +296,7 @@ class ConsumerSociety(Stage):
             backoff_first_ms=int(settings.backoff_s * 1000),
             backoff_max_ms=1_000,
             after_exhausted=settings.after_exhausted,
+            later_max_ms=_DAY_MS if settings.breaker is None else LATER_MAX_MS,
         )
         handlers.add(
             handling.handle_batch if settings.batch_count_max else handling.handle,
@@ -280,7 +314,7 @@ class ConsumerSociety(Stage):
             return caller.run(chunk)
 
         pool.serve(run)
-        return variant.engine(
+        engine = variant.engine(
             self.config,
             consumer_plan.ConsumerPlan(
                 group=GROUP,
@@ -290,6 +324,7 @@ class ConsumerSociety(Stage):
                 null_keys=settings.null_keys,
                 start_at="earliest",
                 policy=policy,
+                breakers={} if settings.breaker is None else dict.fromkeys(self.plan.topics, settings.breaker),
             ),
             connections=connections,
             pool=pool,
@@ -303,6 +338,8 @@ class ConsumerSociety(Stage):
                 background=SimulatedBackground(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
             ),
         )
+        pool.breakers = {t: self._watched(b) for t, b in engine._dispatcher.breakers.by_topic.items()}
+        return engine
 
     def _leases(self, process: Process, connections: ConsumerConnections) -> LeaseKeeper:
         if not self.plan.settings.is_leased:

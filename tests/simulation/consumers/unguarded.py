@@ -13,9 +13,12 @@ from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.context import FOR_EVER, Lease
+from txlayer.consumer.dispatch import Breakers
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.lease_keeper import LockRegistry
-from txlayer.consumer.pools import Caller, Chunk, HungHandlers, JobOutcome, items_of
+from txlayer.consumer.offsets import OwnedPartition
+from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, JobOutcome, items_of
+from txlayer.core.breaker import NO_LIMIT
 from txlayer.core.key_queue import ItemSource, QueueOrder
 from txlayer.core.leases import LeaseTable, LockRecord
 from txlayer.core.leases import QueueLease as LogLease
@@ -199,6 +202,34 @@ class StiffEngine(Engine):
 
     def _end(self) -> None:
         self._drain(self._config.close_timeout.total_seconds(), serve=self._serve_group)
+
+
+# --- breakers ---------------------------------------------------------------------------------------------------------
+
+
+class StrictEngine(Engine):
+    """Counts an attempt of what fails while a breaker is open."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        dispatcher = self._dispatcher
+        fail, breakers = dispatcher._fail, dispatcher.breakers
+
+        def count(owned: OwnedPartition, failed: Failed) -> None:
+            dispatcher.breakers = Breakers()
+            fail(owned, failed)
+            dispatcher.breakers = breakers
+
+        dispatcher._fail = count  # type: ignore[method-assign]  # this one alone
+
+
+class EagerEngine(Engine):
+    """Begins as much as ever while a breaker is open."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        for breaker in self._dispatcher.breakers.by_topic.values():
+            breaker.room = lambda now_ms: NO_LIMIT  # type: ignore[method-assign]  # noqa: ARG005  # this one alone
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Barrier, inbox and fencing for asyncio."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
