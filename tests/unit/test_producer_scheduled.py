@@ -20,7 +20,7 @@ from txlayer.core.messages import COMMIT, HalfHeader, Message, OpMessage, Resolu
 from txlayer.errors import OutcomeUnknownError, UsageError
 from txlayer.producer.identity import now_ms
 from txlayer.producer.rocketmq import DELAYS, TransactionMQProducer, delay_of
-from txlayer.producer.steps import cancel
+from txlayer.producer.steps import change_time
 
 AT = datetime(2031, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC)
 AT_MS = 1_927_857_906_789
@@ -149,22 +149,22 @@ def test_rocketmqs_producer_takes_levels_and_times(stage: ProducerStage, message
     assert begin_ms <= (header.options.deliver_at_ms or 0) - 60_000 <= now_ms()
 
 
+@pytest.mark.parametrize(
+    ("time_ms", "line"),
+    [
+        (None, b"1|A|order-1/00000001|shop|3|900|producer||"),
+        (9_000, b"2|U|order-1/00000001|shop|3|900|producer|||9000"),
+    ],
+)
 @pytest.mark.parametrize("is_released_first", [False, True])
-@pytest.mark.parametrize("state", [TxnState.OPEN, TxnState.SCHEDULED])
-def test_a_cancellation_says_whether_it_came_first_when_half_is_older_than_what_is_read(
-    is_released_first: bool, state: TxnState
+def test_a_line_about_times_says_whether_it_came_first_when_half_is_older_than_what_is_read(
+    is_released_first: bool, time_ms: int | None, line: bytes
 ) -> None:
     key, due_ms, looks = "order-1/00000001", 5_000, [HistoryFold("order-1"), HistoryFold("order-1")]
     waiting = Transaction(key, "shop", "mails", 3, 1_000, "900", (0, 0), None)
-    waiting.state = state
-    if state is TxnState.OPEN:  # according to doubt; its commit is in op
-        waiting.ensure_extras().due = DueTimes(left=(0, due_ms))
-        commit = codec.encode_op(OpMessage(COMMIT, key, "shop", 3, 900)).encode()
-        for look in looks:
-            look.op(partition=1, offset=15, appended_ms=4_000, value=commit)
-    else:
-        waiting.ensure_extras().due = DueTimes(left=(due_ms,), committed_at=(0, 0))
-        waiting.ensure_extras().decided_at = (0, 0)
+    waiting.state = TxnState.SCHEDULED
+    waiting.ensure_extras().due = DueTimes(left=(due_ms,), committed_at=(0, 0))
+    waiting.ensure_extras().decided_at = (0, 0)
     summary = codec.encode_summary(waiting.summary())
     looks[0].doubt(partition=1, appended_ms=2_000, key=key.encode(), value=summary)
     looks[1].doubt(partition=1, appended_ms=6_000, key=key.encode(), value=None)
@@ -180,23 +180,23 @@ def test_a_cancellation_says_whether_it_came_first_when_half_is_older_than_what_
 
     pipeline = SimpleNamespace(group="shop", op_topic="op", produce=produce, is_alive=True)
     engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
-    steps = cancel(engine, "order-1", since=timedelta(hours=1), ordering_key=None)
+    steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1), ordering_key=None)
     next(steps)
     steps.send(looks[0].histories())
     with pytest.raises(StopIteration) as end:
         steps.send(looks[1].histories())
 
-    assert [b"1|A|order-1/00000001|shop|3|900|producer||"] == written
+    assert [line] == written
     assert (not is_released_first) is end.value.value
 
 
-def cancelled(look: HistoryFold, produce: Callable[..., None]) -> Any:
-    """What `cancel` finds out about order-1, or raises; both looks find the same."""
+def cancelled(look: HistoryFold, produce: Callable[..., None], *, time_ms: int | None = None) -> Any:
+    """What `cancel`, or `reschedule` to a time, finds out about order-1, or raises; both looks find the same."""
     pipeline = SimpleNamespace(
         group="shop", op_topic="op", produce=produce, is_alive=True, round_bell=SimpleNamespace(subscribe=None)
     )
     engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
-    steps = cancel(engine, "order-1", since=timedelta(hours=1), ordering_key=None)
+    steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1), ordering_key=None)
     wait = next(steps)
     while True:
         try:
@@ -229,6 +229,26 @@ def test_what_is_released_and_waits_for_its_topic_is_not_cancelled() -> None:
     assert False is cancelled(committed(RELEASE), produce)
 
 
+@pytest.mark.parametrize("lines", [(RELEASE,), (GIVE_UP,)])
+def test_what_is_released_or_cancelled_is_not_rescheduled(lines: tuple[OpMessage, ...]) -> None:
+    look = committed(*lines)
+    if GIVE_UP in lines:
+        look.doubt(
+            partition=1, appended_ms=4_500, key=b"order-1/00000001", value=None, headers=codec.abandoned_headers(0)
+        )
+
+    def produce(*_given: Any) -> None:
+        raise AssertionError("there is nothing left to move")
+
+    assert False is cancelled(look, produce, time_ms=9_000)
+
+
+@pytest.mark.parametrize("given", [{}, {"delay": 5}, {"deliver_at": AT, "delay": timedelta(0)}])
+def test_a_new_time_is_needed(stage: ProducerStage, given: dict[str, Any]) -> None:
+    with stage.producer() as producer, pytest.raises(UsageError, match="Nothing was sent"):
+        producer.reschedule("order-1", **given)
+
+
 @pytest.mark.parametrize("is_older", [False, True])
 def test_to_cancel_again_says_the_same(is_older: bool) -> None:
     look = committed(GIVE_UP)
@@ -256,7 +276,7 @@ def test_a_further_attempt_with_the_id_of_a_cancelled_one_is_cancelled_too() -> 
 
 
 def test_a_line_whose_offset_nobody_reported_is_to_be_cancelled_again() -> None:
-    with pytest.raises(OutcomeUnknownError, match="cancel again"):
+    with pytest.raises(OutcomeUnknownError, match="call it again"):
         cancelled(committed(), lambda *given: given[-1](None, SimpleNamespace(offset=lambda: None)))
 
 

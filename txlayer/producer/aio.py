@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -23,6 +23,7 @@ from txlayer.errors import LifecycleError
 from txlayer.producer import steps
 from txlayer.producer.barrier import LocalPart, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler
+from txlayer.producer.encoding import new_time_ms
 from txlayer.producer.engine import SINCE, Engine, MakePending
 from txlayer.producer.identity import Entry, TransactionOptions, now_ms
 from txlayer.producer.pipeline import OpQueue, PendingTransaction, TransactionSendResult
@@ -325,8 +326,32 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         Raises:
             TxLayerError: what `TransactionalProducer.cancel` raises.
         """
+        return await self._change_time(txn_id, None, since, ordering_key)
+
+    async def reschedule(
+        self,
+        txn_id: str,
+        *,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
+        since: timedelta = SINCE,
+        ordering_key: bytes | str | None = None,
+    ) -> bool:
+        """Give a scheduled transaction another time, as `TransactionalProducer.reschedule`.
+
+        Returns True if there are such messages; False: it has none, all are released already, or it is not committed.
+
+        Raises:
+            TxLayerError: what `TransactionalProducer.reschedule` raises.
+        """
+        return await self._change_time(txn_id, new_time_ms(deliver_at, delay), since, ordering_key)
+
+    async def _change_time(
+        self, txn_id: str, time_ms: int | None, since: timedelta, ordering_key: bytes | str | None
+    ) -> bool:
         started = self._ready or await self._started()
-        return await started.drive(steps.cancel(started.engine, txn_id, since=since, ordering_key=ordering_key))
+        run = steps.change_time(started.engine, txn_id, time_ms=time_ms, since=since, ordering_key=ordering_key)
+        return await started.drive(run)
 
     def responder_stats(self) -> ResponderStats | None:
         """Counts of the check-backs this producer answered; None if it answers none or is not started."""

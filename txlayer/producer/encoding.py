@@ -186,7 +186,7 @@ class Encoder:
                 f"{TOPICS_BYTES_MAX}. Nothing was sent"
             )
         at_ms = now_ms()  # once: messages with one delay are due together
-        times = [_deliver_at_ms(message, at_ms) for message in messages]
+        times = [time_ms_of(message.deliver_at, message.delay, at_ms=at_ms) for message in messages]
         if len(set(times)) > TIMES_MAX:
             raise UsageError(
                 f"{len(set(times))} different times in one transaction; it may have {TIMES_MAX}. Nothing was sent"
@@ -302,17 +302,16 @@ def _check_partition_and_timestamp(message: Message, known: KnownTopic) -> None:
         )
 
 
-def _deliver_at_ms(message: Message, at_ms: int) -> int | None:
-    """The time before which no consumer sees the message, counted from `at_ms` if it is a delay; None: it has none.
+def time_ms_of(at: Any, delay: Any, *, at_ms: int) -> int | None:
+    """The time before which no consumer sees a message, counted from `at_ms` if it is a delay; None: it has none.
 
     Raises:
         UsageError: it is not a time, or both are given. Nothing was sent.
     """
-    at, delay = message.deliver_at, message.delay
     if at is None and delay is None:
         return None
     if at is not None and delay is not None:
-        raise UsageError("a message has deliver_at or delay, not both. Nothing was sent")
+        raise UsageError("deliver_at or delay, not both. Nothing was sent")
     if delay is not None:
         if not isinstance(delay, timedelta) or delay < timedelta(0):
             raise UsageError(f"delay is a timedelta of 0 or more, not {delay!r}. Nothing was sent")
@@ -320,6 +319,18 @@ def _deliver_at_ms(message: Message, at_ms: int) -> int | None:
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise UsageError(f"deliver_at is a datetime with a time zone, not {at!r}. Nothing was sent")
     return max(-((_EPOCH - at) // timedelta(milliseconds=1)), 1)  # not earlier; 0 is that of messages without a time
+
+
+def new_time_ms(at: datetime | None, delay: timedelta | None) -> int:
+    """The time of messages that are scheduled already.
+
+    Raises:
+        UsageError: not exactly one of both is given, or it is no time.
+    """
+    time_ms = time_ms_of(at, delay, at_ms=now_ms())
+    if time_ms is None:
+        raise UsageError("a new time is deliver_at or delay. Nothing was sent")
+    return time_ms
 
 
 def _bytes_or_none(value: Any, what: str) -> bytes | None:

@@ -25,7 +25,7 @@ from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer import steps
 from txlayer.producer.barrier import check_kind, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, handling_of
-from txlayer.producer.encoding import PartitionSelector, headers_of
+from txlayer.producer.encoding import PartitionSelector, headers_of, new_time_ms
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import Entry, TransactionOptions, check_with_option, now_ms
 from txlayer.producer.interceptors import ProducerInterceptor, intercepting
@@ -553,8 +553,40 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             OutcomeUnknownError: the line may be stored, or not. Call it again.
             BrokerUnavailableError: the topics cannot be read.
         """
+        return self._change_time(txn_id, None, since, ordering_key)
+
+    def reschedule(
+        self,
+        txn_id: str,
+        *,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
+        since: timedelta = SINCE,
+        ordering_key: bytes | str | None = None,
+    ) -> bool:
+        """Give a scheduled transaction another time: all of its messages that are left become visible together then.
+
+        Returns True if there are such messages; False: it has none, all are released already, or it is not committed.
+
+        Args:
+            txn_id: its id. It may belong to any instance of the group.
+            deliver_at: the new time, with a time zone.
+            delay: or how long from now, by this machine's clock.
+            since: as `status`.
+            ordering_key: as `status`.
+
+        Raises:
+            UsageError: not exactly one of `deliver_at` and `delay` is given, or it is no time.
+            TxLayerError: as `cancel`.
+        """
+        return self._change_time(txn_id, new_time_ms(deliver_at, delay), since, ordering_key)
+
+    def _change_time(
+        self, txn_id: str, time_ms: int | None, since: timedelta, ordering_key: bytes | str | None
+    ) -> bool:
         engine = self._started()
-        return drive(steps.cancel(engine, txn_id, since=since, ordering_key=ordering_key), engine.pipeline)
+        run = steps.change_time(engine, txn_id, time_ms=time_ms, since=since, ordering_key=ordering_key)
+        return drive(run, engine.pipeline)
 
     def responder_stats(self) -> ResponderStats | None:
         """Counts of the check-backs this producer answered; None if it answers none or is not started."""

@@ -143,11 +143,13 @@ def result(engine: Engine, txn: PendingTransaction, *, with_decision: bool = Fal
     return found
 
 
-def cancel(engine: Engine, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None) -> Steps[bool]:
-    """Write a line that gives up what is scheduled of a transaction, and read whether it came first.
+def change_time(
+    engine: Engine, txn_id: str, *, time_ms: int | None, since: timedelta, ordering_key: bytes | str | None
+) -> Steps[bool]:
+    """Write a line that gives what is scheduled of a transaction another time, and read whether it came first; None gives it up.
 
     Raises:
-        TxLayerError: what `TransactionalProducer.cancel` raises.
+        TxLayerError: what `TransactionalProducer.cancel` and `reschedule` raise.
     """
     read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key))
     written: dict[str, tuple[TransactionHistory, int]] = {}
@@ -156,11 +158,11 @@ def cancel(engine: Engine, txn_id: str, *, since: timedelta, ordering_key: bytes
         if history.producer_group != engine.pipeline.group:
             continue
         was_given_up = _was_given_up(history)  # of several attempts, the newest one counts
-        # A line for what is released would give up what only waits for its key or its topic.
+        # A line for what is released would concern what only waits for its key or its topic.
         if not was_given_up and history.may_be_scheduled and history.times_left():
-            written[history.nonce] = history, (yield from _give_up(engine, history))
+            written[history.nonce] = history, (yield from _write_time(engine, history, time_ms))
     if not written:
-        return was_given_up
+        return was_given_up and time_ms is None
     op_lines = {history.nonce: history.op_lines for history in (yield read)}
     # Its times are those of the first look: doubt may have ended it by now, and its half records may be older than what is read.
     return any(
@@ -177,18 +179,19 @@ def _was_given_up(history: TransactionHistory) -> bool:
     return not history.half_records or bool(history.times_left(before=line.offset))
 
 
-def _give_up(engine: Engine, history: TransactionHistory) -> Steps[int]:
+def _write_time(engine: Engine, history: TransactionHistory, time_ms: int | None) -> Steps[int]:
     """Write the line; returns its offset once it is acknowledged."""
     pipeline = engine.pipeline
     line = codec.encode_op(
         OpMessage(
-            Resolution.ROLLBACK,
+            Resolution.ROLLBACK if time_ms is None else Resolution.UNKNOWN,
             f"{history.txn_id}/{history.nonce}",
             history.producer_group,
             history.last_half_offset,
             history.born_ms or 0,
             Source.PRODUCER,
-            is_abandon=True,
+            is_abandon=time_ms is None,
+            time_ms=time_ms,
         )
     )
     reports: list[tuple[Any, int | None]] = []
@@ -209,7 +212,7 @@ def _give_up(engine: Engine, history: TransactionHistory) -> Steps[int]:
             yield pipeline.round_bell.subscribe
     offset = reports[0][1] if reports else None
     if offset is None:  # no report came, or one without the offset: the line may be stored
-        raise OutcomeUnknownError("the line may not be stored; cancel again", txn_id=history.txn_id, step="op")
+        raise OutcomeUnknownError("the line may not be stored; call it again", txn_id=history.txn_id, step="op")
     return offset
 
 

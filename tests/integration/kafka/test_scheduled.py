@@ -80,10 +80,16 @@ def test_a_person_lists_cancels_and_moves_them(arena: Arena, producer: Transacti
 
 
 @pytest.mark.promise("P4")
-def test_a_producer_cancels(arena: Arena, producer: TransactionalProducer) -> None:
+def test_a_producer_cancels_and_moves(arena: Arena, producer: TransactionalProducer) -> None:
     txn_id, other = (scheduled(producer, arena.targets[0], timedelta(seconds=2)) for _ in range(2))
+    later = scheduled(producer, arena.targets[0], HOUR)
 
     assert producer.cancel(txn_id)
+    wait_until_scheduled(producer, later)
+    assert producer.reschedule(later, delay=timedelta(milliseconds=500))
+    assert not producer.reschedule(txn_id, delay=HOUR)
+    assert 1 == len(arena.wait_until_visible(later))
+    assert not producer.reschedule(later, delay=HOUR)
     assert 1 == len(arena.wait_until_visible(other))
     assert [] == arena.visible(txn_id)
     assert not producer.cancel(other)
