@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import Broker
 from tests.e2e.conftest import Start
+from tests.e2e.test_restarts import RUN_COUNT_MAX, live_through
 from tests.support.arena import Arena, make_arena
+from tests.support.left_out import run_again_if_marker_left_out
 from tests.support.logs import read_log
-from tests.support.processes import CoordinatorProcess
+from tests.support.processes import ROOT, CoordinatorProcess
 from tests.support.seed import SEED, say
 from tests.support.witness import Witness
 
@@ -18,6 +25,8 @@ NEXT = "tests.support.next_release"
 OLD = "txlayer"
 # Two of this release; one after the other replaced by the next one; then one taken back.
 REPLACEMENTS = (NEXT, NEXT, OLD)
+BEFORE_TIMES = "ae1f4ebf"
+"""The last commit whose messages had no times of their own: it knows neither their records nor what came later."""
 
 
 def replace(start: Start, arena: Arena, leaving: CoordinatorProcess, *, module: str) -> CoordinatorProcess:
@@ -58,3 +67,31 @@ def test_a_rolling_restart_of_two_releases_under_load_loses_and_doubles_nothing(
     for process in running:
         process.terminate()
         assert 0 == process.wait()
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """The code of an older release."""
+    command = ["git", "archive", BEFORE_TIMES, "txlayer", "tests/support"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip("this checkout has no history")
+    with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
+        archive.extractall(tmp_path / "older", filter="data")
+    return tmp_path / "older"
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P8")
+def test_processes_of_an_older_release_beside_those_of_this_one_leave_the_promises_true(
+    broker: Broker, older: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def one(run: int) -> None:
+        folder = tmp_path / f"run-{run}"
+        folder.mkdir()
+        company = live_through(broker, folder, releases=(ROOT, older))
+        assert [{ROOT, older}] * 4 == [set(roots) for roots in company.started.values()]
+
+    run_again_if_marker_left_out(request, one, run_count_max=RUN_COUNT_MAX)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tests.support.left_out import raise_if_marker_left_out, run_again_if_marker
 from tests.support.load import Load
 from tests.support.logs import ends, header, read_log
 from tests.support.orphans import ORPHANS
+from tests.support.processes import ROOT
 from tests.support.restarts import Company, Restart, restart_broker
 from tests.support.run_checker import judge_history
 from tests.support.sampler import Sampler
@@ -63,13 +64,13 @@ def test_restarts_of_each_component_in_a_row_leave_the_promises_true(
     run_again_if_marker_left_out(request, one, run_count_max=RUN_COUNT_MAX)
 
 
-def live_through(broker: Broker, folder: Path) -> None:
-    """Restart everything under load, come to rest, and judge."""
+def live_through(broker: Broker, folder: Path, *, releases: Sequence[Path] = (ROOT,)) -> Company:
+    """Restart everything under load, come to rest, and judge; the processes are of these releases in turn."""
     began = time.monotonic()
     with ExitStack() as stack:
         arena = make_arena(broker.bootstrap_servers)
         load = arena.load(rate=RATE, seed=SEED)
-        company = Company(arena, folder=folder, stack=stack, seed=SEED)
+        company = Company(arena, folder=folder, stack=stack, seed=SEED, releases=releases)
         with (
             marker_left_out_is_said(broker),
             Witness(arena.servers, arena.targets) as witness,
@@ -103,6 +104,7 @@ def live_through(broker: Broker, folder: Path) -> None:
         agree_with_the_database(company, history)
         agree_with_the_handlers(company, history)
         assert TIMES * 4 + BROKER_TIMES == len(done)
+        return company
 
 
 @contextmanager

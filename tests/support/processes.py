@@ -30,11 +30,15 @@ class TxlayerProcess:
         settings: Mapping[str, str] | None = None,
         folder: Path | None = None,
         module: str = "txlayer",
+        root: Path = ROOT,
     ) -> None:
-        """`settings` are TXLAYER_ names without the prefix, such as `session_timeout`; it runs in `folder`, else here."""
+        """`settings` are TXLAYER_ names without the prefix, such as `session_timeout`; it runs in `folder`, else here.
+
+        `root` has its code. The folder that it runs in comes before that: name one if the code is not this one.
+        """
         environ = {n: v for n, v in os.environ.items() if not n.startswith("TXLAYER_")}
         environ["PYTHONFAULTHANDLER"] = "1"
-        paths = [str(ROOT), environ.get("PYTHONPATH", "")]
+        paths = [str(root), environ.get("PYTHONPATH", "")]
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environ.update({f"TXLAYER_{n.upper()}": v for n, v in (settings or {}).items()})
         self._log_file = log_file
@@ -138,18 +142,11 @@ class CoordinatorProcess(TxlayerProcess):
     """One `txlayer coordinator run`."""
 
     def __init__(
-        self,
-        servers: str,
-        namespace: str,
-        *,
-        log_file: Path,
-        arguments: Sequence[str] = (),
-        settings: Mapping[str, str] | None = None,
-        module: str = "txlayer",
+        self, servers: str, namespace: str, *, log_file: Path, arguments: Sequence[str] = (), **given: Any
     ) -> None:
-        """`settings` and `module` as in `TxlayerProcess`."""
+        """`given` as in `TxlayerProcess`."""
         command = ["coordinator", "run", "-b", servers, "-n", namespace, *arguments]
-        super().__init__(command, log_file=log_file, settings=settings, module=module)
+        super().__init__(command, log_file=log_file, **given)
 
     def wait_until_listening(self) -> None:
         """Wait until it handles signals; before that a SIGTERM ends it as it would end any program."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.support.processes import TxlayerProcess
 
@@ -20,9 +21,9 @@ class ResponderProcess(TxlayerProcess):
         folder: Path,
         name: str,
         arguments: Sequence[str] = (),
-        settings: Mapping[str, str] | None = None,
+        **given: Any,
     ) -> None:
-        """It runs in `folder`; its log is `name`.log there. `settings` as in `TxlayerProcess`."""
+        """It runs in `folder`; its log is `name`.log there. `given` as in `TxlayerProcess`."""
         command = ["responder", "run", "-b", servers, "-n", namespace, "--group", group, *arguments]
         log_file = folder / f"{name}.log"
-        super().__init__(command, log_file=log_file, settings=settings, folder=folder)
+        super().__init__(command, log_file=log_file, folder=folder, **given)

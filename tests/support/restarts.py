@@ -24,7 +24,7 @@ from tests.support.arena import Arena
 from tests.support.broker import unique_name
 from tests.support.handling_order import Handled
 from tests.support.orphans import ORPHANS, Orphans
-from tests.support.processes import CoordinatorProcess, TxlayerProcess
+from tests.support.processes import ROOT, CoordinatorProcess, TxlayerProcess
 from tests.support.responders import ResponderProcess
 from tests.support.selling import SELLERS
 from tests.support.shop import make_shop
@@ -117,8 +117,14 @@ class Company:
     Journals and logs are in `folder`. Killed at the end of `stack` at the latest.
     """
 
-    def __init__(self, arena: Arena, *, folder: Path, stack: ExitStack, seed: int) -> None:
+    def __init__(
+        self, arena: Arena, *, folder: Path, stack: ExitStack, seed: int, releases: Sequence[Path] = (ROOT,)
+    ) -> None:
+        """The processes of each component are of these releases in turn; each is the folder that has its code."""
         self.arena = arena
+        self.started: dict[str, list[Path]] = {}
+        """{component: the release of each process, in their order}."""
+        self._releases = releases
         self.group = unique_name("group")
         self.sold, self.handled = folder / "sold", folder / "handled"
         self._folder = folder
@@ -187,6 +193,11 @@ class Company:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
+    def _next_release(self, component: str) -> Path:
+        started = self.started.setdefault(component, [])
+        started.append(self._releases[len(started) % len(self._releases)])
+        return started[-1]
+
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}-{next(self._numbers)}.log"
 
@@ -194,7 +205,14 @@ class Company:
         arena = self.arena
         log_file = self._log("coordinator")
         return self._stack.enter_context(
-            CoordinatorProcess(arena.servers, arena.namespace, log_file=log_file, settings=COORDINATORS)
+            CoordinatorProcess(
+                arena.servers,
+                arena.namespace,
+                log_file=log_file,
+                settings=COORDINATORS,
+                folder=self._folder,
+                root=self._next_release("coordinator"),
+            )
         )
 
     def _responder(self) -> TxlayerProcess:
@@ -209,6 +227,7 @@ class Company:
                 name=self._log("responder").stem,
                 arguments=["--barrier-url", url],
                 settings=RESPONDERS,
+                root=self._next_release("responder"),
             )
         )
 
@@ -219,13 +238,22 @@ class Company:
     def _consumer(self) -> TxlayerProcess:
         command = ["consumer", "run", "loyalty:consumer"]
         log_file = self._log("consumer")
-        return self._stack.enter_context(TxlayerProcess(command, log_file=log_file, folder=self._folder))
+        root = self._next_release("consumer")
+        return self._stack.enter_context(TxlayerProcess(command, log_file=log_file, folder=self._folder, root=root))
 
     def _producer(self) -> TxlayerProcess:
         arena = self.arena
         command = [arena.servers, arena.namespace, arena.targets[0], self._database, str(self.sold)]
         log_file = self._log(SELLERS)
-        return self._stack.enter_context(TxlayerProcess(command, log_file=log_file, module="tests.support.selling"))
+        return self._stack.enter_context(
+            TxlayerProcess(
+                command,
+                log_file=log_file,
+                folder=self._folder,
+                module="tests.support.selling",
+                root=self._next_release("producer"),
+            )
+        )
 
     def _make_consumer(self) -> None:
         arena = self.arena
