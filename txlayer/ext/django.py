@@ -1,7 +1,5 @@
 """Messages in Django's own transactions: `join`, in place of `transaction.on_commit`, and the barrier's table as a migration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A producer in a FastAPI app: started and closed with it, an argument of its endpoints, and its errors answered."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A producer in a FastStream app: started and closed with it, and an argument of its handlers; how its inbox knows a message."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypedDict
 

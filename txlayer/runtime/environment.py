@@ -4,8 +4,6 @@ Coordinators and consumers ask the time, wait, draw and start background calls o
 simulated world can run the same code.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging

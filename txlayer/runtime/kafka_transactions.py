@@ -2,8 +2,6 @@
 txlayer/runtime/producer_replacement.py.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -14,8 +14,6 @@ the stored offsets. A consumer takes its queues over again; if no offset was sen
 user makes a new one, and `run_responder` does so itself.
 """
 
-from __future__ import annotations
-
 from txlayer.errors import FencedError, MemberFencedError, TxLayerError
 
 RECYCLE_AFTER_S = 0.07
