@@ -3,6 +3,7 @@
     python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT [RATE [VALUE_BYTES]]
     python bench/clients.py threads SERVERS NAMESPACE COUNT THREADS
     python bench/clients.py asyncio SERVERS NAMESPACE COUNT TASKS
+    python bench/clients.py numbered SERVERS NAMESPACE COUNT SECONDS FIRST GROUPS VALUE_BYTES IN_FLIGHT UNDECIDED_EVERY
 
 With `-unordered` behind the kind, messages of one key keep no order. Each prints one JSON line at its end: when it began
 and how long it took until every op was acknowledged.
@@ -12,15 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import struct
 import sys
 import time
+from contextlib import ExitStack
 from typing import Any
 
 from bare import KEYS, VALUE, Pace, stamped_value
 from peers.threads import in_threads
 
-from txlayer import AsyncTransactionalProducer, Message, TransactionalProducer
+from txlayer import COMMIT, ROLLBACK, UNKNOWN, AsyncTransactionalProducer, Message, TransactionalProducer
 from txlayer.producer.identity import OF_MESSAGES, OrderingKey
+
+FILLER = random.Random(1).randbytes(512) * 2  # as compressible as VALUE, and the same in each process
 
 
 def run_submit(
@@ -90,6 +96,57 @@ async def run_tasks(
     return {"started": started, "took_s": time.time() - started}
 
 
+def numbered_value(number: int, byte_count: int) -> bytes:
+    """A value of so many bytes that begins and ends with its number."""
+    ends = struct.pack("<Q", number)
+    filler = byte_count - 2 * len(ends)
+    return ends + FILLER * (filler // len(FILLER)) + FILLER[: filler % len(FILLER)] + ends
+
+
+def run_numbered(  # one hot loop, kept in one piece
+    servers: str,
+    namespace: str,
+    count: int,
+    seconds: int,
+    first: int,
+    group_count: int,
+    value_bytes: int,
+    in_flight_max: int,
+    undecided_every: int,
+) -> dict[str, Any]:
+    """Pipelined, from producer groups in turns, until `count` are sent or `seconds` are over; numbers begin at `first`.
+
+    Of each `undecided_every` numbers the first is left to a check-back, which commits it, and the second is rolled back. It begins when its
+    input has a line, and answers check-backs until its input ends or it is killed.
+    """
+    topic = f"{namespace}.orders"
+    outcomes = {0: lambda _: UNKNOWN, 1: lambda _: ROLLBACK}
+    with ExitStack() as stack:
+        producers = [
+            stack.enter_context(
+                TransactionalProducer(
+                    bootstrap_servers=servers,
+                    namespace=namespace,
+                    group=f"bench-{first}-{group}",
+                    in_flight_max=in_flight_max,
+                    check=lambda _: COMMIT,
+                )
+            )
+            for group in range(group_count)
+        ]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        sent, give_up_at = 0, time.monotonic() + seconds
+        while sent < count and time.monotonic() < give_up_at:
+            number = first + sent
+            message = Message(topic, key=KEYS[sent % 1_000], value=numbered_value(number, value_bytes))
+            producers[sent % group_count].submit(message, outcomes.get(number % undecided_every))
+            sent += 1
+        print(json.dumps({"sent": sent}), flush=True)
+        sys.stdin.read()
+    return {"sent": sent}
+
+
 def main() -> None:
     """Run one kind of client."""
     kind, servers, namespace, *numbers = sys.argv[1:]
@@ -98,8 +155,9 @@ def main() -> None:
     if kind == "asyncio":
         result = asyncio.run(run_tasks(servers, namespace, *map(int, numbers), ordering_key=ordering_key))
     else:
-        run = {"submit": run_submit, "threads": run_threads}[kind]
-        result = run(servers, namespace, *map(int, numbers), ordering_key=ordering_key)
+        named = {} if kind == "numbered" else {"ordering_key": ordering_key}
+        run: Any = {"submit": run_submit, "threads": run_threads, "numbered": run_numbered}[kind]
+        result = run(servers, namespace, *map(int, numbers), **named)
     print(json.dumps(result), flush=True)
 
 

@@ -30,6 +30,8 @@ from txlayer.core.topics import PARTITION_COUNT
 ROOT = Path(__file__).resolve().parent.parent
 TARGET_PARTITION_COUNT = 8
 """Of each real topic. Half, op and doubt have as many as `txlayer topics apply` gives them."""
+MESSAGE_BYTES_MAX = 1_048_588
+"""Kafka's default."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,23 @@ def make_namespace(
     targets: Sequence[str] = ("orders",),
     target_config: Mapping[str, str] = MappingProxyType({}),
     partition_count: int = PARTITION_COUNT,
+    target_partition_count: int = TARGET_PARTITION_COUNT,
+    replicas: int = 1,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> SystemTopics:
     """The topics of a namespace with their settings, real topics, and stored offsets 0."""
     topics = SystemTopics(namespace)
     admin = AdminClient({"bootstrap.servers": servers})
-    append_time = {"message.timestamp.type": "LogAppendTime"}
+    common = {"max.message.bytes": str(message_bytes_max), **({"min.insync.replicas": "2"} if replicas > 2 else {})}
+    append_time = {**common, "message.timestamp.type": "LogAppendTime"}
+    kept = {**append_time, "cleanup.policy": "compact", "max.message.bytes": str(2 * message_bytes_max)}
+    real = {**common, **target_config}
     new = [
-        NewTopic(topics.half, partition_count, 1, config=append_time),
-        NewTopic(topics.op, partition_count, 1, config=append_time),
-        NewTopic(topics.doubt, partition_count, 1, config={**append_time, "cleanup.policy": "compact"}),
-        NewTopic(topics.check, 4, 1),
-        *(NewTopic(f"{namespace}.{name}", TARGET_PARTITION_COUNT, 1, config=dict(target_config)) for name in targets),
+        NewTopic(topics.half, partition_count, replicas, config=append_time),
+        NewTopic(topics.op, partition_count, replicas, config=append_time),
+        NewTopic(topics.doubt, partition_count, replicas, config=kept),
+        NewTopic(topics.check, 4, replicas),
+        *(NewTopic(f"{namespace}.{name}", target_partition_count, replicas, config=real) for name in targets),
     ]
     for future in admin.create_topics(new).values():
         future.result(20)

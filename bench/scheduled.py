@@ -144,8 +144,7 @@ def beside(servers: str, count: int, pairs: int) -> float:
                 producer = Child("producer", ["bench/clients.py", "submit", *arguments])
                 stack.callback(producer.end)
                 seen = read(consumer, SUBMIT_COUNT)
-                # Its start is that of clients.
-                rates[name] = 0.9 * SUBMIT_COUNT / (seen[-1] - seen[SUBMIT_COUNT // 10])
+                rates[name] = SUBMIT_COUNT / (seen[-1] - producer.result(60)["started"])
         ratios.append(rates["waiting"] / rates["none"])
         print(f"{rates['none']:,.0f}/s without, {rates['waiting']:,.0f}/s beside {count:,}", flush=True)
     return statistics.median(ratios)

@@ -1,7 +1,5 @@
 """The broker of the whole run, and a clean environment for every test."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

@@ -4,223 +4,128 @@ Names are loaded on first use, and importing this package loads no Kafka client.
 constant does not pay for the rest.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from txlayer.errors import BarrierRefusedError as BarrierRefusedError
+from txlayer.errors import BrokerUnavailableError as BrokerUnavailableError
+from txlayer.errors import ConfigError as ConfigError
+from txlayer.errors import FencedError as FencedError
+from txlayer.errors import ForbiddenTopicError as ForbiddenTopicError
+from txlayer.errors import InstanceFencedError as InstanceFencedError
+from txlayer.errors import InvalidTransitionError as InvalidTransitionError
+from txlayer.errors import InvariantError as InvariantError
+from txlayer.errors import LeaseLostError as LeaseLostError
+from txlayer.errors import LifecycleError as LifecycleError
+from txlayer.errors import MemberFencedError as MemberFencedError
+from txlayer.errors import NotAcceptingError as NotAcceptingError
+from txlayer.errors import NotAuthorisedError as NotAuthorisedError
+from txlayer.errors import OpenTransactionLimitError as OpenTransactionLimitError
+from txlayer.errors import OutcomeUnknownError as OutcomeUnknownError
+from txlayer.errors import PoisonMessageError as PoisonMessageError
+from txlayer.errors import ProducerFencedError as ProducerFencedError
+from txlayer.errors import RefusedRecordError as RefusedRecordError
+from txlayer.errors import ReservedHeaderError as ReservedHeaderError
+from txlayer.errors import RetriableError as RetriableError
+from txlayer.errors import RollbackRequiredError as RollbackRequiredError
+from txlayer.errors import TopicMismatchError as TopicMismatchError
+from txlayer.errors import TxLayerError as TxLayerError
+from txlayer.errors import UsageError as UsageError
+
 if TYPE_CHECKING:
-    from txlayer.adapters.bodies import JSON, Codec
+    from txlayer.adapters.bodies import JSON as JSON
+    from txlayer.adapters.bodies import Codec as Codec
     from txlayer.adapters.sql.aio import AsyncInbox as AsyncInbox
     from txlayer.adapters.sql.aio import AsyncSqlBarrier as AsyncSqlBarrier
     from txlayer.adapters.sql.barrier import SqlBarrier as SqlBarrier
     from txlayer.adapters.sql.inbox import Inbox as Inbox
-    from txlayer.consumer.aio import AsyncOrderedConsumer
-    from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
-    from txlayer.consumer.context import Context, ReceivedMessage
-    from txlayer.consumer.handlers import Interceptor
-    from txlayer.consumer.metrics import ConsumerStats, TopicStats
-    from txlayer.consumer.pull import PulledMessage
-    from txlayer.core.breaker import BreakerPolicy
-    from txlayer.core.dead_letters import DeadLetter, DeadLetterReason
-    from txlayer.core.history import TransactionHistory
-    from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution, user_headers
-    from txlayer.core.retry import Ack, AfterExhausted, Later, Reject, Retry, RetryPolicy
-    from txlayer.errors import (
-        BarrierRefusedError,
-        BrokerUnavailableError,
-        ConfigError,
-        FencedError,
-        ForbiddenTopicError,
-        InstanceFencedError,
-        InvalidTransitionError,
-        InvariantError,
-        LeaseLostError,
-        LifecycleError,
-        MemberFencedError,
-        NotAcceptingError,
-        NotAuthorisedError,
-        OpenTransactionLimitError,
-        OutcomeUnknownError,
-        PoisonMessageError,
-        ProducerFencedError,
-        RefusedRecordError,
-        ReservedHeaderError,
-        RetriableError,
-        RollbackRequiredError,
-        TopicMismatchError,
-        TxLayerError,
-        UsageError,
-    )
-    from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
-    from txlayer.producer.check_handlers import CheckRequest
-    from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction
-    from txlayer.producer.metrics import ProducerMetrics
-    from txlayer.producer.pipeline import TransactionSendResult
-    from txlayer.producer.producer import Transaction, TransactionalProducer
-    from txlayer.producer.questions import ParkedTransaction, RefusedResolution, ResponderStats
-    from txlayer.producer.rocketmq import (
-        AsyncTransactionListener,
-        AsyncTransactionMQProducer,
-        PreparedMessage,
-        TransactionListener,
-        TransactionMQProducer,
-    )
-    from txlayer.producer.submitted import SubmittedTransaction
+    from txlayer.consumer.aio import AsyncOrderedConsumer as AsyncOrderedConsumer
+    from txlayer.consumer.consumer import ConcurrentConsumer as ConcurrentConsumer
+    from txlayer.consumer.consumer import OrderedConsumer as OrderedConsumer
+    from txlayer.consumer.context import Context as Context
+    from txlayer.consumer.context import ReceivedMessage as ReceivedMessage
+    from txlayer.consumer.handlers import Interceptor as Interceptor
+    from txlayer.consumer.metrics import ConsumerStats as ConsumerStats
+    from txlayer.consumer.metrics import TopicStats as TopicStats
+    from txlayer.consumer.pull import PulledMessage as PulledMessage
+    from txlayer.core.breaker import BreakerPolicy as BreakerPolicy
+    from txlayer.core.dead_letters import DeadLetter as DeadLetter
+    from txlayer.core.dead_letters import DeadLetterReason as DeadLetterReason
+    from txlayer.core.history import TransactionHistory as TransactionHistory
+    from txlayer.core.messages import COMMIT as COMMIT
+    from txlayer.core.messages import ROLLBACK as ROLLBACK
+    from txlayer.core.messages import UNKNOWN as UNKNOWN
+    from txlayer.core.messages import Message as Message
+    from txlayer.core.messages import OrderMode as OrderMode
+    from txlayer.core.messages import Resolution as Resolution
+    from txlayer.core.messages import user_headers as user_headers
+    from txlayer.core.retry import Ack as Ack
+    from txlayer.core.retry import AfterExhausted as AfterExhausted
+    from txlayer.core.retry import Later as Later
+    from txlayer.core.retry import Reject as Reject
+    from txlayer.core.retry import Retry as Retry
+    from txlayer.core.retry import RetryPolicy as RetryPolicy
+    from txlayer.producer.aio import AsyncTransaction as AsyncTransaction
+    from txlayer.producer.aio import AsyncTransactionalProducer as AsyncTransactionalProducer
+    from txlayer.producer.check_handlers import CheckRequest as CheckRequest
+    from txlayer.producer.interceptors import ProducerInterceptor as ProducerInterceptor
+    from txlayer.producer.interceptors import SentTransaction as SentTransaction
+    from txlayer.producer.metrics import ProducerMetrics as ProducerMetrics
+    from txlayer.producer.pipeline import TransactionSendResult as TransactionSendResult
+    from txlayer.producer.producer import Transaction as Transaction
+    from txlayer.producer.producer import TransactionalProducer as TransactionalProducer
+    from txlayer.producer.questions import ParkedTransaction as ParkedTransaction
+    from txlayer.producer.questions import RefusedResolution as RefusedResolution
+    from txlayer.producer.questions import ResponderStats as ResponderStats
+    from txlayer.producer.rocketmq import AsyncTransactionListener as AsyncTransactionListener
+    from txlayer.producer.rocketmq import AsyncTransactionMQProducer as AsyncTransactionMQProducer
+    from txlayer.producer.rocketmq import PreparedMessage as PreparedMessage
+    from txlayer.producer.rocketmq import TransactionListener as TransactionListener
+    from txlayer.producer.rocketmq import TransactionMQProducer as TransactionMQProducer
+    from txlayer.producer.submitted import SubmittedTransaction as SubmittedTransaction
 
 __version__ = "0.1.0"
 
-# `__all__` leaves out what needs an extra, so that `from txlayer import *` works without it.
-_MODULES = {
-    "Ack": "txlayer.core.retry",
-    "AfterExhausted": "txlayer.core.retry",
-    "AsyncInbox": "txlayer.adapters.sql.aio",
-    "AsyncOrderedConsumer": "txlayer.consumer.aio",
-    "AsyncSqlBarrier": "txlayer.adapters.sql.aio",
-    "AsyncTransaction": "txlayer.producer.aio",
-    "AsyncTransactionListener": "txlayer.producer.rocketmq",
-    "AsyncTransactionMQProducer": "txlayer.producer.rocketmq",
-    "AsyncTransactionalProducer": "txlayer.producer.aio",
-    "BarrierRefusedError": "txlayer.errors",
-    "BreakerPolicy": "txlayer.core.breaker",
-    "BrokerUnavailableError": "txlayer.errors",
-    "COMMIT": "txlayer.core.messages",
-    "CheckRequest": "txlayer.producer.check_handlers",
-    "Codec": "txlayer.adapters.bodies",
-    "ConcurrentConsumer": "txlayer.consumer.consumer",
-    "ConfigError": "txlayer.errors",
-    "ConsumerStats": "txlayer.consumer.metrics",
-    "Context": "txlayer.consumer.context",
-    "DeadLetter": "txlayer.core.dead_letters",
-    "DeadLetterReason": "txlayer.core.dead_letters",
-    "FencedError": "txlayer.errors",
-    "ForbiddenTopicError": "txlayer.errors",
-    "Inbox": "txlayer.adapters.sql.inbox",
-    "InstanceFencedError": "txlayer.errors",
-    "Interceptor": "txlayer.consumer.handlers",
-    "InvalidTransitionError": "txlayer.errors",
-    "InvariantError": "txlayer.errors",
-    "JSON": "txlayer.adapters.bodies",
-    "Later": "txlayer.core.retry",
-    "LeaseLostError": "txlayer.errors",
-    "LifecycleError": "txlayer.errors",
-    "MemberFencedError": "txlayer.errors",
-    "Message": "txlayer.core.messages",
-    "NotAcceptingError": "txlayer.errors",
-    "NotAuthorisedError": "txlayer.errors",
-    "OpenTransactionLimitError": "txlayer.errors",
-    "OrderMode": "txlayer.core.messages",
-    "OrderedConsumer": "txlayer.consumer.consumer",
-    "OutcomeUnknownError": "txlayer.errors",
-    "ParkedTransaction": "txlayer.producer.questions",
-    "PoisonMessageError": "txlayer.errors",
-    "PreparedMessage": "txlayer.producer.rocketmq",
-    "ProducerFencedError": "txlayer.errors",
-    "ProducerInterceptor": "txlayer.producer.interceptors",
-    "ProducerMetrics": "txlayer.producer.metrics",
-    "ROLLBACK": "txlayer.core.messages",
-    "PulledMessage": "txlayer.consumer.pull",
-    "ReceivedMessage": "txlayer.consumer.context",
-    "RefusedRecordError": "txlayer.errors",
-    "RefusedResolution": "txlayer.producer.questions",
-    "Reject": "txlayer.core.retry",
-    "ReservedHeaderError": "txlayer.errors",
-    "Resolution": "txlayer.core.messages",
-    "ResponderStats": "txlayer.producer.questions",
-    "RetriableError": "txlayer.errors",
-    "Retry": "txlayer.core.retry",
-    "RetryPolicy": "txlayer.core.retry",
-    "RollbackRequiredError": "txlayer.errors",
-    "SentTransaction": "txlayer.producer.interceptors",
-    "SqlBarrier": "txlayer.adapters.sql.barrier",
-    "SubmittedTransaction": "txlayer.producer.submitted",
-    "TopicMismatchError": "txlayer.errors",
-    "TopicStats": "txlayer.consumer.metrics",
-    "Transaction": "txlayer.producer.producer",
-    "TransactionHistory": "txlayer.core.history",
-    "TransactionListener": "txlayer.producer.rocketmq",
-    "TransactionMQProducer": "txlayer.producer.rocketmq",
-    "TransactionSendResult": "txlayer.producer.pipeline",
-    "TransactionalProducer": "txlayer.producer.producer",
-    "TxLayerError": "txlayer.errors",
-    "UNKNOWN": "txlayer.core.messages",
-    "UsageError": "txlayer.errors",
-    "user_headers": "txlayer.core.messages",
+_NAMES = {
+    "txlayer.adapters.bodies": ("Codec", "JSON"),
+    "txlayer.adapters.sql.aio": ("AsyncInbox", "AsyncSqlBarrier"),
+    "txlayer.adapters.sql.barrier": ("SqlBarrier",),
+    "txlayer.adapters.sql.inbox": ("Inbox",),
+    "txlayer.consumer.aio": ("AsyncOrderedConsumer",),
+    "txlayer.consumer.consumer": ("ConcurrentConsumer", "OrderedConsumer"),
+    "txlayer.consumer.context": ("Context", "ReceivedMessage"),
+    "txlayer.consumer.handlers": ("Interceptor",),
+    "txlayer.consumer.metrics": ("ConsumerStats", "TopicStats"),
+    "txlayer.consumer.pull": ("PulledMessage",),
+    "txlayer.core.breaker": ("BreakerPolicy",),
+    "txlayer.core.dead_letters": ("DeadLetter", "DeadLetterReason"),
+    "txlayer.core.history": ("TransactionHistory",),
+    "txlayer.core.messages": ("COMMIT", "Message", "OrderMode", "ROLLBACK", "Resolution", "UNKNOWN", "user_headers"),
+    "txlayer.core.retry": ("Ack", "AfterExhausted", "Later", "Reject", "Retry", "RetryPolicy"),
+    "txlayer.producer.aio": ("AsyncTransaction", "AsyncTransactionalProducer"),
+    "txlayer.producer.check_handlers": ("CheckRequest",),
+    "txlayer.producer.interceptors": ("ProducerInterceptor", "SentTransaction"),
+    "txlayer.producer.metrics": ("ProducerMetrics",),
+    "txlayer.producer.pipeline": ("TransactionSendResult",),
+    "txlayer.producer.producer": ("Transaction", "TransactionalProducer"),
+    "txlayer.producer.questions": ("ParkedTransaction", "RefusedResolution", "ResponderStats"),
+    "txlayer.producer.rocketmq": (
+        "AsyncTransactionListener",
+        "AsyncTransactionMQProducer",
+        "PreparedMessage",
+        "TransactionListener",
+        "TransactionMQProducer",
+    ),
+    "txlayer.producer.submitted": ("SubmittedTransaction",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "COMMIT",
-    "JSON",
-    "ROLLBACK",
-    "UNKNOWN",
-    "Ack",
-    "AfterExhausted",
-    "AsyncOrderedConsumer",
-    "AsyncTransaction",
-    "AsyncTransactionListener",
-    "AsyncTransactionMQProducer",
-    "AsyncTransactionalProducer",
-    "BarrierRefusedError",
-    "BreakerPolicy",
-    "BrokerUnavailableError",
-    "CheckRequest",
-    "Codec",
-    "ConcurrentConsumer",
-    "ConfigError",
-    "ConsumerStats",
-    "Context",
-    "DeadLetter",
-    "DeadLetterReason",
-    "FencedError",
-    "ForbiddenTopicError",
-    "InstanceFencedError",
-    "Interceptor",
-    "InvalidTransitionError",
-    "InvariantError",
-    "Later",
-    "LeaseLostError",
-    "LifecycleError",
-    "MemberFencedError",
-    "Message",
-    "NotAcceptingError",
-    "NotAuthorisedError",
-    "OpenTransactionLimitError",
-    "OrderMode",
-    "OrderedConsumer",
-    "OutcomeUnknownError",
-    "ParkedTransaction",
-    "PoisonMessageError",
-    "PreparedMessage",
-    "ProducerFencedError",
-    "ProducerInterceptor",
-    "ProducerMetrics",
-    "PulledMessage",
-    "ReceivedMessage",
-    "RefusedRecordError",
-    "RefusedResolution",
-    "Reject",
-    "ReservedHeaderError",
-    "Resolution",
-    "ResponderStats",
-    "RetriableError",
-    "Retry",
-    "RetryPolicy",
-    "RollbackRequiredError",
-    "SentTransaction",
-    "SubmittedTransaction",
-    "TopicMismatchError",
-    "TopicStats",
-    "Transaction",
-    "TransactionHistory",
-    "TransactionListener",
-    "TransactionMQProducer",
-    "TransactionSendResult",
-    "TransactionalProducer",
-    "TxLayerError",
-    "UsageError",
-    "__version__",
-    "user_headers",
-]
+_ERRORS = [name for name in globals() if name.endswith("Error")]
+
+if not TYPE_CHECKING:  # type checkers go by the imports above
+    # It leaves out what needs an extra, so that `from txlayer import *` works without it.
+    __all__ = ["__version__"]
+    __all__ += [n for n in (*_ERRORS, *_MODULES) if not _MODULES.get(n, "").startswith("txlayer.adapters.sql")]
 
 
 def __getattr__(name: str) -> Any:
@@ -238,4 +143,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES})
+    return sorted({"__version__", *_ERRORS, *_MODULES})

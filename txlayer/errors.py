@@ -47,6 +47,10 @@ class TxLayerError(Exception):
     """Base class of txlayer's errors. `detail` is the sentence; the fields are attributes."""
 
     field_names: ClassVar[tuple[str, ...]] = ()
+    """Those of its parents, and what the class annotates."""
+
+    def __init_subclass__(cls) -> None:
+        cls.field_names = (*cls.field_names, *cls.__annotations__)
 
     def __init__(self, detail: str = "", **fields: Any) -> None:
         unknown = sorted(set(fields) - set(self.field_names))
@@ -75,7 +79,6 @@ class RetriableError(TxLayerError):
 class BrokerUnavailableError(RetriableError):
     """No broker answered within `waited_ms`."""
 
-    field_names = ("bootstrap_servers", "waited_ms")
     bootstrap_servers: str | None
     waited_ms: int | None
 
@@ -83,7 +86,6 @@ class BrokerUnavailableError(RetriableError):
 class OpenTransactionLimitError(RetriableError):
     """The producer group has reached its limit of open transactions in these half partitions. Nothing was sent."""
 
-    field_names = ("producer_group", "partitions", "open_count")
     producer_group: str | None
     partitions: tuple[int, ...] | None
     open_count: int | None
@@ -92,7 +94,6 @@ class OpenTransactionLimitError(RetriableError):
 class NotAcceptingError(RetriableError):
     """An operator closed the namespace to new transactions at `closed_at_ms`, so that it drains. Nothing was sent."""
 
-    field_names = ("namespace", "closed_at_ms")
     namespace: str | None
     closed_at_ms: int | None
 
@@ -100,7 +101,6 @@ class NotAcceptingError(RetriableError):
 class OutcomeUnknownError(TxLayerError):
     """The operation may have happened: do not repeat it; the check-back settles it."""
 
-    field_names = ("txn_id", "step")
     txn_id: str | None
     step: str | None
 
@@ -108,14 +108,12 @@ class OutcomeUnknownError(TxLayerError):
 class RollbackRequiredError(TxLayerError):
     """This transaction is lost: roll back locally. The producer remains usable."""
 
-    field_names: ClassVar[tuple[str, ...]] = ("txn_id",)
     txn_id: str | None
 
 
 class BarrierRefusedError(RollbackRequiredError):
     """A check-back came first; the barrier row in the user's database contains its resolution."""
 
-    field_names = ("txn_id", "resolution")
     resolution: str | None
 
 
@@ -126,28 +124,24 @@ class FencedError(TxLayerError):
 class ProducerFencedError(FencedError):
     """The broker refused this producer because a newer one uses its transactional id."""
 
-    field_names = ("transactional_id",)
     transactional_id: str | None
 
 
 class MemberFencedError(FencedError):
     """The consumer group continued without this member; what the member was about to store is not stored."""
 
-    field_names = ("group",)
     group: str | None
 
 
 class InstanceFencedError(FencedError):
     """Another process joined the consumer group with the same `instance_id`; this client cannot join again."""
 
-    field_names = ("group",)
     group: str | None
 
 
 class LeaseLostError(FencedError):
     """Another holder has the queue's lease now."""
 
-    field_names = ("queue", "token", "current_token")
     queue: str | None
     token: int | None
     current_token: int | None
@@ -156,7 +150,6 @@ class LeaseLostError(FencedError):
 class PoisonMessageError(TxLayerError):
     """This message never succeeds: park or dead-letter it, and continue."""
 
-    field_names: ClassVar[tuple[str, ...]] = ("origin", "reason")
     origin: tuple[str, int, int] | None
     reason: str | None
 
@@ -164,7 +157,6 @@ class PoisonMessageError(TxLayerError):
 class RefusedRecordError(PoisonMessageError):
     """The broker, or a check before it, refuses this record: too large, invalid, or its topic does not exist."""
 
-    field_names = ("origin", "reason", "topic", "size_bytes", "size_bytes_max", "txn_key", "doubt_key")
     topic: str | None
     size_bytes: int | None
     size_bytes_max: int | None
@@ -179,7 +171,6 @@ class UsageError(TxLayerError):
 class ConfigError(UsageError):
     """A setting has no usable value."""
 
-    field_names = ("name", "value", "expected")
     name: str | None
     value: object
     expected: str | None
@@ -188,7 +179,6 @@ class ConfigError(UsageError):
 class TopicMismatchError(UsageError):
     """A topic does not match the requirements."""
 
-    field_names = ("topic", "expected", "found")
     topic: str | None
     expected: str | None
     found: str | None
@@ -197,7 +187,6 @@ class TopicMismatchError(UsageError):
 class ForbiddenTopicError(UsageError):
     """Messages to this topic are not allowed: it is unknown, not on the allow-list, or a system topic."""
 
-    field_names = ("topic", "reason")
     topic: str | None
     reason: str | None
 
@@ -205,14 +194,12 @@ class ForbiddenTopicError(UsageError):
 class ReservedHeaderError(UsageError):
     """Headers with the prefix `txl` are reserved for txlayer."""
 
-    field_names = ("header",)
     header: str | None
 
 
 class NotAuthorisedError(UsageError):
     """The broker refuses these credentials or their permissions. A repeat does not help until the permission is granted."""
 
-    field_names = ("resource", "operation")
     resource: str | None
     operation: str | None
 
@@ -220,7 +207,6 @@ class NotAuthorisedError(UsageError):
 class LifecycleError(UsageError):
     """The call is not allowed in the current state of the object, which is unchanged."""
 
-    field_names = ("state",)
     state: str | None
 
 
@@ -231,7 +217,6 @@ class InvariantError(TxLayerError):
 class InvalidTransitionError(InvariantError):
     """The transition table has no entry for this state and kind."""
 
-    field_names = ("txn_id", "state", "kind")
     txn_id: str | None
     state: str | None
     kind: str | None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Protocol
+from enum import Enum
+from typing import Annotated, Any, Literal, NewType, Protocol, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,6 +20,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -24,6 +30,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from txlayer.errors import UsageError
@@ -45,19 +52,87 @@ class BodyCodec(Protocol):
 class JsonBody:
     """JSON with a schema: fields that the schema lacks are left out, and those that the JSON lacks are null."""
 
-    schema: str | StructType
-    """As `customer STRING, cents BIGINT`, or a type."""
+    schema: str | StructType | type
+    """As `customer STRING, cents BIGINT`; a type of Spark's; or the producer's type of the body: a dataclass, or a model of
+    pydantic or msgspec. Its checks and defaults are not applied."""
     has_prefix: bool = False
     """Whether a schema registry's prefix is before the text."""
 
     def decode(self, value: Column) -> tuple[Column, Column]:
         """See `BodyCodec`."""
         fields: Any = StructType.fromDDL(self.schema) if isinstance(self.schema, str) else self.schema
+        if isinstance(fields, type):
+            fields = _struct_of_class(fields, ())
         schema = StructType([*fields.fields]).add(_CORRUPT, StringType())
         text = (_behind(value, _PREFIX_BYTES) if self.has_prefix else value).cast("string")
         found = F.from_json(text, schema, {**_PERMISSIVE, "columnNameOfCorruptRecord": _CORRUPT})
         is_wrong = F.isnotnull(found[_CORRUPT]) | (F.isnotnull(value) & F.isnull(found)) | ~F.is_valid_utf8(text)
         return F.when(~is_wrong, found.dropFields(_CORRUPT)), is_wrong
+
+
+_SIMPLE: Mapping[Any, DataType] = {
+    str: StringType(),
+    int: LongType(),
+    float: DoubleType(),
+    bool: BooleanType(),
+    datetime: TimestampType(),
+    date: DateType(),
+    # Text in JSON: a number of Spark's has fewer digits than some of these.
+    **dict.fromkeys((Decimal, UUID, time), StringType()),
+}
+"""Types by what a producer's `JSON` makes of them."""
+
+
+def _struct_of_class(kind: type, within: tuple[type, ...]) -> StructType:
+    """What JSON holds of a dataclass, or of a model of pydantic or msgspec; `within` are the classes around it.
+
+    Raises:
+        UsageError: its schema cannot be told.
+    """
+    if kind in within:
+        raise UsageError(f"{kind.__name__} contains itself, which Spark's types cannot say")
+    made: Any = kind
+    if hasattr(kind, "__pydantic_validator__"):
+        fields = {each.serialization_alias or name: each.annotation for name, each in made.model_fields.items()}
+    elif hasattr(kind, "__struct_fields__") and not made.__struct_config__.array_like:
+        hints = get_type_hints(kind)
+        names = zip(made.__struct_fields__, made.__struct_encode_fields__, strict=True)
+        fields = {on_wire: hints[name] for name, on_wire in names}
+    elif dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        fields = {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+    else:
+        raise UsageError(f"{kind.__name__} has no type of Spark's: give a schema as text")
+    return StructType([StructField(name, _type_of(each, (*within, kind))) for name, each in fields.items()])
+
+
+def _type_of(kind: Any, within: tuple[type, ...]) -> DataType:
+    """The type of what JSON holds of a value of this one."""
+    kind = getattr(kind, "__supertype__", kind) if isinstance(kind, NewType) else getattr(kind, "__value__", kind)
+    origin, parts = get_origin(kind) or kind, get_args(kind)
+    if origin in _SIMPLE:
+        return _SIMPLE[origin]
+    if origin is Annotated:
+        return _type_of(parts[0], within)
+    if origin in (Union, types.UnionType, Literal):
+        given = [type(part) for part in parts] if origin is Literal else parts
+        return _one_type(kind, [part for part in given if part is not type(None)], within)
+    if origin in (list, Sequence, tuple, set, frozenset) and parts:
+        return ArrayType(_one_type(kind, [part for part in parts if part is not ...], within))
+    if origin in (dict, Mapping) and parts and parts[0] is str:
+        return MapType(StringType(), _type_of(parts[1], within))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _one_type(kind, [type(member.value) for member in kind], within)
+    if isinstance(kind, type) and origin is kind:
+        return _struct_of_class(kind, within)
+    raise UsageError(f"{kind} has no type of Spark's: give a schema as text")
+
+
+def _one_type(kind: Any, parts: Sequence[Any], within: tuple[type, ...]) -> DataType:
+    found = [_type_of(part, within) for part in parts]
+    if not found or found != found[:1] * len(found):
+        raise UsageError(f"{kind} is of several types, and a column has one: give a schema as text")
+    return found[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

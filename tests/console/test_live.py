@@ -20,7 +20,7 @@ from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
 from txlayer.operate.live import LiveState, PartitionNow
 from txlayer.operate.overall import remarks
-from txlayer.operate.rows import UNREADABLE, Row, UnsettledRows, Wanted, doubt_row
+from txlayer.operate.rows import UNREADABLE, UnsettledRows, Wanted
 from txlayer.operate.tallies import Minutes
 from txlayer.operate.unsettled import Filter
 
@@ -425,7 +425,7 @@ def test_a_sort_that_there_is_none_of_is_refused() -> None:
 def test_the_number_of_rows_is_bounded() -> None:
     rows = UnsettledRows(row_count_max=10)
     for number in range(30):
-        rows.put_on_doubt(doubt_row(f"t-{number}/0000000a", b"9|new", partition=0, at_ms=1)[0])
+        rows.put_on_doubt(f"t-{number}/0000000a", b"9|new", partition=0, at_ms=1)
     rows.flush()
 
     assert rows.is_cut
@@ -435,9 +435,30 @@ def test_the_number_of_rows_is_bounded() -> None:
     assert 0 == rows.page(Wanted(), now_ms=0).count
 
 
+def test_what_transactions_had_in_common_is_forgotten_with_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.operate.rows.SHAPE_COUNT_MAX", 4)
+    rows = UnsettledRows()
+
+    def put(number: int) -> None:
+        raw = f"1|open||group-{number}|5|5|1|1|7|7||commit|||8|orders,t-{number}|0/0/0/0".encode()
+        assert 5 == rows.put_on_doubt(f"t-{number}/0000000a", raw, partition=0, at_ms=1)
+
+    put(0)
+    for number in range(1, 50):
+        put(number)
+        rows.end_on_doubt(f"t-{number}/0000000a", 0)
+    put(50)
+    rows.flush()
+
+    assert [("group-0", "open", 1, 7), ("group-50", "open", 1, 7)] == rows.counts()
+    assert 4 >= len(rows._shapes)
+    for wanted in (Filter(topic="t-50"), Filter(group="group-50")):
+        assert ["t-50/0000000a"] == [each.txn.key for each in rows.page(Wanted(wanted), now_ms=0).rows]
+
+
 def test_what_a_later_release_wrote_is_shown_as_such() -> None:
     rows = UnsettledRows()
-    rows.put_on_doubt(doubt_row("t/0000000a", b"9|new", partition=1, at_ms=7)[0])
+    rows.put_on_doubt("t/0000000a", b"9|new", partition=1, at_ms=7)
     rows.flush()
 
     (found,) = rows.page(Wanted(), now_ms=0).rows
@@ -558,10 +579,11 @@ def test_while_doubt_is_read_what_is_known_is_shown_and_how_far_it_is(monkeypatc
     seen: list[tuple[LiveState, int]] = []
     put = view.view.rows.put_on_doubt
 
-    def look_and_put(row: Row) -> None:
+    def look_and_put(key: str, raw: bytes, *, partition: int, at_ms: int) -> int:
         seen.append((view.view.state, view.page().count))
-        put(row)
+        first_offset = put(key, raw, partition=partition, at_ms=at_ms)
         view.view.rows.flush()
+        return first_offset
 
     monkeypatch.setattr(view.view.rows, "put_on_doubt", look_and_put)
     view.look()

@@ -19,6 +19,7 @@ from tests.support.core_records import half_header, op_line, options, ordering_k
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
 from txlayer.console import show
+from txlayer.console.access import AccessRules
 from txlayer.console.pages.overview import changes
 from txlayer.console.work import Desk, Jobs
 from txlayer.core.codec import HALF_HEADER
@@ -327,6 +328,64 @@ def test_pages_stay_when_the_broker_is_away(site: Site) -> None:
     assert key.partition("/")[0] in site.get("/transactions")
     assert "Not known now" in site.get("/transactions")
     assert "The cluster does not answer now" in site.get("/transaction?id=x", status=503)
+
+
+def test_a_right_that_is_missing_is_no_mistake_of_the_person(site: Site) -> None:
+    topics = site.stage.topics
+    site.onlooker.look()
+    site.stage.kafka.deny(topics.half)
+
+    page = site.get("/transaction?id=x", status=403)
+
+    assert "The broker refuses these credentials" in page
+    assert topics.half in page
+    site.stage.kafka.deny(topics.half, is_denied=False)
+    site.get("/transaction?id=x", status=404)
+
+
+def test_rights_that_go_while_it_runs_are_said_on_every_page_until_they_are_back() -> None:
+    site = Site(AccessRules(is_writable=True, local_name="zoe@desk"))
+    op = site.stage.topics.op
+
+    def page(path: str) -> str:
+        site.stage.world.advance(ms=20_000)
+        site.console.view.step()
+        site.get(path)
+        site.wait_for("rights")
+        return site.get(path)
+
+    with site.browser:
+        site.onlooker.look()
+        assert "Changes are allowed." in page("/")
+        site.stage.kafka.deny(op)
+        without = [page(path) for path in ("/", "/transactions", "/queues", "/letters")]
+        site.stage.kafka.deny(op, is_denied=False)
+        site.onlooker.look()
+        again = page("/")
+
+    for text in without:
+        assert "Not known now:" in text
+        assert re.search(rf"The broker refuses changes now: [^<]*{op}", text)
+        assert "Changes are refused by the broker." in text
+    assert "Not known now:" not in again
+    assert "Changes are allowed." in again
+
+
+def test_a_group_that_cannot_be_described_hides_no_other(site: Site) -> None:
+    for group in ("a", "loyalty"):
+        for name in (f"{group}.orders.dlq", f"{group}.orders.replay"):
+            site.stage.kafka.create_topic(name)
+    site.stage.kafka.deny("a.orders.dlq")
+    site.onlooker.look()
+    site.get("/")
+    site.wait_for("consumers")
+
+    page = site.get("/")
+
+    assert re.search(
+        r'scope="row">a</th><td>orders</td>\s*<td colspan="3" class="warning">not known now: [^<]+dlq', page
+    )
+    assert '<th scope="row">loyalty</th><td>orders</td>\n<td class="number"><strong class="error">none' in page
 
 
 def test_a_defect_shows_nothing_of_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from txlayer.console.access import AccessRules, parse_proxy
 from txlayer.console.people import Person, Role, User
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.leases import LockKind
+from txlayer.core.progress import Attempts
 from txlayer.operate import time_text
 from txlayer.operate.replay import ask_queues
 
@@ -70,10 +72,12 @@ def test_what_a_holder_says_of_its_queue_is_shown_beside_it(site: Site) -> None:
 def test_the_overview_counts_leases_pauses_and_parked_keys(site: Site) -> None:
     group = Group(site)
     at = group.letter(key=b"a")
-    group.store(parked={b"a": at}, paused=True)
+    failing_s = site.stage.world.now_ms() // 1000 - 90
+    group.store(parked={b"a": at}, paused=True, failing={0: Attempts(3, failing_s), 4: Attempts(5, failing_s + 60)})
     site.get("/")
     site.wait_for("queues")
     free = site.get("/")
+    failing = site.get("/queues")
     site.stage.world.advance(ms=20_000)
     group.lock()
     site.get("/")
@@ -84,6 +88,9 @@ def test_the_overview_counts_leases_pauses_and_parked_keys(site: Site) -> None:
     assert "1 paused" in free
     assert "1 parked key<" in free
     assert ">1 of 1 held</a>" in held
+    assert "2 messages failing" in free
+    assert re.search(r">2</span> <small>up to 5 attempts ended, the first <span [^>]+>1 min 30 s</span> ago", failing)
+    assert "txlayer_consumer_breaker_open" in failing
 
 
 def test_the_time_of_a_claim_that_is_older_than_what_is_folded_is_looked_up(site: Site) -> None:

@@ -1,7 +1,5 @@
 """What several contracts do with a log's clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """One suite, two logs: memory always, real Kafka where there is a broker. Where they differ, memory is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Broadcast: every instance gets every message from its own position, without leases and dead letters."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Reading the check topic: every instance hears everything, each partition's questions belong to one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 

@@ -3,8 +3,6 @@
 The way to the cluster is harmed by a proxy, or by the fault plan of the cluster in memory.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

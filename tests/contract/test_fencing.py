@@ -1,7 +1,5 @@
 """One holder of a transactional id: an init fences every earlier one and ends what it left open."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contract.clients import TIMEOUT_S, join, open_writer, put, seen, store, stored, wait_for, write_committed

@@ -1,7 +1,5 @@
 """Consumer groups: who gets what, who gives it back, where reading goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

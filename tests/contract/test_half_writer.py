@@ -1,7 +1,5 @@
 """The producer's writer: acknowledged in order, refused with a reason, given up in time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """What readers see of Kafka transactions: nothing that is open or aborted, everything that was committed, in order."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """A partition without a leader while a consumer takes its queues over: the other partitions go on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

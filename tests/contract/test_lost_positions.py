@@ -1,7 +1,5 @@
 """Stored offsets that the topics do not have: the coordinator says so, and what to do, and ends."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

@@ -1,7 +1,5 @@
 """Ranges of a log, read one after the other with one reader."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 from tests.contract.clients import TIMEOUT_S

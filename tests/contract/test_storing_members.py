@@ -1,7 +1,5 @@
 """Members that store their own offsets: with and without waiting, while the group takes partitions back, at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Every command line on a page is one that there is: commands with their options, settings, extras, targets, programs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

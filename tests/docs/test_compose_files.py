@@ -1,7 +1,5 @@
 """The compose files are what compose understands, and every service in them is bounded, watched and without rights."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

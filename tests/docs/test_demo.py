@@ -1,7 +1,5 @@
 """The demo runs, on a slice of its data, and its comparison finds what is planted into what the demo left."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

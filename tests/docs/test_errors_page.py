@@ -1,7 +1,5 @@
 """docs/howto/errors.md speaks of every class of the error tree, in its order and depth, and of every exit code."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The programs of the pages on frameworks, on outboxes and on personal data run as they stand, over Kafka in memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The Kubernetes manifests follow Kubernetes' schemas and its strictest profile, and read what txlayer understands."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from typing import Any

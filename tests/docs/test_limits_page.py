@@ -1,7 +1,5 @@
 """docs/howto/limits.md names every setting with its default and its reason, as the code has them."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The code of docs/howto/memory-kafka.md runs as it stands, and the names in its table exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

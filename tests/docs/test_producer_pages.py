@@ -1,7 +1,5 @@
 """The programs of pages that speak of producers run as they stand, against a real broker and a running coordinator."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What README says works is run here: its code, its commands; and every promise that it makes has marked tests."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Every block of shell on a page is typed here, on one broker; or a named test runs it; or the reason why not stands here."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The programs of docs/howto/test-your-service.md run as a user's tests, and the names on the page exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """docs/tutorial.md is followed from top to bottom, as a reader would: its files written, its commands run by bash."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

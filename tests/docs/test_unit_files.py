@@ -1,7 +1,5 @@
 """The units are what systemd understands, give up every right they can, and start what the program takes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

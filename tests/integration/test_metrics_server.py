@@ -1,7 +1,5 @@
 """The one port of a process: its three pages, and what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

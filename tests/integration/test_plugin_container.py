@@ -4,8 +4,6 @@ The engine is the test's own. No registry is needed: the image has the places of
 the Kafka and the Java of `txlayer broker`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

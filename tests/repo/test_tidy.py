@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ("txlayer", "spark", "tests", "bench", "examples")
 TOOLS_FILES = {".git", ".coverage"}
 TEXT = (*CODE, "topics", "compose", "docs", ".ci")
-TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".lock", ".json", ".cfg", ".sh", ".html", ""}
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".lock", ".json", ".sh", ".html", ".properties", ""}
 
 BODY_LINES_MAX = 64
 """A function fits on a screen; a longer one says why on its `def` line."""

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from dataclasses import dataclass, make_dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any
+from uuid import UUID
 
 import fastavro
+import msgspec
+import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 from pyspark.sql import SparkSession
 
+from txlayer.adapters.bodies import write_json
+from txlayer.errors import UsageError
 from txlayer_spark import AvroBody, JsonBody, ProtobufBody
 from txlayer_spark.bodies import BodyCodec, with_body
 
@@ -45,6 +56,69 @@ def test_json_is_read_and_what_is_none_says_so(spark: SparkSession) -> None:
     assert (None, False) == none
     prefixed = JsonBody(schema="customer STRING", has_prefix=True)
     assert [({"customer": "7"}, False), (None, True)] == bodies(spark, prefixed, b"\0\0\0\0\1" + values[0], values[0])
+
+
+class Color(Enum):
+    RED = "r"
+
+
+@dataclass(frozen=True)
+class Line:
+    sku: str
+    weight: float | None
+
+
+@dataclass(frozen=True)
+class Order:
+    customer: str
+    cents: int
+    at: datetime
+    day: date
+    total: Decimal
+    color: Color
+    lines: tuple[Line, ...]
+    tags: dict[str, str]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    order_id: str
+    counts: list[Annotated[int, Field(gt=0)]]
+
+
+class Packed(msgspec.Struct, rename="camel"):
+    order_id: UUID
+    is_paid: bool = True
+
+
+def test_a_producers_type_gives_the_schema_of_its_json(spark: SparkSession) -> None:
+    at = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
+    order = Order("7", 5, at, at.date(), Decimal("1.50"), Color.RED, (Line("a", 1.5), Line("b", None)), {"k": "v"})
+    packed = Packed(UUID(int=7))
+
+    ((body, is_wrong), wrong) = bodies(spark, JsonBody(schema=Order), write_json(order), b'{"cents": "x"}')
+
+    assert (None, True) == wrong
+    assert not is_wrong
+    assert at == body.pop("at").astimezone(UTC)
+    lines = [("a", 1.5), ("b", None)]
+    assert lines == [tuple(line) for line in body.pop("lines")]
+    rest = {"customer": "7", "cents": 5, "day": at.date(), "total": "1.50", "color": "r", "tags": {"k": "v"}}
+    assert rest == body
+    model = write_json(Model(order_id="a", counts=[1, 2]))
+    assert [({"orderId": "a", "counts": [1, 2]}, False)] == bodies(spark, JsonBody(schema=Model), model)
+    found = bodies(spark, JsonBody(schema=Packed), write_json(packed))
+    assert [({"orderId": str(UUID(int=7)), "isPaid": True}, False)] == found
+
+
+@pytest.mark.parametrize("kind", [int | str, Any, list, bytes, "Tree", Color | Line])
+def test_a_type_that_no_column_can_have_is_refused(spark: SparkSession, kind: Any) -> None:
+    tree = make_dataclass("Tree", [("of", kind)])
+    tree.__annotations__["of"] = list[tree] if kind == "Tree" else kind  # type: ignore[valid-type]  # made here
+
+    with pytest.raises(UsageError, match=r"give a schema as text|contains itself"):
+        bodies(spark, JsonBody(schema=tree), b"{}")
 
 
 def avro(schema: dict[str, Any], order: dict[str, Any]) -> bytes:

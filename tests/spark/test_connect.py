@@ -1,15 +1,19 @@
-"""Spark Connect: topics are read, and what needs a Java of its own is refused at once. `make sparks` runs it."""
+"""Spark Connect: topics are read, what needs a Java of its own is refused at once, and the example's pipeline runs. `make sparks` runs it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.conftest import LOCAL_CONFIG, Broker
+from tests.support.pages import ROOT
 from tests.support.planted import Field
 from txlayer.adapters.kafka.local.runtime import prepare_connector
 
@@ -54,3 +58,43 @@ def test_over_spark_connect_topics_are_read_and_the_rest_is_refused_at_once(brok
     assert "pyspark.sql.connect" in done.stdout
     assert "read 1" in done.stdout
     assert 2 == done.stdout.count("refused ")
+
+
+PIPELINES = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PIPELINES.exists(), reason="Spark has pipelines from 4.1 on")
+def test_the_examples_pipeline_makes_its_tables(spark: SparkSession, tmp_path: Path) -> None:
+    at = "DATE'2026-01-31' AS day"
+    for name, rows in (
+        ("events", f"SELECT explode(array('stored', 'stored', 'commit')) AS event, {at}"),
+        ("ledger", f"SELECT 'shop' AS producer_group, 'producer' AS decided_by, 7L AS total_ms, {at}"),
+    ):
+        spark.sql(rows).write.partitionBy("day").parquet(f"{tmp_path}/parquet/{name}")
+    example = ROOT / "examples" / "spark" / "pipeline"
+    shutil.copytree(example, tmp_path / "pipeline")
+    spec = tmp_path / "pipeline" / "spark-pipeline.yml"
+    text = spec.read_text("utf-8").replace("/tmp/audit/parquet", f"{tmp_path}/parquet")
+    spec.write_text(text.replace("/tmp/audit-pipeline", f"{tmp_path}/storage"), "utf-8")
+
+    done = subprocess.run(
+        [str(PIPELINES), "run", "--spec", str(spec)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={
+            **os.environ,
+            "JAVA_HOME": str(prepare_connector(LOCAL_CONFIG).java_home),
+            "SPARK_HOME": str(PIPELINES.parent.parent),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": ":".join(sys.path),
+        },
+    )
+
+    assert 0 == done.returncode, done.stderr[-3000:]
+    made = {name: spark.read.parquet(str(*tmp_path.rglob(name))).collect() for name in ("by_day", "by_group")}
+    assert {("stored", 2), ("commit", 1)} == {(row.event, row["count"]) for row in made["by_day"]}
+    assert [("shop", 1, 0, 7)] == [tuple(row) for row in made["by_group"]]

@@ -1,7 +1,5 @@
 """Brokers and topics for tests that need the real thing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

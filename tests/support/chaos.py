@@ -3,8 +3,6 @@
 What happens is written down while it happens, into a file of JSON lines; what is judged is read by plain clients.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Commands of `txlayer` run inside the test's own process."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

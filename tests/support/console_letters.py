@@ -22,7 +22,7 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.leases import LockKind, LockRecord, encode_lock, lock_partition
 from txlayer.core.messages import Origin
-from txlayer.core.progress import Progress, hash_of_key
+from txlayer.core.progress import Attempts, encode, fixed_part, hash_of_key
 
 LOCK_PARTITION_COUNT = 4
 
@@ -65,14 +65,24 @@ class Group:
         )
 
     def store(
-        self, *, parked: dict[bytes, int] | None = None, stuck: tuple[bytes, ...] = (), paused: bool = False
+        self,
+        *,
+        parked: dict[bytes, int] | None = None,
+        stuck: tuple[bytes, ...] = (),
+        paused: bool = False,
+        failing: dict[int, Attempts] | None = None,
     ) -> None:
-        """What the owner has stored: keys that are parked at an offset, of which replays failed, and a pause."""
+        """What the owner has stored: keys that are parked at an offset, of which replays failed, a pause, ended attempts."""
         at = {hash_of_key(key): offset for key, offset in (parked or {}).items()}
-        found = Progress(0).snapshot(
-            parked=at, stuck={hash_of_key(key): at[hash_of_key(key)] for key in stuck}, is_paused=paused
+        fixed = fixed_part(
+            0,
+            is_paused=paused,
+            attempts=failing or {},
+            parked=at,
+            stuck={hash_of_key(key): at[hash_of_key(key)] for key in stuck},
         )
-        self.kafka.admin().store_offsets(self.name, {(self.topic, 0): StoredOffset(0, found.metadata)})
+        found = encode(0, (), fixed, bytes_max=4_000)
+        self.kafka.admin().store_offsets(self.name, {(self.topic, 0): StoredOffset(0, found.text)})
 
     def said(self) -> list[ReplayRecord]:
         """Every record of the replay topic."""

@@ -4,8 +4,6 @@ Two coordinators; a checkout whose process died with open orders; a till that se
 whose service never knows; loyalty, a consumer group that cannot handle one customer. Each process ends with the world.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

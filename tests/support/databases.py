@@ -1,7 +1,5 @@
 """Real database servers for one run: found or installed, started in a folder of their own, ended by their process id."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

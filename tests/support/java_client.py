@@ -1,7 +1,5 @@
 """Programs that use Kafka's own client for Java; the sources in `java/` say how they are spoken to."""
 
-from __future__ import annotations
-
 import base64
 import subprocess
 from collections.abc import Iterable

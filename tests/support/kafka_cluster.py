@@ -1,7 +1,5 @@
 """One or three real brokers as one cluster, with listeners whose clients come through a proxy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +18,12 @@ class KafkaCluster:
     """Brokers are numbered from 1. `proxied_listeners` holds the advertised ports of each further listener, one per broker."""
 
     def __init__(
-        self, *, brokers: int = 3, config: LocalConfig | None = None, proxied_listeners: Sequence[Sequence[int]] = ()
+        self,
+        *,
+        brokers: int = 3,
+        config: LocalConfig | None = None,
+        proxied_listeners: Sequence[Sequence[int]] = (),
+        performance: bool = False,
     ) -> None:
         listeners = len(proxied_listeners)
         # Nothing listens on the proxies' ports yet: by the time they do, the brokers have been up for seconds.
@@ -38,6 +41,7 @@ class KafkaCluster:
                 port=client[n],
                 cluster_id=cluster_id,
                 config=config,
+                performance=performance,
                 properties={
                     "node.id": str(n + 1),
                     "controller.quorum.voters": voters,

@@ -1,7 +1,5 @@
 """`python -m tests.support.kafka_release 3.9.1`: fetches a release of Kafka by Maven, once, and prints its folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

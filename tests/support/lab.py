@@ -1,7 +1,5 @@
 """What the contract suite asks of a log: Kafka's promises, over whatever keeps them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol

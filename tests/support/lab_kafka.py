@@ -1,7 +1,5 @@
 """The contract suite's labs over real Kafka: plain clients, and a proxy that does the harm."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """The contract suite's lab over the cluster in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any

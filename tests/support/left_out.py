@@ -1,7 +1,5 @@
 """The broker's own fault that tests of killed brokers meet now and then: a Kafka transaction that it forgot to end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A cluster in memory in a world that stands still, and clients on it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

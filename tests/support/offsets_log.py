@@ -3,8 +3,6 @@
 Only this log tells all that was ever stored, in its order; who asks now and then misses most of it.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 

@@ -165,7 +165,7 @@ class PartitionLog:
         if TOPICS.is_system(written.topic()):
             is_question = written.topic() == TOPICS.check
             return is_question and len(written) > self.check_bytes_max
-        record = self.half[half_offset_of(written)].record
+        record = self._half_of(written)
         return record_size(record) + FORWARD_OVERHEAD_BYTES > self._limit_of(written.topic())
 
     def next_offset(self, topic: str) -> int:
@@ -197,11 +197,15 @@ class PartitionLog:
     def _visible(self, written: MemoryRecord) -> Visible:
         headers = dict(written.headers() or ())
         half_offset = half_offset_of(written)
-        raw = codec.half_header_of(self.half[half_offset].record.headers())
+        raw = codec.half_header_of(self._half_of(written).headers())
         key, _, topic, part = (raw or b"").decode().split("|")[1:5]
         index, _, count = part.partition("/")
         assert ((headers[codec.ID_HEADER] or b"").decode(), topic) == (key[:-9], written.topic())
         return Visible(key, int(index), int(count), topic, half_offset, written.key(), written.value())
+
+    def _half_of(self, written: MemoryRecord) -> MemoryRecord:
+        """The half record of a forwarded message; retention may have taken earlier ones."""
+        return self.half[half_offset_of(written) - self.half[0].offset].record
 
     def compact_doubt(self) -> None:
         """What the broker's cleaner does: of every key the newest record stays."""

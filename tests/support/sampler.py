@@ -1,7 +1,5 @@
 """What is written down and sampled while a chaotic run happens. Never a judgement."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

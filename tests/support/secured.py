@@ -1,7 +1,5 @@
 """A broker that asks who one is: users with passwords on one listener, rights by ACL, everything allowed on the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ It says `at STAGE` when it is there, and goes on with the next line of its input
 group is named after the stage, so that only those who know this database answer for it.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from enum import Enum

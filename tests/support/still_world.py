@@ -1,7 +1,5 @@
 """A world for the cluster in memory in which nothing happens by itself: one thread, a clock that tests and waits move."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 For example, `@pytest.mark.threat("write a real topic")` puts its test into the row of that access. The other columns are written by hand.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path

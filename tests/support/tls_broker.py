@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets to export them
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -127,6 +128,26 @@ class TlsBroker:
         with KafkaAdmin(ClientConfig(bootstrap_servers=self.open_servers)) as admin:
             admin.create_acls(acls)
             wait_until(lambda: wanted <= admin.acls(), within=30, what="the ACLs are there")
+
+    def withdraw(self, acls: Sequence[Acl]) -> None:
+        """Remove these, and wait until the broker knows that."""
+        admin = AdminClient({"bootstrap.servers": self.open_servers, "log_level": 0})
+        filters = [
+            AclBindingFilter(
+                ResourceType[acl.resource.name],
+                acl.name,
+                ResourcePatternType[acl.pattern.name],
+                acl.principal,
+                acl.host,
+                AclOperation[acl.operation.name],
+                AclPermissionType.ALLOW,
+            )
+            for acl in acls
+        ]
+        for future in admin.delete_acls(filters).values():
+            assert future.result(30)
+        with KafkaAdmin(ClientConfig(bootstrap_servers=self.open_servers)) as known:
+            wait_until(lambda: known.acls().isdisjoint(acls), within=30, what="the ACLs are gone")
 
     def allow_everything(self, principal: str) -> None:
         """Make somebody an administrator."""

@@ -1,7 +1,5 @@
 """Spans as a test sees them: kept in memory by OpenTelemetry's own SDK."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The one way in which tests wait: for a condition, with an end. Time itself passes only where time is the subject."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What an audit that runs for ever shows of its runs."""
 
-from __future__ import annotations
-
 from txlayer.cli.spark.metrics import ObservedAudit, RunResult
 
 

@@ -3,8 +3,6 @@
 What it hears, and where it goes on, is in tests/contract/test_check_reader.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """Where commands begin and end: shared options become settings, errors become one line and an exit code."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Commands that run once ask with a command's patience, all of them; the coordinator alone asks with its own."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

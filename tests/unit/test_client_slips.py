@@ -1,7 +1,5 @@
 """A slip in a client's settings is the caller's error, told by the setting's name; no value of a setting is ever shown."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections.abc import Callable, Mapping

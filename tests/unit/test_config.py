@@ -1,7 +1,5 @@
 """Settings: what a role reads from a mapping, and what it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
 from typing import Any

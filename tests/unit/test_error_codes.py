@@ -1,7 +1,5 @@
 """Kafka's codes: every number is the client's own, and every error says the same through either log."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """The error tree: its classes, their fields, and the drawing in the docstring."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -122,8 +122,7 @@ def test_an_error_and_a_defect_show_no_control_characters(forgery: str, capsys: 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_cells_and_sentences_of_commands_show_no_control_characters(forgery: str) -> None:
     console = Console(file=io.StringIO(), width=240)
-    made = output.table("group", title=forgery)
-    made.add_row(output.cell(forgery))
+    made = output.rows_table([{"group": forgery}], {"group": "group"}, title=forgery)
 
     with console.capture() as caught:
         console.print(made)

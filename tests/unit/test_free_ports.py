@@ -1,7 +1,5 @@
 """Ports for brokers: free ones, and none that is meant for somebody who does not listen yet."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """How a member of a group leaves it: nothing may wait in the client's queue when the client is closed."""
 
-from __future__ import annotations
-
 import struct
 import weakref
 from collections.abc import Callable

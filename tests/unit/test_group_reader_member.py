@@ -4,8 +4,6 @@ The broker takes offsets whose metadata hold neither (tests/contract/test_offset
 transaction each (docs/explanation/guards.md, "offsets carry the group's generation").
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

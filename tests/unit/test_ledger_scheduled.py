@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.core_records import GROUP, op_line, options, txn_key
-from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import Entry
 from txlayer.core import codec
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, RELEASES_AHEAD_MAX
-from txlayer.core.ledger.transaction import TIMES_MAX
+from txlayer.core.ledger.transaction import TIMES_MAX, Target
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, OpMessage, OrderMode, Resolution, Source
 
@@ -136,6 +136,20 @@ def test_messages_of_one_transaction_may_have_times_of_their_own() -> None:
     assert 0 == driver.ledger.open_count == driver.ledger.content_bytes
 
 
+@pytest.mark.promise("P11")
+def test_content_that_is_read_again_for_a_part_counts_once() -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=0, count=2, options=timed(None))
+    last = driver.half(A, index=1, count=2, options=timed(driver.now_ms + MINUTE))
+    driver.read()
+    driver.ledger.drop_content(1 << 20)
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert [("a", 0)] == visible(driver)
+    assert 0 == driver.ledger.content_bytes
+
+
 @pytest.mark.promise("P6")
 @pytest.mark.parametrize("is_new_process", [False, True])
 def test_of_one_key_the_order_is_by_time_and_then_by_decision(is_new_process: bool) -> None:
@@ -188,6 +202,114 @@ def test_one_that_is_due_waits_for_a_held_one_of_its_key_and_later_ones_wait_for
     let_pass(driver, 5 * MINUTE)
 
     assert [("b", 0), ("a", 0), ("c", 0), ("a", 1)] == visible(driver)
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_new_process", [False, True])
+@pytest.mark.parametrize("is_held_itself", [False, True])
+def test_what_is_due_while_an_earlier_part_waits_goes_with_that_part(
+    is_held_itself: bool, is_new_process: bool
+) -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "gone": MISSING})
+    if not is_held_itself:
+        driver.op("C", B, driver.half(B, topic="gone", options=RED))
+    first_ms = driver.now_ms + MINUTE
+    for index, at_ms in enumerate((None, first_ms, first_ms + MINUTE)):
+        last = driver.half(
+            A, index=index, count=3, topic="gone" if is_held_itself else "orders", options=timed(at_ms, RED)
+        )
+    driver.op("C", A, last)
+    driver.turn()
+    if is_new_process:
+        driver.crash(is_new_process=True)
+        driver.turn()
+
+    let_pass(driver, MINUTE)
+    scheduled(driver, C, None)
+    driver.set_target("gone", ACCEPTS)
+    driver.turn()
+    let_pass(driver, MINUTE)
+
+    before = [] if is_held_itself else [("b", 0)]
+    assert [*before, ("a", 0), ("a", 1), ("c", 0), ("a", 2)] == visible(driver)
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_so_does_what_is_due_while_that_part_waits_in_half(is_new_process: bool) -> None:
+    driver, others = PartitionDriver(), options("red", order=OrderMode.PREPARE)
+    undecided = driver.half(B, options=others)
+    scheduled(driver, A, None, driver.now_ms + 1_000, others=others)
+    if is_new_process:
+        driver.crash(is_new_process=True)
+
+    let_pass(driver, 1_000)
+    assert TxnState.WAITING is driver.state(A)
+    driver.op("C", B, undecided)
+    driver.turn()
+
+    assert [("b", 0), ("a", 0), ("a", 1)] == visible(driver)
+
+
+@pytest.mark.promise("P6")
+def test_after_the_line_of_a_former_owner_the_next_time_is_awaited_too() -> None:
+    driver = PartitionDriver()
+    first_ms = driver.now_ms + MINUTE
+    last = scheduled(driver, A, first_ms, first_ms + MINUTE)
+    driver.set_target("orders", MISSING)
+    driver.now_ms = first_ms
+    driver.op_lines(line_with_time(Resolution.COMMIT, A, last, first_ms, Source.POLICY))
+    driver.crash()
+    driver.turn()
+    assert TxnState.HELD is driver.state(A)
+
+    let_pass(driver, MINUTE)
+    scheduled(driver, C, None)
+    driver.set_target("orders", ACCEPTS)
+    driver.turn()
+
+    assert [("a", 0), ("a", 1), ("c", 0)] == visible(driver)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_new_process", [False, True])
+@pytest.mark.parametrize("refusing", [MISSING, FORBIDDEN])
+def test_a_topic_whose_messages_are_forwarded_holds_back_no_later_part(refusing: Target, is_new_process: bool) -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "mails": ACCEPTS, "old": ACCEPTS})
+    first_ms = driver.now_ms + MINUTE
+    for index, (at_ms, topic) in enumerate(((None, "old"), (first_ms, "mails"), (first_ms + MINUTE, "orders"))):
+        last = driver.half(A, index=index, count=3, topic=topic, options=timed(at_ms))
+    driver.op("C", A, last)
+    driver.turn()
+    driver.turn()
+    assert ("mails", "orders") == driver.log.on_doubt()[A].topics
+    driver.set_target("old", refusing)
+    if is_new_process:
+        driver.crash(is_new_process=True)
+
+    let_pass(driver, MINUTE)
+    driver.set_target("mails", refusing)
+    let_pass(driver, MINUTE)
+
+    assert [("a", 0), ("a", 1), ("a", 2)] == visible(driver)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_lost_one_forwarded", [True, False])
+def test_a_part_is_forwarded_although_doubt_and_half_have_another_one_no_more(is_lost_one_forwarded: bool) -> None:
+    driver = PartitionDriver()
+    driver.log._publisher._doubt_bytes_max = 1_500
+    times = (None if is_lost_one_forwarded else driver.now_ms + 2 * MINUTE, driver.now_ms + MINUTE)
+    for index, at_ms in enumerate(times):
+        value = b"x" * 1_000 if index == 0 else b"v"
+        last = driver.half(A, index=index, count=2, options=timed(at_ms), value=value)
+    driver.op("C", A, last)
+    driver.turn()
+    del driver.log.half[:1]
+
+    let_pass(driver, MINUTE)
+
+    assert ("a", 1) in visible(driver)
 
 
 @pytest.mark.promise("P2")

@@ -1,7 +1,5 @@
 """The embedded broker's pure parts: the jar lock, settings, versions, and the documents that tools are given."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

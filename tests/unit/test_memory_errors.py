@@ -1,7 +1,5 @@
 """What each code of each request does to a transactional writer in memory: as measured with the real client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Groups in memory: shares, generations, who is left out, which offset counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

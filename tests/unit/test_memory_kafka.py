@@ -1,7 +1,5 @@
 """The cluster in memory as its user sees it: time, faults, brokers that go and come."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

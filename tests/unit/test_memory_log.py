@@ -1,7 +1,5 @@
 """A partition in memory: batches, repeats, cleaning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Markers that land late: what is visible, stored and possible meanwhile."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.memory_stage import GROUP, SOURCE, Stage, commit

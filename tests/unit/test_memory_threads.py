@@ -1,7 +1,5 @@
 """The world of threads: who waits is woken, the clock can be moved, faults are met one at a time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A transactional id in memory: every state and every request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Histograms, labels and the settings of the port."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.adapters.metrics import Histogram, with_few_labels

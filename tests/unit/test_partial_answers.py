@@ -1,7 +1,5 @@
 """Which groups have members, by a client that may know the cluster as it was once: what is missing is not believed for long."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace

@@ -157,14 +157,21 @@ def test_rocketmqs_producer_takes_levels_and_times(stage: ProducerStage, message
     ],
 )
 @pytest.mark.parametrize("is_released_first", [False, True])
+@pytest.mark.parametrize("state", [TxnState.OPEN, TxnState.SCHEDULED])
 def test_a_line_about_times_says_whether_it_came_first_when_half_is_older_than_what_is_read(
-    is_released_first: bool, time_ms: int | None, line: bytes
+    is_released_first: bool, state: TxnState, time_ms: int | None, line: bytes
 ) -> None:
     key, due_ms, looks = "order-1/00000001", 5_000, [HistoryFold("order-1"), HistoryFold("order-1")]
     waiting = Transaction(key, "shop", "mails", 3, 1_000, "900", (0, 0), None)
-    waiting.state = TxnState.SCHEDULED
-    waiting.ensure_extras().due = DueTimes(left=(due_ms,), committed_at=(0, 0))
-    waiting.ensure_extras().decided_at = (0, 0)
+    waiting.state = state
+    if state is TxnState.OPEN:  # according to doubt; its commit is in op
+        waiting.ensure_extras().due = DueTimes(left=(0, due_ms))
+        commit = codec.encode_op(OpMessage(COMMIT, key, "shop", 3, 900)).encode()
+        for look in looks:
+            look.op(partition=1, offset=15, appended_ms=4_000, value=commit)
+    else:
+        waiting.ensure_extras().due = DueTimes(left=(due_ms,), committed_at=(0, 0))
+        waiting.ensure_extras().decided_at = (0, 0)
     summary = codec.encode_summary(waiting.summary())
     looks[0].doubt(partition=1, appended_ms=2_000, key=key.encode(), value=summary)
     looks[1].doubt(partition=1, appended_ms=6_000, key=key.encode(), value=None)

@@ -71,7 +71,8 @@ def outcome(
     driver.op_lines(*lines)
     driver.read()
     batch = driver.advance(byte_count=byte_count)
-    seen = (batch.line_count, batch.byte_count, driver.ledger.content_bytes, dict(driver.ledger.settled.newer))
+    sizes = driver.ledger.content_bytes, driver.ledger.unsettled_bytes
+    seen = (batch.line_count, batch.byte_count, sizes, dict(driver.ledger.settled.newer))
     waits = (driver.ledger.waits_for_half, driver.ledger.op_next)
     driver.publish()
     states = {t.key: t.summary() for t in driver.ledger.transactions.values()}
@@ -112,6 +113,17 @@ def test_both_ways_end_a_batch_at_the_same_line(byte_count: int) -> None:
     slow = outcome(lines, is_slow=True, byte_count=byte_count)
 
     assert slow == outcome(lines, is_slow=False, byte_count=byte_count)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("asked_for", [NO_OPTIONS, RED, options(immunity_ms=5), HalfOptions(is_group_named=True)])
+def test_what_is_settled_in_the_quick_way_takes_no_memory(asked_for: HalfOptions) -> None:
+    driver = PartitionDriver()
+    driver.op("C", A, driver.half(A, options=asked_for))
+    driver.turn()
+
+    assert [A] == driver.log.forwarded
+    assert 0 == driver.ledger.unsettled_bytes
 
 
 @pytest.mark.parametrize("asked_for", [NO_OPTIONS, RED], ids=["no order", "an ordering key"])

@@ -1,7 +1,5 @@
 """Records whose headers the client cannot read are replaced, and never asked twice: the second answer has holes in it."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.adapters.kafka.client import readable

@@ -1,7 +1,5 @@
 """`txlayer responder run`: what it refuses, in one line, and what it never shows."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,11 +1,15 @@
-"""How far half is remembered: at least the distance, and not much more."""
+"""How far half is remembered: at least the distance, and not much more. How many settled transactions are."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.partition_log import SETTINGS
+from txlayer.coordinator.setup import empty_ledgers
 from txlayer.core.ledger.second_copies import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks
+from txlayer.core.ledger.transitions import TxnState
 
 READS = st.lists(st.tuples(st.integers(1, 10_000), st.integers(0, 6_000_000)), min_size=1)
 
@@ -46,3 +50,18 @@ def test_large_records_end_the_distance_early() -> None:
         marks.passed(count, count * 1_000_000)
 
     assert 100 - 25 < marks.copies_from(100) < 100 - 15
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize(("partition_count", "kept_max"), [(4, 100_000), (64, 30_000)])
+def test_what_a_process_remembers_of_settled_transactions_does_not_grow_with_its_partitions(
+    partition_count: int, kept_max: int
+) -> None:
+    settled = empty_ledgers(range(partition_count), settings=SETTINGS, targets={}, refusals={})[0].settled
+
+    for number in range(150_000):
+        settled.add(f"t-{number}", TxnState.COMMITTED, first_offset=number)
+        settled.forget_old_ones(half_next=number + 1)
+
+        assert len(settled.newer) + len(settled.older) <= kept_max + 1
+    assert all(f"t-{number}" in settled for number in range(150_000 - DISTANCE_MAX, 150_000))

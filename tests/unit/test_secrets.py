@@ -1,7 +1,5 @@
 """Passwords come out of files, and go into nothing that anybody reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -45,8 +45,8 @@ def test_every_table_is_made_where_nothing_is_cut_off() -> None:
 
 
 def test_a_cell_that_does_not_fit_is_folded() -> None:
-    made = output.table("id", "why", title="open [now]")
-    made.add_row("x" * 100, "q" * 100)
+    row = {"id": "x" * 100, "why": "q" * 100}
+    made = output.rows_table([row], {"id": "id", "why": "why"}, title="open [now]")
     console = Console(width=NARROW)
 
     with console.capture() as caught:

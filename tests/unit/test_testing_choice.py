@@ -1,7 +1,5 @@
 """Which Kafka users' tests run on: the option's values, and what `auto` takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.errors import ConfigError

@@ -1,7 +1,5 @@
 """A container lives as long as its block, also when it does not start; what went wrong is said."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.errors import BrokerUnavailableError

@@ -12,8 +12,12 @@ from tests.support.core_records import txn_key
 from tests.support.onlooking import Onlooker
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.cli import top
+from txlayer.core.progress import Attempts
+from txlayer.errors import BrokerUnavailableError
+from txlayer.operate.consumers import ConsumedTopic
 from txlayer.operate.live import LiveView
 from txlayer.operate.overall import overall_json
+from txlayer.operate.queues import QueueNow, Queues, consumption_json
 from txlayer.operate.tallies import Minute, rates_of
 
 
@@ -23,10 +27,12 @@ class Screen:
     def __init__(self) -> None:
         self.stage = StillCoordinator()
         self.onlooker = Onlooker(self.stage)
+        self.consumption: Any = {"consumers": None, "consumers_ms": None, "consumers_problem": None}
 
     def body(self, view: LiveView | None = None) -> Any:
         view = view or self.onlooker.view
-        return overall_json("shop", view.state, view.rows.counts(), now_ms=self.stage.world.now_ms())
+        body = overall_json("shop", view.state, view.rows.counts(), now_ms=self.stage.world.now_ms())
+        return body | self.consumption
 
     def drawn(self) -> str:
         console = Console(width=200, color_system=None)
@@ -58,12 +64,53 @@ def test_what_is_wrong_comes_first_and_every_number_is_there(screen: Screen) -> 
     assert json.loads(json.dumps(body)) == body
 
 
+def test_consumers_and_leases_have_a_block_each(screen: Screen) -> None:
+    consumed = [
+        ConsumedTopic("loyalty", "orders", 2, 1_234, 7),
+        ConsumedTopic("mail", "orders", 0, 0, 0),
+        ConsumedTopic("secret", "orders", problem="TOPIC_AUTHORIZATION_FAILED"),
+    ]
+    free = QueueNow("loyalty", "orders", 0, is_paused=True, failing=(Attempts(3, 1_700_000_000),))
+    consumption = top.Consumption(lambda: consumption_json(consumed, Queues([free])))
+    consumption.read()
+    screen.consumption = consumption.newest()
+
+    lines = [line.replace("│", " ").split() for line in screen.drawn().splitlines()]
+
+    assert ["loyalty", "orders", "2", "1,234", "7"] in lines
+    assert ["mail", "orders", "none", "0", "0"] in lines
+    assert ["secret", "orders", "TOPIC_AUTHORIZATION_FAILED"] in lines
+    assert ["loyalty", "orders", "1", "0", "1", "0", "1"] in lines
+    assert json.loads(json.dumps(screen.body())) == screen.body()
+
+
+def test_what_consumers_did_last_stays_while_it_cannot_be_read_again(screen: Screen) -> None:
+    answers: list[Any] = [[], BrokerUnavailableError("no answer")]
+
+    def read() -> list[Any]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return consumption_json([ConsumedTopic("loyalty", "orders", 2, 0, 0)], Queues())
+
+    consumption = top.Consumption(read)
+    consumption.read()
+    consumption.read()
+    screen.consumption = consumption.newest()
+
+    text = screen.drawn()
+
+    assert "not known now: no answer" in text
+    assert "loyalty" in text
+
+
 def test_before_the_logs_are_read_nothing_is_claimed(screen: Screen) -> None:
     text = screen.drawn()
 
     assert "the logs are being read" in text
     assert "true at no time yet" in text
     assert "the last minute: being counted" in text
+    assert "consumers and leases: being read" in text
 
 
 def test_what_others_wrote_moves_no_cursor(screen: Screen) -> None:

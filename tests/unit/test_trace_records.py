@@ -1,7 +1,5 @@
 """What `verify` keeps of the records that it reads."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from txlayer.config import SystemTopics

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import run_command
 from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.telemetry import printable
-from txlayer.cli import tx, tx_rows
+from txlayer.cli import tx
 from txlayer.core.ledger.doubt import QuarantinedRecord
 from txlayer.core.ledger.transaction import Transaction, from_summary
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
@@ -124,8 +124,8 @@ def test_a_young_transaction_shows_where_its_half_message_stands() -> None:
         row[n] for n in ("partition", "first_half_offset", "last_half_offset", "stands_in")
     )
     assert ("open", None, 60_000) == (row["state"], row["reason"], row["age_ms"])
-    assert "1 min" in drawn(tx_rows.list_table([row]))
-    assert "3:7" in drawn(tx_rows.list_table([row]))
+    assert "1 min" in drawn(tx.list_table([row]))
+    assert "3:7" in drawn(tx.list_table([row]))
 
 
 def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -> None:
@@ -158,7 +158,7 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
         "immunity_ms": 60_000,
         "unresolved": None,
     } == row
-    text = drawn(tx_rows.list_table([row]))
+    text = drawn(tx.list_table([row]))
     assert all(part in text for part in ("held", "topic-missing", "2/2", "shop", "loyalty", "1/3", "1970-01-01"))
 
 
@@ -168,7 +168,7 @@ def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None
     row = unsettled.unsettled_json(UnsettledTransaction(2, "parked", txn), now_ms=1_000)
 
     assert (None, []) == (row["first_half_offset"], row["topics"])
-    assert "2:none" in drawn(tx_rows.list_table([row]))
+    assert "2:none" in drawn(tx.list_table([row]))
 
 
 @pytest.mark.fault("data: null values, control characters, or impossible topic names")
@@ -177,8 +177,8 @@ def test_a_group_with_control_characters_and_markup_moves_no_cursor() -> None:
     row = unsettled.unsettled_json(UnsettledTransaction(0, "open", txn), now_ms=1_000)
 
     assert "\x1b" not in json.dumps([row])
-    assert r"\x1b[2J[red]x[/red]" in drawn(tx_rows.list_table([row]))
-    assert "\x1b[2J" not in drawn(tx_rows.list_table([row]))
+    assert r"\x1b[2J[red]x[/red]" in drawn(tx.list_table([row]))
+    assert "\x1b[2J" not in drawn(tx.list_table([row]))
 
 
 # --- stats ------------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_stats_count_by_group_and_state_and_what_was_kept_aside() -> None:
     state = {"producer_group": "orders", "state": "held", "count": 12_345, "oldest_age_ms": 3_000}
     body = {"namespace": "ns", "transaction_count": 12_345, "kept_aside_count": 1_006, "states": [state]}
 
-    text = drawn(tx_rows.stats_table(body))
+    text = drawn(tx.stats_table(body))
 
     assert all(part in text for part in ("ns: 12,345 not settled, 1,006 kept aside", "orders", "held", "12,345", "3 s"))
 
@@ -197,7 +197,7 @@ def test_stats_count_by_group_and_state_and_what_was_kept_aside() -> None:
 def test_stats_of_an_empty_namespace(quarantined_count: int, said: str) -> None:
     body = {"namespace": "ns", "transaction_count": 0, "kept_aside_count": quarantined_count, "states": []}
 
-    assert said == tx_rows.stats_table(body)
+    assert said == tx.stats_table(body)
 
 
 # --- kept aside -------------------------------------------------------------------------------------------------------
@@ -239,9 +239,9 @@ def test_a_record_kept_aside_shows_its_origin_and_what_is_wrong_and_how_large_it
         "doubt_partition": 2,
         "doubt_offset": 40,
     } == row
-    listed = drawn(tx_rows.quarantined_list([row]))
+    listed = drawn(tx.quarantined_list([row]))
     assert all(part in listed for part in (row["name"], "undecodable", "order-4711", "1 min"))
-    shown = drawn(tx_rows.quarantined_table(row))
+    shown = drawn(tx.quarantined_table(row))
     assert all(part in shown for part in ("record ns.op-2@17", "1,234 bytes", "null", "a, b"))
 
 
@@ -249,13 +249,13 @@ def test_a_line_kept_aside_has_the_name_that_show_finds_it_by() -> None:
     row = unsettled.quarantined_json(aside(line=3, key=""), now_ms=0)
 
     assert ("origin/ns.op/2/17:3", None, None) == (row["name"], row["txn_id"], row["nonce"])
-    assert "line 3 of the record ns.op-2@17" in drawn(tx_rows.quarantined_table(row))
-    assert "it names none" in drawn(tx_rows.quarantined_table(row))
+    assert "line 3 of the record ns.op-2@17" in drawn(tx.quarantined_table(row))
+    assert "it names none" in drawn(tx.quarantined_table(row))
 
 
 def test_what_is_wrong_with_a_record_moves_no_cursor() -> None:
     row = unsettled.quarantined_json(aside(why="\x1b[2J", header_names=("\x07",)), now_ms=0)
 
-    for table in (tx_rows.quarantined_list([row]), tx_rows.quarantined_table(row)):
+    for table in (tx.quarantined_list([row]), tx.quarantined_table(row)):
         assert r"\x1b[2J" in drawn(table)
         assert not {"\x1b", "\x07"} & set(drawn(table))

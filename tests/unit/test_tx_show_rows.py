@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.support.tx_samples import KEY, SUMMARY, drawn
-from txlayer.cli import tx_rows
+from txlayer.cli import tx
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, operator_reason
 from txlayer.core.messages import (
@@ -49,7 +49,7 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
     (history,) = folded().histories()
 
     row = histories.history_json(history, is_applied=False)
-    text = drawn(tx_rows.history_tables(row))
+    text = drawn(tx.history_tables(row))
 
     assert ("committed", False, {"offset": 5, "line": 3}) == (row["state"], row["is_applied"], row["decided_at"])
     assert [
@@ -86,7 +86,7 @@ def test_show_tells_what_stands_on_doubt() -> None:
         "answered_count": 1,
         "asked_ms": 1_500,
     } == row["doubt"]
-    text = drawn(tx_rows.history_tables(row))
+    text = drawn(tx.history_tables(row))
     assert "held: topic-missing" in text
     assert "1 of 3 checks answered, the last asked 1970-01-01 00:00:01.500Z" in text
 
@@ -98,7 +98,7 @@ def test_show_of_something_settled_long_ago_says_that_it_does_not_know_how() -> 
     (history,) = fold.histories()
 
     row = histories.history_json(history, is_applied=None)
-    text = drawn(tx_rows.history_tables(row))
+    text = drawn(tx.history_tables(row))
 
     assert (None, None, 5_000) == (row["state"], row["doubt"], row["left_doubt_ms"])
     assert "settled; what decided it is older than what was read" in text
@@ -119,7 +119,7 @@ def test_show_tells_what_was_asked_who_answered_and_what_came_too_late() -> None
     (history,) = fold.histories()
 
     row = histories.history_json(history, is_applied=False)
-    text = drawn(tx_rows.history_tables(row))
+    text = drawn(tx.history_tables(row))
 
     assert [(3, 2_005, [("UNKNOWN", "check")]), (4, 2_006, [])] == [
         (q["number"], q["asked_ms"], [(n["resolution"], n["source"]) for n in q["answers"]]) for q in row["questions"]
@@ -151,4 +151,4 @@ def test_show_tells_which_operator_said_what() -> None:
         row["op_lines"][3]["reason"],
     )
     assert ("zoe@desk", "ticket 12: lost") == (row["op_lines"][4]["operator"], row["op_lines"][4]["reason"])
-    assert "zoe@desk" in drawn(tx_rows.history_tables(row))
+    assert "zoe@desk" in drawn(tx.history_tables(row))

@@ -1,7 +1,5 @@
 """`txlayer --version`, and the public names of `txlayer.testing`."""
 
-from __future__ import annotations
-
 import pytest
 
 import txlayer

@@ -4,8 +4,6 @@ Services take the `connect` functions as arguments, so that tests and notebooks 
 imported on the first call.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection

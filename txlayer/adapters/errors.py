@@ -6,8 +6,6 @@ The order of the questions is `fatal()`, `txn_requires_abort()`, `retriable()`: 
 every answer as retriable, forever (docs/explanation/kafka.md, Errors).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum

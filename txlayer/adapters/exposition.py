@@ -9,8 +9,6 @@ therefore answered, whatever another address does. Neither the servers of Python
 promise that: they give each connection a thread, or stop accepting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """The lock log of a namespace: read from ten expiries ago on, and written. `core/leases.py` decides who holds a lease."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The required topics are data, the files of topics/ in the checkout or their copy
 changes; this module executes them.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Spans through OpenTelemetry's API. The program sets up the SDK, the exporter and the sampler."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta

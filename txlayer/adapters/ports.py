@@ -7,8 +7,6 @@ try again; anything else is the client's own).
 `BrokerFacts` and the other facts are what an adapter reports of a cluster, and `operate/doctor.py` judges. None: unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -433,19 +433,11 @@ class CheckReader:
         self._topic = topic
         self._count_partitions = count_partitions
         self._positions = positions
-        self._own: frozenset[int] = frozenset()
-        self._is_assigned = False
-        self._is_paused = False
-
-    @property
-    def own_partitions(self) -> frozenset[int]:
+        self.own_partitions: frozenset[int] = frozenset()
         """The partitions assigned to this instance; empty during a rebalance."""
-        return self._own
-
-    @property
-    def is_member(self) -> bool:
+        self.is_member = False
         """True from the first assignment until the group revokes it."""
-        return self._is_assigned
+        self._is_paused = False
 
     def start(self) -> None:
         """Find the ends and join the group; retries for `start_patience_s` while a broker is starting.
@@ -465,13 +457,13 @@ class CheckReader:
             ConfigError: a position is no longer in the log.
             TxLayerError: anything else that stops reading. Close this reader and make a new one.
         """
-        own = self._own
+        own = self.own_partitions
         records = self._member.read(record_count_max=record_count_max, timeout_s=timeout_s)
         for record in records:
             self._positions[record.partition()] = record.offset() + 1
         if self._member.take_revocation():
-            self._own = frozenset()
-            self._is_assigned = False
+            self.own_partitions = frozenset()
+            self.is_member = False
         share = self._member.take_assignment()
         if share is not None:
             self._take(share)
@@ -481,12 +473,12 @@ class CheckReader:
         """Pause or resume reading; the group is served in both cases."""
         if is_paused is not self._is_paused:
             self._is_paused = is_paused
-            if self._is_assigned:
+            if self.is_member:
                 self._apply_pause()
 
     def close(self) -> None:
-        self._own = frozenset()
-        self._is_assigned = False
+        self.own_partitions = frozenset()
+        self.is_member = False
         self._member.close()
 
     def _take(self, share: Assignment) -> None:
@@ -495,12 +487,14 @@ class CheckReader:
         except RetriableError:
             # Known partitions are read; a new one is found at the next assignment.
             logger.warning("responder.ends_unknown", exc_info=True)
-        self._own = frozenset(partition for _, partition in share.partitions)
+        self.own_partitions = frozenset(partition for _, partition in share.partitions)
         self._member.resume_at({(self._topic, p): at for p, at in self._positions.items()})
-        self._is_assigned = True
+        self.is_member = True
         if self._is_paused:
             self._apply_pause()
-        logger.info("responder.assigned", extra={"partitions": sorted(self._own), "generation": share.generation})
+        logger.info(
+            "responder.assigned", extra={"partitions": sorted(self.own_partitions), "generation": share.generation}
+        )
 
     def _apply_pause(self) -> None:
         tps: list[TopicPartition] = [(self._topic, p) for p in self._positions]

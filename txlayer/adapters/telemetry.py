@@ -4,8 +4,6 @@ Ids, groups, topics and reasons come from the log, where any client may have wri
 wherever they leave the process: to log lines, terminals and metric labels.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -4,8 +4,6 @@ A service checks `is_on` once, when it is made; without tracing it uses classes 
 roles and attributes follow OpenTelemetry's conventions for messaging; they contain no users' keys, values or texts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -3,8 +3,6 @@
 A wrong value is a ConfigError or UsageError, raised before anything is asked; every error ends at one border, `exits.guard`.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """`txlayer broker`: a real Kafka on this machine, without Docker and without an installed Java."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`txlayer consumer`: run a program's consumer, pause and resume what a group handles, say where a group goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """`txlayer coordinator run|status|reset`."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from typing import Annotated

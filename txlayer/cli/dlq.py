@@ -1,7 +1,5 @@
 """`txlayer dlq`: what a consumer group gave up, why, and what became of it; have it handled again, or drop it."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

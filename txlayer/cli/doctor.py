@@ -1,7 +1,5 @@
 """`txlayer doctor`: whether a cluster is fit for production, with the command that mends what is not."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Where errors leave the program: one line on standard error, and a number that a supervisor can act on."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`txlayer locks`: which consumer holds which queue, and ending a lease by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, NoReturn

@@ -1,7 +1,5 @@
 """`txlayer`: one group of commands per module, and the one border where errors become exit codes."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Collection, Sequence

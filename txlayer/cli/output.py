@@ -44,18 +44,6 @@ def cell(text: object, style: str = "") -> Text:
     return Text(printable(str(text)), style=style, overflow="fold")
 
 
-def table(*headers: str, title: str | None = None, right: Container[str] = (), whole: Container[str] = ()) -> Table:
-    """An empty table whose cells and headers are folded where they do not fit, and never cut off.
-
-    Columns of `right` are numbers; those of `whole` are not folded either: others get narrower.
-    """
-    made = Table(title=None if title is None else Text(printable(title), style="italic"))
-    for name in headers:
-        justify: Literal["left", "right"] = "right" if name in right else "left"
-        made.add_column(name, justify=justify, no_wrap=name in whole, overflow="fold")
-    return made
-
-
 Columns = Mapping[str, str | Callable[[Any], object]]
 """{header: the name of a row's field (then it is JSON), or what makes the cell of the row}; no text in a cell for None."""
 
@@ -68,8 +56,14 @@ def rows_table(
     right: Container[str] = (),
     whole: Container[str] = (),
 ) -> Table:
-    """A table with a line for each row; the rest as `table`."""
-    made = table(*columns, title=title, right=right, whole=whole)
+    """A table with a line for each row, whose cells and headers are folded where they do not fit, and never cut off.
+
+    Columns of `right` are numbers; those of `whole` are not folded either: others get narrower.
+    """
+    made = Table(title=None if title is None else Text(printable(title), style="italic"))
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        made.add_column(name, justify=justify, no_wrap=name in whole, overflow="fold")
     for row in rows:
         values = (row[take] if isinstance(take, str) else take(row) for take in columns.values())
         made.add_row(*map(_cell_of, values))

@@ -1,7 +1,5 @@
 """`txlayer responder run`: answer check-backs for a producer group, without a producer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

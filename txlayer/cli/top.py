@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +15,11 @@ from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.doctor import LEVEL_STYLES
 from txlayer.cli.options import AsJson, Connection, current_ms, option, with_bundles
-from txlayer.config import CoordinatorConfig, parse_duration
+from txlayer.config import ConsumerConfig, CoordinatorConfig, parse_duration
+from txlayer.errors import TxLayerError
 from txlayer.operate import Json, length_text, time_text
 from txlayer.operate.doctor import Level
+from txlayer.runtime.environment import REAL, Running
 
 if TYPE_CHECKING:
     from txlayer.operate.live import LiveView
@@ -26,6 +28,8 @@ ROW_COUNT = 15
 """Groups and partitions that are shown, those that need a look first; the overview fits into a screen."""
 WATCH_S = 2.0
 """How often a list is shown anew."""
+CONSUMPTION_S = 30.0
+"""A look at consumers and leases is repeated when it is older."""
 RETRY_S = 2.0
 """Pause after a failure."""
 
@@ -40,19 +44,63 @@ def top(
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether a namespace is well, and keep that current until Ctrl-C: transactions, responders, coordinators.
+    """Show whether a namespace is well, and keep that current until Ctrl-C: transactions, responders, coordinators, consumers.
 
     It reads the logs once and follows them from there. With --json each look is an object on a line of its own.
     """
     from txlayer.operate.overall import overall_json
 
-    config = connection.config(CoordinatorConfig)
+    config, consumers = connection.config(CoordinatorConfig), connection.config(ConsumerConfig)
     interval_s = parse_duration("--interval", interval).total_seconds()
+    consumption = Consumption(lambda: read_consumption(config, consumers))
 
     def look(view: LiveView) -> Json:
-        return overall_json(config.namespace, view.state, view.rows.counts(), now_ms=current_ms())
+        if once:
+            consumption.read()
+        body = overall_json(config.namespace, view.state, view.rows.counts(), now_ms=current_ms())
+        return body | consumption.newest()
 
     watch(config, look, overview, interval_s=interval_s, is_once=once, as_json=as_json)
+
+
+def read_consumption(config: CoordinatorConfig, consumers: ConsumerConfig) -> list[Json]:
+    """The consumer groups of the cluster with their queues."""
+    from txlayer.adapters.connect import kafka_clients
+    from txlayer.operate.consumers import read_consumed
+    from txlayer.operate.queues import consumption_json, read_queues
+
+    clients = kafka_clients(config)
+    return consumption_json(read_consumed(clients), read_queues(clients, consumers))
+
+
+class Consumption:
+    """What consumers do, read beside the view: again when it is old, in one part of twenty of the time at most."""
+
+    def __init__(self, read: Callable[[], list[Json]], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
+        self._clock = clock
+        self._newest: Json = {"consumers": None, "consumers_ms": None, "consumers_problem": None}
+        self._due: float | None = clock()  # None: it is being read
+        self._running: Running[None] | None = None
+
+    def newest(self) -> Json:
+        """What was read last; if that is old, reading begins."""
+        if self._due is not None and self._clock() >= self._due:
+            if self._running is not None:
+                self._running.result()  # a defect is raised here
+            self._due = None
+            self._running = REAL.background.start(self.read, name="txlayer-consumption")
+        return self._newest
+
+    def read(self) -> None:
+        """Read it now; what was read before stays if it cannot be read."""
+        began, at_ms = self._clock(), current_ms()
+        try:
+            self._newest = {"consumers": self._read(), "consumers_ms": at_ms, "consumers_problem": None}
+        except TxLayerError as exc:
+            self._newest = {**self._newest, "consumers_problem": str(exc)}
+        finally:
+            self._due = self._clock() + max(CONSUMPTION_S, 19 * (self._clock() - began))
 
 
 def watch(
@@ -131,7 +179,23 @@ def overview(body: Json) -> RenderableType:
     parts.append(Text(printable(f"\ncoordinators: {body['group_state'] or 'unknown'}, {body['member_count']} running")))
     worst = sorted(body["partitions"], key=lambda row: (row["owner"] is not None, -row["op_lag_ms"], row["partition"]))
     parts.append(_cut(worst, _PARTITIONS, ("partition", "not carried out", "waits for", "half not read")))
-    return Group(*parts)
+    return Group(*parts, *_consumers(body))
+
+
+def _consumers(body: Json) -> Iterator[RenderableType]:
+    """A block of consumer groups, and one of their leases."""
+    rows, seen = body["consumers"], f"seen {_time(body['consumers_ms'])}" if body["consumers_ms"] else "being read"
+    yield Text(f"\nconsumers and leases: {seen}")
+    if body["consumers_problem"]:
+        yield Text(printable(f"not known now: {body['consumers_problem']}"), style="yellow")
+    consumed = [row for row in rows or () if row["member_count"] is not None or row["problem"]]
+    leased = [row for row in rows or () if row["queue_count"] is not None]
+    if consumed:
+        yield _cut(consumed, _CONSUMERS, ("running", "not finished", "dead letters"))
+    if leased:
+        yield _cut(leased, _LEASES, ("queues", "held", "paused", "parked keys", "failing"))
+    if rows is not None and not rows:
+        yield Text("no group has topics for dead letters, and none holds a lease")
 
 
 def _cut(rows: list[Json], columns: output.Columns, right: tuple[str, ...]) -> RenderableType:
@@ -177,4 +241,35 @@ _PARTITIONS: output.Columns = {
     "waits for": lambda row: length_text(row["op_lag_ms"]) if row["op_lag_ms"] else "",
     "half not read": lambda row: f"{row['half_lag']:,}",
     "true at": lambda row: _time(row["true_ms"]),
+}
+
+
+def _number(name: str) -> Callable[[Json], str]:
+    return lambda row: "" if row[name] is None else f"{row[name]:,}"
+
+
+def _counted(name: str, style: str) -> Callable[[Json], Text]:
+    """The number, in this style unless it is 0."""
+    return lambda row: output.cell(f"{row[name]:,}", style if row[name] else "")
+
+
+_CONSUMERS: output.Columns = {
+    "group": "group",
+    "topic": "topic",
+    "running": lambda row: (
+        output.cell(row["problem"] or "none", "bold red") if not row["member_count"] else f"{row['member_count']:,}"
+    ),
+    "not finished": _number("lag"),
+    "dead letters": _number("letter_count"),
+}
+_LEASES: output.Columns = {
+    "group": "group",
+    "topic": "topic",
+    "queues": _number("queue_count"),
+    "held": lambda row: output.cell(
+        f"{row['held_count']:,}", "bold red" if row["held_count"] < row["queue_count"] else ""
+    ),
+    "paused": _counted("paused_count", "yellow"),
+    "parked keys": _counted("parked_key_count", "yellow"),
+    "failing": _counted("failing_count", "yellow"),
 }

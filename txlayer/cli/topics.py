@@ -1,7 +1,5 @@
 """`txlayer topics`: a namespace's topics and a principal's rights compared with what they must be; more partitions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
@@ -128,7 +131,6 @@ def list_(
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
-    from txlayer.cli import tx_rows
     from txlayer.operate.overview import Overview, read_quarantined
 
     wanted = filters.read()
@@ -150,11 +152,11 @@ def list_(
             found = [a for a in quarantined if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
             oldest = sorted(found, key=lambda a: (a.kept_ms, a.doubt_origin))[:limit]
             rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
-            count, kind, draw = len(found), "kept aside", tx_rows.quarantined_list
+            count, kind, draw = len(found), "kept aside", quarantined_list
         else:
             found_open = [s for s in Overview(connections).unsettled() if wanted.lets_through(s, now_ms=now_ms)]
             rows = [unsettled.unsettled_json(s, now_ms=now_ms) for s in unsettled.oldest(found_open, limit)]
-            count, kind, draw = len(found_open), "open", tx_rows.list_table
+            count, kind, draw = len(found_open), "open", list_table
     those = "" if kept_aside or wanted.is_empty else " of this kind"
     nothing = f"nothing{those} is {kind} in {config.namespace}"
     output.show(rows, draw, as_json=as_json, nothing=nothing)
@@ -166,10 +168,6 @@ def list_(
 
 
 def _watch(config: CoordinatorConfig, wanted: Filter, limit: int, *, as_json: bool) -> None:
-    from rich.console import Group, RenderableType
-    from rich.text import Text
-
-    from txlayer.cli import tx_rows
     from txlayer.cli.top import WATCH_S, watch
     from txlayer.operate.rows import Wanted
 
@@ -184,7 +182,7 @@ def _watch(config: CoordinatorConfig, wanted: Filter, limit: int, *, as_json: bo
         said = f"{count:,} not settled, true at {time_text(body['true_ms'])}"
         said += f"; the oldest {shown:,}" if shown < count else ""
         said += f"; not known now: {body['problem']}" if body["problem"] else ""
-        return Group(Text(printable(said)), tx_rows.list_table(body["transactions"]))
+        return Group(Text(printable(said)), list_table(body["transactions"]))
 
     watch(config, look, draw, interval_s=WATCH_S, as_json=as_json)
 
@@ -192,11 +190,9 @@ def _watch(config: CoordinatorConfig, wanted: Filter, limit: int, *, as_json: bo
 @command(app)
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; name groups that no responder answers for."""
-    from txlayer.cli import tx_rows
-
     with _connected(connection.config(CoordinatorConfig)) as connections:
         body = unsettled.stats_json(connections, now_ms=current_ms())
-    output.show(body, tx_rows.stats_table, as_json=as_json)
+    output.show(body, stats_table, as_json=as_json)
     for group in (found["producer_group"] for found in body["responders"] if found["is_answered"] is False):
         typer.echo(f"no responder answers check-backs for the group {printable(group)}", err=as_json)
 
@@ -219,7 +215,6 @@ def show(
     """
     from txlayer.adapters.connect import connect_history
     from txlayer.adapters.ports import HistoryStart
-    from txlayer.cli import tx_rows
     from txlayer.operate import history as histories
 
     if (what is None) is (query_id is None):
@@ -253,12 +248,11 @@ def show(
     with _connected(config) as connections:
         applied = list(histories.are_applied(connections, found))
     rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
-    output.show(rows, tx_rows.histories_tables, as_json=as_json)
+    output.show(rows, histories_tables, as_json=as_json)
 
 
 def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
     """Print the record kept aside that was there; False: there is none."""
-    from txlayer.cli import tx_rows
     from txlayer.operate.overview import read_quarantined
 
     with _connected(config) as connections:
@@ -267,7 +261,7 @@ def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | Non
     if found is None:
         return False
     row = unsettled.quarantined_json(found, now_ms=current_ms())
-    output.show([row], lambda _rows: tx_rows.quarantined_table(row), as_json=as_json)
+    output.show([row], lambda _rows: quarantined_table(row), as_json=as_json)
     return True
 
 
@@ -491,7 +485,6 @@ def _carry_out(
 
 
 def _confirm(action: OperatorAction, plan: SettlementPlan) -> None:
-    from txlayer.cli import tx_rows
 
     now_ms, count = current_ms(), len(plan.lines)
     sample = [unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]]
@@ -499,7 +492,7 @@ def _confirm(action: OperatorAction, plan: SettlementPlan) -> None:
     output.confirm(
         f"txlayer tx {action.value} --all: {count:,} transactions",
         f"{action.value} {them}? It cannot be taken back.",
-        sample=tx_rows.list_table(sample),
+        sample=list_table(sample),
         more_count=count - len(sample),
     )
 
@@ -510,3 +503,148 @@ def _connected(config: CoordinatorConfig) -> Iterator[CoordinatorConnections]:
 
     with closing(connect_coordinator(config, is_one_shot=True)) as connections:
         yield connections
+
+
+# --- what is printed; never users' keys and values --------------------------------------------------------------------
+
+_STYLES = {
+    TxnState.HELD.value: "yellow",
+    TxnState.PARKED.value: "red",
+    TxnState.PARKED_COMMITTED.value: "red",
+    TxnState.COMMITTED.value: "green",
+}
+
+
+def style_of(state: str) -> str:
+    return _STYLES.get(state, "")
+
+
+def list_table(rows: Sequence[Json]) -> Table:
+    columns: output.Columns = {
+        "id": "txn_id",
+        "nonce": "nonce",
+        "group": "producer_group",
+        "state": _state,
+        "reason": "reason",
+        "age": output.ages("age_ms"),
+        "messages": lambda row: f"{row['seen_count']}/{row['message_count']}",
+        "topics": lambda row: ", ".join(row["topics"]),
+        "half": lambda row: f"{row['partition']}:{_first_half_offset(row)}",
+        "in": "stands_in",
+        "checks": lambda row: f"{row['answered_count']}/{row['checked_count']}",
+        "last asked": output.times("asked_ms"),
+    }
+    if any(row["query_id"] is not None for row in rows):
+        columns = {**columns, "query id": "query_id"}
+    if any(row["due_ms"] is not None for row in rows):
+        columns = {**columns, "due": output.times("due_ms")}
+    right = ("age", "messages", "half", "checks")
+    return output.rows_table(rows, columns, right=right, whole=("nonce",))
+
+
+def _state(row: Json) -> Text:
+    return output.cell(row["state"], style_of(row["state"]))
+
+
+_first_half_offset = output.number_or_none("first_half_offset")
+
+
+def stats_table(body: Json) -> RenderableType:
+    quarantined_count = body["kept_aside_count"]
+    quarantined = f", {quarantined_count:,} kept aside" if quarantined_count else ""
+    if not body["states"]:
+        return f"nothing is open{quarantined}"
+    columns: output.Columns = {
+        "group": "producer_group",
+        "state": _state,
+        "transactions": lambda row: f"{row['count']:,}",
+        "oldest": output.ages("oldest_age_ms"),
+    }
+    title = f"{body['namespace']}: {body['transaction_count']:,} not settled{quarantined}"
+    return output.rows_table(body["states"], columns, title=title, right=("transactions", "oldest"))
+
+
+_SETTLED = frozenset(state.value for state in SETTLED)
+
+
+def histories_tables(rows: Sequence[Json]) -> RenderableType:
+    return Group(*map(history_tables, rows))
+
+
+def history_tables(row: Json) -> RenderableType:
+    from txlayer.operate.history import timeline
+
+    columns: output.Columns = {
+        "when": lambda event: time_text(event.at_ms),
+        "what": lambda event: event.what,
+        "where": lambda event: event.place,
+        "more": lambda event: event.detail,
+    }
+    return Group(output.grid(_head(row)), output.rows_table(timeline(row), columns, whole=("where",)))
+
+
+def _head(row: Json) -> list[tuple[str, object]]:
+    state = row["state"] or "settled; what decided it is older than what was read"
+    said = ""
+    if row["state"] in _SETTLED and row["is_applied"] is not None:
+        said = " (carried out)" if row["is_applied"] else " (not carried out yet)"
+    reason = f": {row['reason']}" if row["reason"] else ""
+    messages = f"{len(row['half_records'])} half records read, of {row['message_count']}"
+    head: list[tuple[str, object]] = [
+        ("transaction", f"{row['txn_id']} / {row['nonce']}"),
+        ("state", output.cell(state + said + reason, style_of(state))),
+        ("group", row["producer_group"]),
+        ("partition", row["partition"]),
+    ]
+    if row["query_id"] is not None:
+        head.insert(1, ("query id", row["query_id"]))
+    if row["born_ms"] is not None:
+        head.append(("born", time_text(row["born_ms"]) + " by its producer's clock"))
+    if row["message_count"] is None:
+        messages = "no half record read"
+    head.append(("messages", messages))
+    doubt = row["doubt"]
+    if doubt is not None:
+        text = f"since {time_text(doubt['moved_ms'])}, {doubt['seen_count']} messages to {', '.join(doubt['topics'])}"
+        text += f"; {doubt['answered_count']} of {doubt['checked_count']} checks answered"
+        if doubt["asked_ms"] is not None:
+            text += f", the last asked {time_text(doubt['asked_ms'])}"
+        head.append(("on doubt", text))
+    elif row["left_doubt_ms"] is not None:
+        head.append(("on doubt", f"until {time_text(row['left_doubt_ms'])}"))
+    return head
+
+
+def quarantined_list(rows: Sequence[Json]) -> Table:
+    columns: output.Columns = {
+        "kept aside": "name",
+        "reason": "reason",
+        "what is wrong": "why",
+        "names transaction": _named,
+        "age": output.ages("age_ms"),
+    }
+    return output.rows_table(rows, columns, right=("age",), whole=("reason",))
+
+
+def quarantined_table(row: Json) -> Table:
+    what = "record" if row["line"] is None else f"line {row['line']} of the record"
+    return output.grid(
+        (
+            ("kept aside", f"{what} {row['topic']}-{row['partition']}@{row['offset']}"),
+            ("why", f"{row['reason'] or 'unknown reason'}: {row['why']}"),
+            ("transaction", _named(row) or "it names none that can be read"),
+            ("since", time_text(row["kept_ms"])),
+            ("key", _size(row["key_bytes"])),
+            ("value", _size(row["value_bytes"])),
+            ("headers", ", ".join(row["header_names"]) or "none"),
+            ("bytes", f"on doubt, partition {row['doubt_partition']}, offset {row['doubt_offset']}"),
+        )
+    )
+
+
+def _named(row: Json) -> str:
+    return f"{row['txn_id']} / {row['nonce']}" if row["txn_id"] else ""
+
+
+def _size(byte_count: int | None) -> str:
+    return "null" if byte_count is None else f"{byte_count:,} bytes"

@@ -1,7 +1,5 @@
 """`txlayer verify`: a window of the topics read by plain clients, and what it proves of P1 to P6."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

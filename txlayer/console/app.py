@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -38,10 +38,13 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.operate.live import LiveView
+from txlayer.operate.operators import check_operator_rights
 from txlayer.operate.overall import being_read
 from txlayer.runtime.environment import REAL, Environment
 
 STATIC = str(files("txlayer.console") / "static")
+RIGHTS_MS = 15_000
+"""Whether changes are still allowed is asked again when the last answer is older, and somebody asks for a page."""
 STOP_S = 5.0
 """How long the end waits for the view's thread, which may just wait for a broker."""
 
@@ -113,6 +116,7 @@ class Console:
             now_ms=self.now_ms(),
             live=self.view.state,
             being_read=being_read(self.view.state),
+            refused=self._refused_writes() if self.rules.is_writable else "",
             proposal_count=len(self.second_person.waiting(now_s=self.environment.clock())),
             path=request.url.path,
             person=getattr(state, "person", None),
@@ -120,6 +124,19 @@ class Console:
             **values,
         )
         return HTMLResponse(text, status)
+
+    def _refused_writes(self) -> str:
+        """Why the broker would refuse a change now; empty: as far as was seen last, it would not."""
+
+        def read() -> str:
+            with closing(self.clients.admin()) as admin:
+                try:
+                    check_operator_rights(admin.topic_limits, self.config.topics)
+                except NotAuthorisedError as exc:
+                    return str(exc)
+            return ""
+
+        return self.looks.newest("rights", read, age_ms=RIGHTS_MS).result or ""
 
 
 def build_app(console: Console, *, is_following: bool = True) -> ASGIApp:
@@ -159,15 +176,17 @@ async def _refused(request: Request, error: TxLayerError) -> Response:
     if isinstance(error, InvariantError):
         return await _failed(request, error)
     status, title = 502, "The cluster did not answer this"
-    if isinstance(error, UsageError):
-        status, title = 400, "This cannot be done" if request.method == "POST" else "This cannot be shown"
-    elif isinstance(error, NotAuthorisedError):
+    detail = str(error)
+    if isinstance(error, NotAuthorisedError):
         status, title = 403, "The broker refuses these credentials"
+        detail += ". `txlayer topics acls check` with the console's roles names each right that is missing."
+    elif isinstance(error, UsageError):
+        status, title = 400, "This cannot be done" if request.method == "POST" else "This cannot be shown"
     elif isinstance(error, BrokerUnavailableError):
         status, title = 503, "The cluster does not answer now"
     elif isinstance(error, RetriableError):
         status, title = 503, "Not now"
-    return console.page(request, "problem.html", status=status, title=title, detail=str(error))
+    return console.page(request, "problem.html", status=status, title=title, detail=detail)
 
 
 async def _missing(request: Request, _error: Exception) -> Response:

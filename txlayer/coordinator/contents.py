@@ -14,7 +14,7 @@ from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.ledger import Ledger
-from txlayer.core.ledger.transaction import Content, HalfRecordFit, Transaction, contents_of
+from txlayer.core.ledger.transaction import Content, HalfRecordFit, Transaction, contents_of, goes_now
 from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
 from txlayer.errors import InvariantError, RefusedRecordError
 
@@ -69,13 +69,16 @@ def fill_contents(
         InvariantError: a content is not where it must be.
         BrokerUnavailableError: no broker answered; nothing was changed.
     """
-    wanted: list[Needed] = []
+    absent: dict[
+        PartitionAndKey, Needed
+    ] = {}  # once each, also one that moves to doubt in the batch that forwards a part of it
     asked = [(p, batch, txn) for p, batch in batches for txn in _asked_with_details(batch)]
     for p, batch in batches:
         needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
-        wanted.extend((p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t))
+        absent |= {(p, t.key): (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)}
     for_questions = [(p, t, 1) for p, batch, t in asked if t.content is None and not batch.to_doubt[t.key].is_whole]
     found: dict[PartitionAndKey, list[Content]] = {}
+    wanted = [*absent.values()]
     if wanted or for_questions:
         found = _fetch(batches, ledgers, wanted, for_questions, config=config, connections=connections, clock=clock)
     for p, txn, _ in wanted:
@@ -103,9 +106,8 @@ def _fetch(
     connections: CoordinatorConnections,
     clock: Callable[[], float],
 ) -> dict[PartitionAndKey, list[Content]]:
-    # A transaction that is only rewritten on doubt stays as it is there: half may no longer have the rest of it.
+    # What is only rewritten on doubt, or is due at another time, stays as it is there: half may no longer have the rest of it.
     forwarded = {(p, txn.key) for p, batch in batches for txn in batch.forwards}
-    as_cut = {(p, txn.key) for p, txn, _ in (*wanted, *for_questions)} - forwarded
     to_cut = {(p, txn.key) for p, txn, _ in wanted if ledgers[p].is_beyond_limit(txn)}
     reader = connections.make_reader("read_committed")
     try:
@@ -116,7 +118,7 @@ def _fetch(
             doubt_topic=config.topics.doubt,
             patience_s=config.kafka_transaction_timeout.total_seconds(),
             clock=clock,
-            as_cut=as_cut,
+            forwarded=forwarded,
             to_cut=to_cut,
         )
     finally:
@@ -135,13 +137,14 @@ def fetch_contents(
     doubt_topic: str,
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
-    as_cut: Collection[PartitionAndKey] = (),
+    forwarded: Collection[PartitionAndKey] | None = None,
     to_cut: Collection[PartitionAndKey] = (),
 ) -> dict[PartitionAndKey, list[Content]]:
-    """The contents of transactions whose content is not in memory; for those in `as_cut`, as doubt has them, whole or not.
+    """The contents of transactions whose content is not in memory, all of them whole.
 
-    For those in `to_cut`, only the origins of their half records: all contents together would not fit into memory. Contents that only
-    doubt has are returned whole.
+    With `forwarded`, only what a batch forwards of these transactions is whole; the other contents are as doubt has them. For those in
+    `to_cut`, only the origins of their half records: all contents together would not fit into memory. Contents that only doubt has are
+    returned whole.
 
     `wanted` contains (partition, transaction, number of its contents to fetch). A transaction consists of the records that
     joined it when half was folded: see `Transaction.fit_of`.
@@ -205,8 +208,11 @@ def fetch_contents(
             raise InvariantError(f"{len(found[partition, key])} of {count} contents of {key} are where they must be")
     make_whole = partial(_make_whole, reader, half_topic, patience_s=patience_s, clock=clock)
     for which, contents in found.items():
-        if which not in as_cut:
-            make_whole(which, contents)
+        offsets = {content.offset for content in contents.values() if is_cut(content.record)}
+        if forwarded is not None and which in forwarded:
+            offsets &= {content.offset for content in contents.values() if goes_now(txns[which], content)}
+        if forwarded is None or which in forwarded:
+            make_whole(which, contents, offsets)
     return {which: [contents[i] for i in sorted(contents)] for which, contents in found.items()}
 
 
@@ -215,12 +221,12 @@ def _make_whole(
     half_topic: str,
     which: PartitionAndKey,
     contents: dict[int, Content],
+    offsets: Collection[int],
     *,
     patience_s: float,
     clock: Callable[[], float],
 ) -> None:
-    """Read content that doubt did not take whole from half."""
-    offsets = {content.offset for content in contents.values() if is_cut(content.record)}
+    """Read those at these offsets, which doubt did not take whole, from half."""
     if not offsets:
         return
     half = (half_topic, which[0])

@@ -153,4 +153,7 @@ def empty_ledgers(
 ) -> dict[int, Ledger]:
     """One ledger per partition, to be filled by a recovery."""
     headers = PlainHeaders(targets)
-    return {p: make(p, settings=settings, targets=targets, refusals=refusals, headers=headers) for p in partitions}
+    ledgers = {p: make(p, settings=settings, targets=targets, refusals=refusals, headers=headers) for p in partitions}
+    for ledger in ledgers.values():
+        ledger.settled.share_memory(partition_count=len(ledgers))
+    return ledgers

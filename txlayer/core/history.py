@@ -149,7 +149,7 @@ class TransactionHistory:
         """The times of its messages for which no line is in the op log before this offset that releases them."""
         times = {half.options.deliver_at_ms or 0 for half in self.half_records} - {0}
         if len(self.half_records) < (self.message_count or 0) and self.summary is not None:
-            times = set(self.summary.times)
+            times = set(self.summary.times) - {0}
         left = sorted(times)
         for line in self.op_lines:
             if line.offset >= before or not line.is_counted:

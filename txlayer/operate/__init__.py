@@ -7,8 +7,6 @@ TopicMismatchError where a topic is missing, BrokerUnavailableError, NotAuthoris
 read.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

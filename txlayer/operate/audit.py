@@ -1,7 +1,5 @@
 """What people did, when and why, as the logs have it: op lines of operators, requests to consumer groups, releases of leases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The consumer groups of a cluster that txlayer's consumers belong to, as far as the names of topics say: how far behind, how many dead letters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from functools import cache
@@ -12,6 +10,7 @@ from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.messages import DLQ_SUFFIX
+from txlayer.errors import NotAuthorisedError
 
 COUNT_MAX = 100
 """Groups and topics that are looked at."""
@@ -22,11 +21,13 @@ class ConsumedTopic(NamedTuple):
 
     group: str
     topic: str
-    member_count: int
-    lag: int  # offsets that are not stored as finished (markers count); of messages that wait behind a failing one, too
-    letter_count: (
-        int  # offsets of the dead-letter topic (markers count): there are at most so many, those handled since, too
-    )
+    member_count: int | None = None
+    lag: int | None = None
+    """Offsets that are not stored as finished (markers count); of messages that wait behind a failing one, too."""
+    letter_count: int | None = None
+    """Offsets of the dead-letter topic (markers count): there are at most so many, those handled since, too."""
+    problem: str | None = None
+    """Why the numbers are not known."""
 
 
 def consumed_topics(names: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -45,10 +46,15 @@ def consumed_topics(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 def read_consumed(clients: Clients) -> list[ConsumedTopic]:
     """Those that there are, the first `COUNT_MAX` by name."""
+    found: list[ConsumedTopic | None] = []
     with closing(clients.admin()) as admin:
         names = islice(consumed_topics(admin.topic_names()), COUNT_MAX)
         count = cache(lambda group: len(admin.group(group).members))
-        found = [_consumed(admin, group, topic, count) for group, topic in names]
+        for group, topic in names:
+            try:
+                found.append(_consumed(admin, group, topic, count))
+            except NotAuthorisedError as exc:  # the others may be readable
+                found.append(ConsumedTopic(group, topic, problem=str(exc)))
     return [each for each in found if each is not None]
 
 

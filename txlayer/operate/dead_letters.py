@@ -1,7 +1,5 @@
 """The dead letters of a consumer group, and which of them a list shows."""
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections import Counter
@@ -31,7 +29,7 @@ from txlayer.core.dead_letters import (
 from txlayer.core.history import split_operator_reason
 from txlayer.core.key_queue import lone_request_key
 from txlayer.core.messages import Undecodable, check_group, is_topic_name
-from txlayer.core.progress import NO_KEY, NOTHING, Foreign, Progress, decode, hash_of_key
+from txlayer.core.progress import NO_KEY, NOTHING, Attempts, Foreign, Progress, decode, hash_of_key
 from txlayer.errors import TopicMismatchError, TxLayerError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.consumers import COUNT_MAX, consumed_topics
@@ -98,6 +96,7 @@ class QueueStatus(NamedTuple):
     parked: frozenset[bytes]  # hashes of keys
     replays: StoredOffset | None  # of the replay topic
     stuck: Mapping[bytes, int]  # by hash of the key: the dead letter whose replay failed
+    failing: tuple[Attempts, ...] = ()  # of messages whose handler failed, and that are not finished
 
     def has_taken(self, offset: int) -> bool:
         """True if the pause or resume at this offset of the replay topic has ended; requests before it may still wait."""
@@ -236,6 +235,7 @@ class DeadLetterLog:
                 frozenset() if known is None else frozenset(known.parked),
                 taken,
                 {} if known is None else known.stuck,
+                () if known is None else tuple(known.attempts.values()),
             )
         return found
 

@@ -3,8 +3,6 @@
 A rule that finds nothing wrong says so, so that the reader sees what was looked at. docs/howto/doctor.md explains each.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum

@@ -3,8 +3,6 @@
 Everything is looked for from the time of the decision on, in so many records. What is not found there is not said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice

@@ -1,7 +1,5 @@
 """What the topics hold of transactions: the history of one, found by a half message, and the messages of many."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -36,11 +36,11 @@ from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch
 from txlayer.core.ledger.misplaced_records import LinesAheadOfHalf
 from txlayer.core.ledger.transaction import OpPosition, Transaction
-from txlayer.core.ledger.transitions import COMMITTING, TxnState
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.errors import TxLayerError
 from txlayer.operate.overview import committed_records, query_id_on_doubt, read_stored
 from txlayer.operate.responders import GroupResponders, read_responders
-from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows, young_row
+from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows
 from txlayer.operate.tallies import Minute, Minutes, Quarantine
 from txlayer.operate.young_ledger import RowsFold, YoungLedger
 from txlayer.runtime.environment import REAL, Environment, Running
@@ -185,6 +185,8 @@ class LiveView:
         self._followed: dict[int, _Followed] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._assigned: frozenset[TopicPartition] = frozenset()
+        self._refused: set[TopicPartition] = set()
+        """Those that could not be read, until their end is reached: the client reports a right that is gone once, not at each read."""
         self._reader: LogReader | None = None
         self._poll: _Poll | None = None
         self._polled_at = self._looked_at = float("-inf")
@@ -246,7 +248,7 @@ class LiveView:
             self._believe(self._poll)
         if self._counting is None and self.state.is_ready:
             self._counting = self._environment.background.start(self._count_quarantined, name="txlayer-kept-aside")
-        if self.state.problem and self._polled_at >= now:
+        if self.state.problem and self._polled_at >= now and not self._refused:
             self.state = self.state._replace(problem="", problem_ms=0)
 
     def _note_problem(self, text: str) -> None:
@@ -262,6 +264,7 @@ class LiveView:
         self._close_reader()
         self._followed.clear()
         self._positions.clear()
+        self._refused.clear()
         self._poll = None
         self.rows.clear()
 
@@ -385,9 +388,11 @@ class LiveView:
             check_end(error, record, tp)
         except TxLayerError:
             self._assigned = frozenset()  # read again what this read did not get to
+            self._refused.add(tp)
             if error.name() == "_AUTO_OFFSET_RESET":
                 self._followed[tp[1]].is_stale = True
             raise
+        self._refused.discard(tp)
         self._positions[tp] = max(self._positions[tp], record.offset())
         topics, ledger = self._topics, self._followed[tp[1]].ledger
         half_to = self._positions[topics.half, tp[1]] if tp[0] == topics.half else 0
@@ -504,7 +509,7 @@ class LiveView:
         now = {txn.key: (txn.state, txn.seen) for txn in ledger.transactions.values()}
         self.rows.remove_young(followed.shown.keys() - now.keys(), p)
         changed = (key for key, seen in now.items() if followed.shown.get(key) != seen)
-        self.rows.put_young(young_row(ledger.transactions[key], partition=p) for key in changed)
+        self.rows.put_young((ledger.transactions[key] for key in changed), p)
         followed.shown = now
         self._show_committing(followed)
         for group in {txn.group for txn in ledger.transactions.values()}:
@@ -545,12 +550,7 @@ class LiveView:
     def _show_committing(self, followed: _Followed) -> None:
         p = followed.ledger.partition
         for behind, forwards in followed.forwarded:
-            at = _before(behind)
-            rows = (
-                young_row(txn, partition=p)._replace(decided=COMMITTING, op_offset=at[0], op_line=at[1])
-                for txn in forwards
-            )
-            self.rows.put_young(rows)
+            self.rows.put_young(forwards, p, committed_at=_before(behind))
         followed.forwarded.clear()
 
     def _saw_group(self, group: str) -> None:

@@ -1,7 +1,5 @@
 """The leases of a namespace, and their release by an operator."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """What the coordinators have done, and where they or a consumer group go on, by the offsets that are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

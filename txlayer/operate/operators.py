@@ -1,7 +1,5 @@
 """What an operator says with every action: what it is about, who says it and why; and its records on their way to a log."""
 
-from __future__ import annotations
-
 import getpass
 import socket
 import time

@@ -1,7 +1,5 @@
 """Is it well? What a live view shows, judged in a few sentences, the worst first."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Nothing is fenced, stored or written, and no group is joined, so any number may look at any time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple

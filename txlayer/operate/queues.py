@@ -1,8 +1,6 @@
 """The queues of a namespace: who holds each, whether it is paused, and which of its keys are parked with how many messages behind them."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -13,7 +11,9 @@ from txlayer.config import ConsumerConfig
 from txlayer.core.dead_letters import ENDED, DeadLetterEvent
 from txlayer.core.leases import parse_queue, queue_name
 from txlayer.core.messages import Undecodable
-from txlayer.core.progress import NO_KEY, hash_of_key
+from txlayer.core.progress import NO_KEY, Attempts, hash_of_key
+from txlayer.operate import Json
+from txlayer.operate.consumers import ConsumedTopic
 from txlayer.operate.dead_letters import DeadLetterLog, FoundLetter, QueueStatus, in_one_order, look_at_each
 from txlayer.operate.locks import LeaseStatus, LockState, claim_times, opened_locks
 
@@ -48,6 +48,7 @@ class QueueNow(NamedTuple):
     is_paused: bool | None = None  # None: the group has no topics for dead letters and requests
     asked: DeadLetterEvent | None = None  # the newest request to pause or to resume
     parked: tuple[ParkedKey, ...] = ()
+    failing: tuple[Attempts, ...] = ()  # of messages whose handler failed, and that are not finished
 
     @property
     def name(self) -> str:
@@ -72,6 +73,7 @@ class QueueCounts(NamedTuple):
     held_count: int = 0
     paused_count: int = 0
     parked_key_count: int = 0
+    failing_count: int = 0
 
 
 def counts_of(found: Queues) -> dict[tuple[str, str], QueueCounts]:
@@ -80,9 +82,18 @@ def counts_of(found: Queues) -> dict[tuple[str, str], QueueCounts]:
     for queue in found.queues:
         place = queue.group, queue.topic
         is_held = queue.lease is not None and queue.lease.state is LockState.HELD
-        one = QueueCounts(1, int(is_held), int(queue.is_paused is True), len(queue.parked))
+        one = QueueCounts(1, int(is_held), int(queue.is_paused is True), len(queue.parked), len(queue.failing))
         counts[place] = QueueCounts(*map(sum, zip(counts.get(place, QueueCounts()), one, strict=True)))
     return counts
+
+
+def consumption_json(consumed: Iterable[ConsumedTopic], found: Queues) -> list[Json]:
+    """One object for each group and topic, in the order of their names: the topic as consumed, and its queues. None: not known."""
+    unknown: Json = dict.fromkeys((*ConsumedTopic._fields, *QueueCounts._fields))
+    rows = {(each.group, each.topic): unknown | each._asdict() for each in consumed}
+    for place, counts in counts_of(found).items():
+        rows[place] = rows.get(place, unknown) | counts._asdict()
+    return [rows[place] | {"group": place[0], "topic": place[1]} for place in sorted(rows)]
 
 
 def read_queues(clients: Clients, config: ConsumerConfig) -> Queues:
@@ -129,7 +140,8 @@ def _queues_of(log: DeadLetterLog, leases: Mapping[tuple[str, str, int], LeaseSt
                 )
             )
         place = log.group, log.topic, partition
-        rows.append(QueueNow(*place, leases.get(place), status.is_paused, log.pause(partition), tuple(keys)))
+        lease, asked = leases.get(place), log.pause(partition)
+        rows.append(QueueNow(*place, lease, status.is_paused, asked, tuple(keys), status.failing))
     return rows
 
 

@@ -1,7 +1,5 @@
 """Dead letters handled again, dropped or edited, and topics paused: what is asked, and what became of it."""
 
-from __future__ import annotations
-
 import heapq
 import secrets
 import time

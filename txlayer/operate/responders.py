@@ -1,7 +1,5 @@
 """Who answers check-backs for which producer group, and for which groups no responder does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ SQLite holds them, outside of Python's objects: a row takes about 250 bytes, a t
 One thread writes; any thread asks.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import sqlite3
@@ -17,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from txlayer.core import codec
 from txlayer.core.ledger.transaction import NOT_IN_DOUBT, OpPosition, Transaction, from_summary
-from txlayer.core.ledger.transitions import SETTLED, TxnState
+from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode, ParkReason, Undecodable
 from txlayer.errors import UsageError
 from txlayer.operate.overview import UnsettledTransaction
@@ -31,49 +29,35 @@ UNREADABLE = "unreadable"
 
 ROLLED_BACK: Final = TxnState.ROLLED_BACK.value
 
+SHAPE_COUNT_MAX = 10_000
+"""Shapes above which those that no row has any more are forgotten."""
+
 _SCHEMA = """
+CREATE TABLE shape (shape INTEGER PRIMARY KEY, producer_group TEXT, state TEXT, reason TEXT, topics TEXT);
 CREATE TABLE txn (
-    key TEXT, partition INTEGER, is_on_doubt INTEGER, producer_group TEXT, state TEXT, reason TEXT, topics TEXT,
-    key_hash TEXT, appended_ms INTEGER, summary BLOB, decided TEXT, op_offset INTEGER, op_line INTEGER,
-    query_id TEXT,
+    key TEXT, partition INTEGER, is_on_doubt INTEGER, shape INTEGER, key_hash TEXT, appended_ms INTEGER, summary BLOB,
+    query_id TEXT, decided TEXT, op_offset INTEGER, op_line INTEGER,
     PRIMARY KEY (key, partition)
 ) WITHOUT ROWID;
 CREATE INDEX by_ordering_key ON txn (key_hash) WHERE key_hash IS NOT NULL;
 CREATE INDEX by_query_id ON txn (query_id) WHERE query_id IS NOT NULL;
 CREATE INDEX by_decision ON txn (partition) WHERE decided IS NOT NULL;
 """
-
-
-class Row(NamedTuple):
-    """What the table keeps of a transaction."""
-
-    key: str
-    partition: int
-    is_on_doubt: bool
-    producer_group: str
-    state: str
-    reason: str
-    topics: str  # each between commas
-    key_hash: str | None
-    appended_ms: int
-    summary: bytes
-    decided: str | None = None
-    op_offset: int | None = None
-    op_line: int | None = None
-    query_id: str | None = None
-
+# A shape is what many transactions have in common; its topics are each between commas. To bind and to copy it for each row took half
+# of the time of an insert. CROSS JOIN: otherwise SQLite may begin with the shapes, and index every row for one question.
+_FROM = "txn CROSS JOIN shape USING (shape)"
 
 # `decided`: what op lines say that no coordinator has carried out yet; the newest picture of a transaction on doubt keeps it.
-_PUT = """
-INSERT INTO txn VALUES {rows} ON CONFLICT (key, partition) DO UPDATE SET
-    is_on_doubt = excluded.is_on_doubt, producer_group = excluded.producer_group, state = excluded.state,
-    reason = excluded.reason, topics = excluded.topics, key_hash = excluded.key_hash,
+_COLUMNS_ON_DOUBT = "key, partition, is_on_doubt, shape, key_hash, appended_ms, summary, query_id"
+_CONFLICT = """ ON CONFLICT (key, partition) DO UPDATE SET
+    is_on_doubt = excluded.is_on_doubt, shape = excluded.shape, key_hash = excluded.key_hash,
     appended_ms = excluded.appended_ms, summary = excluded.summary, query_id = coalesce(excluded.query_id, query_id)
 """
-_PUT_YOUNG = f"""{_PUT}, decided = excluded.decided, op_offset = excluded.op_offset, op_line = excluded.op_line
+_PUT = f"INSERT INTO txn ({_COLUMNS_ON_DOUBT}) VALUES {{rows}}{_CONFLICT}"
+_PUT_YOUNG = f"""INSERT INTO txn ({_COLUMNS_ON_DOUBT}, decided, op_offset, op_line) VALUES {{rows}}{_CONFLICT},
+    decided = excluded.decided, op_offset = excluded.op_offset, op_line = excluded.op_line
 WHERE NOT is_on_doubt
 """
-_PLACES = f"({', '.join('?' for _ in Row._fields)})"
 _ROWS_AT_ONCE = 50
 """Of one statement: after each, SQLite waits for Python's lock, which a page that is being made may hold for milliseconds."""
 _STATE = "coalesce(decided, state)"
@@ -92,26 +76,6 @@ SORTS: Final = {
 """What a list may be sorted by; with "-" before it, the other way round."""
 
 
-def doubt_row(key: str, raw: bytes, *, partition: int, at_ms: int) -> tuple[Row, int]:
-    """(row, first half offset) of a transaction on doubt; `at_ms` is its time if the summary says none that is readable."""
-    glance = codec.glance_at_summary(raw)
-    if glance is None:
-        return Row(key, partition, True, "", UNREADABLE, "", "", None, at_ms, raw), 0  # noqa: FBT003 - as the columns
-    state, reason, group, first_offset, appended_ms, key_hash, topics = glance
-    if (state, reason) not in _KNOWN:
-        state = UNREADABLE
-    row = Row(key, partition, True, group, state, reason, f",{topics},", key_hash, appended_ms, raw)  # noqa: FBT003 - as above
-    return row, first_offset
-
-
-def young_row(txn: Transaction, *, partition: int) -> Row:
-    """The row of a transaction that is not on doubt."""
-    s = txn.summary()
-    topics, raw = f",{','.join(s.topics)},", codec.encode_summary(s)
-    place = (s.producer_group, s.state, s.reason, topics, s.key_hash, s.appended_ms)
-    return Row(s.key, partition, False, *place, raw, query_id=txn.options.query_id)  # noqa: FBT003 - as above
-
-
 _KNOWN = frozenset(
     (state.value, reason)
     for state in TxnState
@@ -119,6 +83,10 @@ _KNOWN = frozenset(
     for reason in ("", *(reason.value for reason in ParkReason))
 )
 """(state, reason) of every summary that this release writes."""
+
+
+def _no_glance(at_ms: int) -> codec.SummaryGlance:
+    return codec.SummaryGlance(UNREADABLE, "", "", 0, at_ms, None, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +131,9 @@ class UnsettledRows:
         self._connection.executescript(_SCHEMA)
         self._lock = threading.Lock()
         self._row_count_max = row_count_max
-        self._waiting: dict[tuple[str, int], Row] = {}
+        self._shapes: dict[tuple[str, str, str, str], int] = {}
+        self._shape_count_max = SHAPE_COUNT_MAX
+        self._waiting: dict[tuple[str, int], tuple[Any, ...]] = {}
         self._query_ids: dict[tuple[str, int], str] = {}
         self._count = 0
         self._version = 0
@@ -178,14 +148,26 @@ class UnsettledRows:
         if named is not None:
             self._query_ids[named[0], partition] = named[1]
 
-    def put_on_doubt(self, row: Row) -> None:
-        """The newest that doubt says of a transaction; it may wait for `flush`."""
-        place = row.key, row.partition
-        before = self._waiting.get(place)
-        query_id = self._query_ids.pop(place, None if before is None else before.query_id)
-        self._waiting[place] = row if query_id is None else row._replace(query_id=query_id)
+    def put_on_doubt(self, key: str, raw: bytes, *, partition: int, at_ms: int) -> int:
+        """The newest summary that doubt has of a transaction; it may wait for `flush`. Returns the first half offset that it names.
+
+        `at_ms` is the transaction's time if the summary says none that is readable.
+        """
+        glance = codec.glance_at_summary(raw) or _no_glance(at_ms)
+        state, reason, group, first_offset, appended_ms, key_hash, topics = glance
+        shape = self._shapes.get((group, state, reason, topics))
+        if shape is None:
+            self._forget_shapes()
+            shape = self._add_shape(group, state, reason, topics)
+        place, query_id = (key, partition), None
+        if place in self._waiting:
+            query_id = self._waiting[place][-1]
+        if self._query_ids:
+            query_id = self._query_ids.pop(place, query_id)
+        self._waiting[place] = (key, partition, True, shape, key_hash, appended_ms, raw, query_id)
         if len(self._waiting) >= 2_000:
             self.flush()
+        return first_offset
 
     def end_on_doubt(self, key: str, partition: int) -> None:
         """Doubt says that it is settled."""
@@ -198,9 +180,42 @@ class UnsettledRows:
             self._put(_PUT, list(self._waiting.values()))
             self._waiting.clear()
 
-    def put_young(self, rows: Iterable[Row]) -> None:
-        """Transactions that are not on doubt; a row from doubt stays as it is."""
-        self._put(_PUT_YOUNG, list(rows))
+    def put_young(
+        self, transactions: Iterable[Transaction], partition: int, *, committed_at: OpPosition | None = None
+    ) -> None:
+        """Transactions that are not on doubt; a row from doubt stays as it is.
+
+        `committed_at`: an op line there has committed them, and no coordinator has carried it out.
+        """
+        decided = (None, None, None) if committed_at is None else (COMMITTING, *committed_at)
+        self._forget_shapes()
+        rows = []
+        for txn in transactions:
+            s = txn.summary()
+            place = s.producer_group, s.state, s.reason, ",".join(s.topics)
+            shape = self._shapes.get(place) or self._add_shape(*place)
+            raw, query_id = codec.encode_summary(s), txn.options.query_id
+            rows.append((s.key, partition, False, shape, s.key_hash, s.appended_ms, raw, query_id, *decided))
+        self._put(_PUT_YOUNG, rows)
+
+    def _add_shape(self, group: str, state: str, reason: str, topics: str) -> int:
+        shown = state if (state, reason) in _KNOWN else UNREADABLE
+        with self._lock:
+            insert = "INSERT INTO shape (producer_group, state, reason, topics) VALUES (?, ?, ?, ?)"
+            shape = self._connection.execute(insert, (group, shown, reason, f",{topics},")).lastrowid
+        assert shape is not None
+        self._shapes[group, state, reason, topics] = shape
+        return shape
+
+    def _forget_shapes(self) -> None:
+        """Forget those that no row has, if there are many; what waits is written before."""
+        if len(self._shapes) < self._shape_count_max:
+            return
+        self.flush()
+        self._change("DELETE FROM shape WHERE shape NOT IN (SELECT shape FROM txn)", ())
+        used = {shape for (shape,) in self._ask("SELECT shape FROM shape", ())}
+        self._shapes = {place: shape for place, shape in self._shapes.items() if shape in used}
+        self._shape_count_max = max(SHAPE_COUNT_MAX, 2 * len(self._shapes))
 
     def remove_young(self, keys: Collection[str], partition: int) -> None:
         """Half and op have settled these; a row from doubt, or one that is committing, stays."""
@@ -230,7 +245,7 @@ class UnsettledRows:
         """The transaction if it is on doubt; its state is what the newest op line made of it."""
         self.flush()
         where = "key = ? AND partition = ? AND is_on_doubt"
-        found = self._ask(f"SELECT {_COLUMNS} FROM txn WHERE {where}", (key, partition))
+        found = self._ask(f"SELECT {_COLUMNS} FROM {_FROM} WHERE {where}", (key, partition))
         return _transaction(found[0]) if found else None
 
     def clear(self, partition: int | None = None) -> None:
@@ -240,7 +255,7 @@ class UnsettledRows:
         self._change(f"DELETE FROM txn{where}", values)
         self.is_cut &= partition is not None
 
-    def _put(self, statement: str, rows: Sequence[Row]) -> None:
+    def _put(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
         with self._lock:
@@ -250,10 +265,13 @@ class UnsettledRows:
             if len(rows) > room:  # those that are there already count twice: the bound is not exact
                 self.is_cut = True
                 rows = rows[:room]
+            if not rows:
+                return
+            places = f"({', '.join('?' for _ in rows[0])})"
             self._connection.execute("BEGIN")
             single = len(rows) % _ROWS_AT_ONCE  # each length would be a statement of its own that SQLite keeps
-            self._connection.executemany(statement.format(rows=_PLACES), rows[:single])
-            many = statement.format(rows=", ".join([_PLACES] * _ROWS_AT_ONCE))
+            self._connection.executemany(statement.format(rows=places), rows[:single])
+            many = statement.format(rows=", ".join([places] * _ROWS_AT_ONCE))
             for start in range(single, len(rows), _ROWS_AT_ONCE):
                 part = rows[start : start + _ROWS_AT_ONCE]
                 self._connection.execute(many, list(chain.from_iterable(part)))
@@ -280,8 +298,12 @@ class UnsettledRows:
         if version == self._version:
             return counts
         version = self._version
+        by_shape = (
+            "SELECT shape, decided, count(*) AS number, min(appended_ms) AS oldest_ms "
+            f"FROM txn WHERE {_IS_SHOWN} GROUP BY shape, decided"
+        )
         query = (
-            f"SELECT producer_group, {_STATE}, count(*), min(appended_ms) FROM txn WHERE {_IS_SHOWN} "
+            f"SELECT producer_group, {_STATE}, sum(number), min(oldest_ms) FROM ({by_shape}) JOIN shape USING (shape) "
             "GROUP BY 1, 2 ORDER BY 1, 2"
         )
         counts = [GroupCount(*row) for row in self._ask(query, ())]
@@ -290,13 +312,17 @@ class UnsettledRows:
 
     def groups(self, limit: int) -> list[str]:
         """The producer groups with the most transactions."""
-        query = "SELECT producer_group FROM txn GROUP BY 1 ORDER BY count(*) DESC LIMIT ?"
+        by_shape = "SELECT shape, count(*) AS number FROM txn GROUP BY shape"
+        query = (
+            f"SELECT producer_group FROM ({by_shape}) JOIN shape USING (shape) "
+            "GROUP BY 1 ORDER BY sum(number) DESC LIMIT ?"
+        )
         return [group for (group,) in self._ask(query, (limit,)) if group]
 
     def states(self, wanted: Wanted, *, now_ms: int) -> dict[str, int]:
         """{state: how many of the whole list}."""
         where, values = _where(wanted, now_ms)
-        return dict(self._ask(f"SELECT {_STATE}, count(*) FROM txn WHERE {where} GROUP BY 1 ORDER BY 1", values))
+        return dict(self._ask(f"SELECT {_STATE}, count(*) FROM {_FROM} WHERE {where} GROUP BY 1 ORDER BY 1", values))
 
     def page(self, wanted: Wanted, *, now_ms: int) -> Page:
         """The next rows of a list. Ages count from the append time of the first half record.
@@ -307,13 +333,13 @@ class UnsettledRows:
         where, values = _where(wanted, now_ms)
         column = SORTS[wanted.sort.removeprefix("-")]
         is_down = wanted.sort.startswith("-")
-        count = self._ask(f"SELECT count(*) FROM txn WHERE {where}", values)[0][0]
+        count = self._ask(f"SELECT count(*) FROM {_FROM} WHERE {where}", values)[0][0]
         if wanted.after:
             where += f" AND ({column}, key, partition) {'<' if is_down else '>'} (?, ?, ?)"
             values += _decoded(wanted.after)
         way = "DESC" if is_down else "ASC"
         query = (
-            f"SELECT {_COLUMNS}, {column} FROM txn WHERE {where} "
+            f"SELECT {_COLUMNS}, {column} FROM {_FROM} WHERE {where} "
             f"ORDER BY {column} {way}, key {way}, partition {way} LIMIT ?"
         )
         found = self._ask(query, (*values, wanted.limit + 1))

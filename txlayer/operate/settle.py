@@ -3,8 +3,6 @@
 Every face says the same of an outcome: `sentence`.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The topics of a namespace or of a consumer group, and the rights of a principal, compared with what they must be; more partitions."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence

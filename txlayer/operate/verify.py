@@ -3,8 +3,6 @@
 Two passes over a file on disk: by transaction id, and by ordering key. Memory holds one id, or one key's late ones, at a time.
 """
 
-from __future__ import annotations
-
 import marshal
 import sqlite3
 import time

@@ -20,7 +20,7 @@ from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, Effect, TxnEvent, TxnState, transition
 from txlayer.core.messages import Headers, OpMessage, Resolution, Source
 from txlayer.operate.overview import ContentlessLedger, query_id_on_doubt
-from txlayer.operate.rows import ROLLED_BACK, UnsettledRows, doubt_row
+from txlayer.operate.rows import ROLLED_BACK, UnsettledRows
 from txlayer.operate.tallies import Quarantine
 
 _QUARANTINED_MAX = 10_000
@@ -113,8 +113,7 @@ class YoungLedger(ContentlessLedger):
         if value is None:
             self.rows.end_on_doubt(key, self.partition)
             return
-        row, first_offset = doubt_row(key, value, partition=self.partition, at_ms=at_ms)
-        self.rows.put_on_doubt(row)
+        first_offset = self.rows.put_on_doubt(key, value, partition=self.partition, at_ms=at_ms)
         if first_offset >= half_next:
             self._ahead[key] = None
             if len(self._ahead) > _AHEAD_MAX:

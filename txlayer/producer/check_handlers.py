@@ -4,8 +4,6 @@ A call that does not end in time is abandoned: its later result is dropped. The 
 outcomes go to `done`, from any thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

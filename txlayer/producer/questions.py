@@ -3,8 +3,6 @@
 Not thread-safe; the time is an argument.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

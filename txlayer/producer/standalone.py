@@ -3,8 +3,6 @@
 It is a producer that sends no messages, with the same reader, handler, writer and errors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

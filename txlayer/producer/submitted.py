@@ -4,8 +4,6 @@ One object instead of three, and no lock of its own: `concurrent.futures.Future`
 than everything else that a transaction needs. `wait`, `as_completed` and `asyncio.wrap_future` take it as it is.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future

@@ -4,8 +4,6 @@ The fixtures are in `plugin.py`, which pytest finds by itself once `txlayer[test
 without pytest, too. A name is loaded when it is first used, because pytest loads this package in every run.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """A coordinator in a thread of the test's own process, and waiting for a condition with a deadline."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

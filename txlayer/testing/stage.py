@@ -1,7 +1,5 @@
 """`Stage`: a namespace, its coordinator and topics for one test, and assertions about them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing

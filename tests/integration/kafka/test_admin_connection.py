@@ -1,7 +1,5 @@
 """The admin client is given up when what it knows may be out of date."""
 
-from __future__ import annotations
-
 import concurrent.futures
 
 import pytest

@@ -1,7 +1,5 @@
 """How long a question waits: a coordinator's until it asks again, a command's until a person would give up."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.adapters import connect

@@ -1,7 +1,5 @@
 """`txlayer broker` as people use it: commands that end, a broker that stays, and one line for every trouble."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The console while something is away: it says what, shows what it knew last and since when, and goes on by itself."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

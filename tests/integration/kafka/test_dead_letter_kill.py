@@ -1,7 +1,5 @@
 """A consumer killed inside a dead letter's Kafka transaction: the dead letter and its offset are both there, or neither."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the real client does when it can write nothing any more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.mock_cluster import PRODUCE, MockCluster

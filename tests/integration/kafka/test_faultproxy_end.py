@@ -1,7 +1,5 @@
 """The proxy that harms connections leaves none of its own open when it ends, whoever is just arriving."""
 
-from __future__ import annotations
-
 import gc
 import socket
 import warnings

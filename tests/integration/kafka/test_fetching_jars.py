@@ -1,7 +1,5 @@
 """Kafka's jars from a repository on this machine, and everything that goes wrong."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """The embedded broker as tests and notebooks use it: real processes, real data."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

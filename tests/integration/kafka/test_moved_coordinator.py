@@ -1,7 +1,5 @@
 """Offsets while a group's coordinator is moving, as after every start of a broker: asked for and stored again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

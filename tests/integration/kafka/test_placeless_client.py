@@ -1,7 +1,5 @@
 """What the real client reports of a record that the broker says it has already."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Readers of the Kafka adapter on a real broker: what a pause leaves behind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

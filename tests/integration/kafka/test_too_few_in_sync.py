@@ -1,7 +1,5 @@
 """A real topic of three brokers that has fewer replicas in sync than it must have."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

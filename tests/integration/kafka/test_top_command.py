@@ -1,7 +1,5 @@
 """`txlayer top` and `txlayer tx list --watch` on a real broker: what is there, and what comes while they run."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -48,6 +46,8 @@ def test_the_overview_is_shown_once(arena: Arena, capsys: pytest.CaptureFixture[
     assert [({"open": 1}, False)] == [(group["states"], group["is_answered"]) for group in body["groups"]]
     assert arena.partition_count == len(body["partitions"])
     assert "no coordinator runs" in drawn[1]
+    assert (True, None) == (isinstance(body["consumers"], list), body["consumers_problem"])
+    assert "consumers and leases: seen" in drawn[1]
 
 
 def test_without_a_broker_the_exit_code_says_so(capsys: pytest.CaptureFixture[str]) -> None:

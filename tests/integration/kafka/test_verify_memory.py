@@ -1,7 +1,5 @@
 """`txlayer verify` takes no memory that grows with what it reads, also where a little of the log unpacks into much."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

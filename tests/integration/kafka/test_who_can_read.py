@@ -1,7 +1,5 @@
 """Other clients of Python read what was forwarded, without the extras that bring them a codec."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from itertools import islice

@@ -1,7 +1,5 @@
 """The broker that trusts nobody, started once for all tests here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

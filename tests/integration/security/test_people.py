@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -16,7 +18,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
-from txlayer.core.acls import Acl
+from txlayer.core.acls import Acl, Operation
 from txlayer.operate.operators import check_operator_rights
 
 pytestmark = pytest.mark.kafka
@@ -139,8 +141,25 @@ def test_a_console_names_the_right_that_is_missing_and_shows_the_rest(stage: Sta
         assert stage.arena.topics.half in refused
         assert str(stage.broker.scram(user)["sasl.password"]) not in refused + process.output()
 
-        allow(stage, "reader", user)
+        rights = allow(stage, "reader", user)
         wait_until(lambda: open_one.txn_id in page("/transactions"), within=60, what="the transaction")
         # Leases are read again beside the page.
         wait_until(lambda: "ot known now" not in page("/"), within=60, what="all that was refused")
+
+        # The right to read goes while it runs, that to describe stays: the broker answers all but the reads.
+        half = stage.arena.topics.half
+        reads = [a for a in rights if a.name == half and a.operation is Operation.READ]
+        stage.broker.allow([replace(each, operation=Operation.DESCRIBE) for each in reads])
+        stage.broker.withdraw(reads)
+        second = RawWriter(stage.arena).prepare((stage.topics[0], b"k", b"v"))
+        wait_until(
+            lambda: re.search(rf"not known now, since ([5-9]|1\d) s: [^<]*{half}", page("/")),
+            within=60,
+            what="it is said for seconds on end which topic may not be read",
+        )
+        assert second.txn_id not in page("/transactions")
+
+        stage.broker.allow(reads)
+        wait_until(lambda: second.txn_id in page("/transactions"), within=60, what="the second transaction")
+        wait_until(lambda: "ot known now" not in page("/"), within=60, what="all that was refused again")
         assert process.is_running

@@ -1,7 +1,5 @@
 """The commands of docs/howto/secure.md, run one after the other on a broker that trusts nobody."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

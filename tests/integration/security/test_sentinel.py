@@ -1,7 +1,5 @@
 """A password that nobody should see is given to every command; nobody sees it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Fencing tokens on real databases: a stale holder changes nothing, at any isolation level, and is told so."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

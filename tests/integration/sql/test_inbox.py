@@ -1,7 +1,5 @@
 """The inbox on real databases: a message's effects once, whoever comes at the same time and whatever fails."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

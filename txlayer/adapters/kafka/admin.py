@@ -1,7 +1,5 @@
 """Asks a Kafka cluster about topics, groups, offsets and access rights, and changes them."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Creates confluent-kafka clients with the settings that carry the promises (docs/explanation/kafka.md)."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -4,8 +4,6 @@ A callback of the client never raises here, because an exception out of a callba
 (docs/explanation/kafka.md, Reading). The error is kept, and the next `read` raises it.
 """
 
-from __future__ import annotations
-
 import logging
 import struct
 import time

@@ -1,7 +1,5 @@
 """Gathers the facts that `txlayer doctor` judges (`operate/doctor.py`)."""
 
-from __future__ import annotations
-
 import fnmatch
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -4,8 +4,6 @@ The client sends EndTxn and TxnOffsetCommit again on its own, and a late one lan
 (KAFKA-17754, seen on 4.3.0). `txlayer.runtime.producer_replacement` says when a writer is replaced because of that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

@@ -1,7 +1,5 @@
 """The administrator's view of a cluster in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Self, TypeVar

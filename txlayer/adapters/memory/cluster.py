@@ -7,8 +7,6 @@ Every request may raise `RefusedError`, with the code that Kafka answers, and `N
 Then nothing was changed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ and each member its share. A member that does not join again in time is left out
 the code that Kafka answers; then nothing was changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

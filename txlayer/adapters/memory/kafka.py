@@ -1,7 +1,5 @@
 """`MemoryKafka`, a cluster in memory as its user sees it, and what makes its clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count

@@ -1,7 +1,5 @@
 """The readers of a cluster in memory: one that assigns itself, a group member, and a member that stores offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -44,22 +42,22 @@ class Reading:
         self._refused.clear()
         self._known_ends.clear()
 
-    def known_end(self, tp: TopicPartition) -> int | None:
+    def known_end(self, partition: TopicPartition) -> int | None:
         """The high watermark that the last fetch reported."""
-        return self._known_ends.get(tp)
+        return self._known_ends.get(partition)
 
-    def pause(self, tps: Iterable[TopicPartition]) -> None:
-        self._paused.update(tps)
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.update(partitions)
 
-    def resume(self, tps: Iterable[TopicPartition]) -> None:
-        self._paused.difference_update(tps)
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
 
-    def read_to(self, tp: TopicPartition) -> int:
+    def read_to(self, partition: TopicPartition) -> int:
         """The position in a partition of which nothing is left to read; -1: something is."""
-        position, partition = (self._positions.get(tp, -1), self._link.cluster.partitions.get(tp))
-        if tp in self._paused or partition is None:
+        position, log = (self._positions.get(partition, -1), self._link.cluster.partitions.get(partition))
+        if partition in self._paused or log is None:
             return -1
-        return position if partition.end(is_committed=self._is_committed) == position else -1
+        return position if log.end(is_committed=self._is_committed) == position else -1
 
     def is_ready(self) -> bool:
         """True when a fetch would bring something."""
@@ -145,9 +143,7 @@ class MemoryLogReader:
         self._link = link
         self._is_committed = isolation == "read_committed"
         self._reading = Reading(link, is_committed=self._is_committed, tells_end=True)
-
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        self._reading.assign(positions)
+        self.assign = self._reading.assign
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
         if not self._link.world.wait(self._reading.is_ready, timeout_s=timeout_s):
@@ -190,7 +186,9 @@ class MemoryGroupReader(TranslatedMember):
         self._link = link
         self._session_ms = session_timeout_ms
         self._poll_s_max = max(POLL_INTERVAL_MAX_MS, session_timeout_ms) / 1000
-        self._reading = Reading(link, is_committed=True, tells_end=False)
+        self._reading = reading = Reading(link, is_committed=True, tells_end=False)
+        self.pause, self.resume = reading.pause, reading.resume
+        self.read_to, self.known_end = reading.read_to, reading.known_end
         self._topics: tuple[str, ...] = ()
         self._state = Membership.IDLE
         self._member_id = ""
@@ -209,12 +207,6 @@ class MemoryGroupReader(TranslatedMember):
         self._reached.clear()
         self._reading.assign(positions)
 
-    def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        self._reading.pause(partitions)
-
-    def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        self._reading.resume(partitions)
-
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
         self._check_poll_interval()
         if not self._wait(timeout_s):
@@ -227,12 +219,6 @@ class MemoryGroupReader(TranslatedMember):
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
         return MemoryAdmin(self._link, timeout_ms=int(timeout_s * 1000)).watermarks(partition, is_committed=True)
-
-    def read_to(self, partition: TopicPartition) -> int:
-        return self._reading.read_to(partition)
-
-    def known_end(self, partition: TopicPartition) -> int | None:
-        return self._reading.known_end(partition)
 
     def close(self) -> None:
         member_id, cluster = self._member_id, self._link.cluster

@@ -4,8 +4,6 @@ Everything in this package that waits, asks the time, draws a number or talks to
 that one with threads and one under a seed can run the same clients.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -3,8 +3,6 @@
 A client in memory has no thread: its records leave when it polls, flushes or commits.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Barrier, inbox and fencing in the user's database, on SQLAlchemy. Import the submodules by name; they need the extra `sql`."""
 
-from __future__ import annotations
-
 from txlayer.adapters.sql.aio import AsyncInbox, AsyncSqlBarrier, execute_fenced_async
 from txlayer.adapters.sql.barrier import Doubtful, SqlBarrier
 from txlayer.adapters.sql.inbox import Inbox, execute_fenced, message_key, not_fenced

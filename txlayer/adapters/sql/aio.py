@@ -1,7 +1,5 @@
 """Barrier, inbox and fencing for asyncio."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """`SqlBarrier`: one row per transaction in the user's own database, where the first writer wins."""
 
-from __future__ import annotations
-
 import logging
 import time
 import weakref

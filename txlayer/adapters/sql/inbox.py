@@ -5,8 +5,6 @@ queue only increase. A row keeps the highest token that changed it, so the updat
 that several queues change need one column per queue: tokens of different queues cannot be compared.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -3,8 +3,6 @@
 The user's session is committed and rolled back by the user only, except when a refused commit ends it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import weakref

@@ -3,8 +3,6 @@
 A row of the barrier's table is not changed once it is written.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """`txlayer-spark`: one command per job; each starts a session, and `audit` runs three jobs in one."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -1,7 +1,5 @@
 """The metrics and the health of `txlayer-spark audit --every`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 

@@ -14,7 +14,7 @@ from txlayer.console.acting import route
 from txlayer.console.pages.queues import queues_now
 from txlayer.operate.consumers import read_consumed
 from txlayer.operate.overall import groups_of, remarks
-from txlayer.operate.queues import Queues, counts_of
+from txlayer.operate.queues import Queues, consumption_json
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
@@ -31,8 +31,6 @@ async def overview(console: Console, request: Request) -> Response:
     counts = await console.desk.call(console.view.rows.counts)
     consumers = console.looks.newest(CONSUMERS, lambda: read_consumed(console.clients), age_ms=CONSUMERS_MS)
     queues = queues_now(console)
-    consumed = {(each.group, each.topic): each for each in consumers.result or ()}
-    leased = counts_of(queues.result or Queues())
     state, now_ms = console.view.state, console.now_ms()
     said = remarks(state, counts, now_ms=now_ms)
     owners = {partition: member for member in state.members for _, partition in member.partitions}
@@ -49,7 +47,7 @@ async def overview(console: Console, request: Request) -> Response:
         ],
         consumers=consumers,
         queues=queues,
-        consumed=[(place, consumed.get(place), leased.get(place)) for place in sorted(consumed.keys() | leased.keys())],
+        consumed=consumption_json(consumers.result or (), queues.result or Queues()),
         jobs=[console.jobs.newest(name) for name in WORK],
         job_names=list(WORK),
         can_inspect=console.inspect is not None,

@@ -134,6 +134,8 @@ class ForwardOrder:
         """
         # Transactions that could block it are in `_stuck`. Those that it could block are there too, or have order="prepare".
         key_hash = txn.options.key_hash
+        if key_hash is None:  # it has another option
+            return True
         if key_hash in self._stuck or key_hash in self._prepared:
             return False
         if self._keys is not None:

@@ -362,6 +362,7 @@ class Ledger:
                     self.order.goes_to_doubt(txn)
                     self._take_along(txn)
             self._try(txn, is_complete=txn.is_complete_at(op.last_offset))
+            self._await_release(txn)
         elif effect is Effect.FORWARD:
             self.batch.forwards.append(txn)
             self.batch.byte_count += txn.size
@@ -496,36 +497,23 @@ class Ledger:
     def _carry_out_by_time(self, txn: Transaction, effect: Effect, op: OpMessage | None) -> None:
         due = txn.due
         assert due is not None
-        if effect is Effect.EXTEND:
-            assert op is not None
-            _note_release(txn, op, (0, 0))
-            self._keep(txn)
-            return
         if effect is Effect.FORWARD_PART:
             self.batch.forwards.append(txn)
             self.batch.byte_count += txn.size
-        elif effect is Effect.RESCHEDULE:
-            assert op is not None
-            assert op.time_ms is not None
-            due.left, due.said_ms = (op.time_ms,), -1
-            if txn.state is not TxnState.SCHEDULED:  # an earlier part of it waits for its key or its topic
-                self._await_release(txn)
-                self._keep(txn)
-                return
-        self._schedule(txn)
-
-    def _schedule(self, txn: Transaction) -> None:
-        """Keep it on doubt until its next time; it holds back no other of its key meanwhile."""
-        due = txn.due
-        assert due is not None
-        self._leave_order(txn)
-        self._await_release(txn)
+        elif op is not None:
+            if effect is Effect.RESCHEDULE and op.time_ms is not None:
+                due.left, due.said_ms = (op.time_ms,), -1
+            else:
+                _note_release(txn, op, (0, 0))
+            self._await_release(txn)
+        if txn.state is TxnState.SCHEDULED:  # it holds back no other of its key until its next time
+            self._leave_order(txn)
         self._keep(txn)
 
     def _await_release(self, txn: Transaction) -> None:
-        """Note the next time of its messages for which no line was written yet."""
+        """Note the next time of its messages for which no line was written yet, also if an earlier part of it waits."""
         due = txn.due
-        if due is None or self.is_replaying:
+        if due is None or not txn.may_be_released or self.is_replaying:
             return
         time_ms = next((at_ms for at_ms in due.left if at_ms > due.said_ms), None)
         if time_ms is not None:
@@ -1502,6 +1490,8 @@ class Ledger:
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
         """The batch is in the log. `doubt_offsets` contains the first doubt offset of each transaction that was written whole."""
         self.doubt_index.wrote(self.batch.doubt_record_count)
+        for move in self.batch.to_doubt.values():
+            move.txn.forget_topics()
         for key, doubt_offset in doubt_offsets.items():
             txn = self.batch.to_doubt[key].txn
             self.content_bytes -= txn.size
@@ -1551,8 +1541,6 @@ class Ledger:
                 self.committed_topics.update(dict.fromkeys(unknown))
             else:
                 others.update(unknown)
-            if txn.due is not None and txn.may_be_released:
-                self.release_times.add(txn.due.left[0], txn.due.committed_at or (0, 0), txn.key)
             self.times.saw(txn.ensure_extras().moved_ms)
         self.schedule.restore(self.transactions.values())
         self.dormant = kept.dormant
@@ -1575,7 +1563,9 @@ class Ledger:
         self._forget_what_doubt_does_not_hold()
         self.order = ForwardOrder(self.transactions.values())
         self._keys_to_try.clear()
+        self.is_replaying = False
         for txn in list(self.transactions.values()):
+            self._await_release(txn)
             self._let_sleep(txn)  # its half record was read again
         # The first of those that did not fit into a batch may be free.
         self._keys_to_go_on_with = dict.fromkeys(
@@ -1583,7 +1573,6 @@ class Ledger:
             for txn in self.transactions.values()
             if txn.state is TxnState.WAITING and txn.is_in_doubt and txn.key_hash is not None
         )
-        self.is_replaying = False
 
     def _forget_what_doubt_does_not_hold(self) -> None:
         # The doubt topic holds fewer copies of half records than the half topic. A line that was refused because its copy was missing may

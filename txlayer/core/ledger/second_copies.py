@@ -25,6 +25,10 @@ _STEPS = 4
 RECENT_COUNT_MAX = 50_000
 """Settled transactions per table and partition, in two tables. They tell a conflicting op line from one that has no half record."""
 
+RECENT_SUM_MAX = 200_000
+"""The same of all partitions of a process, which share it evenly: a transaction takes 180 B. A table may hold half of the distance in any
+case: a smaller one would be looked through too often for what is within the distance."""
+
 
 class HalfMarks:
     """Half offsets and the number of bytes before each; a few marks per distance."""
@@ -69,13 +73,18 @@ class RecentlySettled:
         older: those before them.
     """
 
-    __slots__ = ("_older_end", "_replay_end", "newer", "older")
+    __slots__ = ("_count_max", "_older_end", "_replay_end", "newer", "older")
 
     def __init__(self) -> None:
+        self._count_max = RECENT_COUNT_MAX
         self.newer: dict[str, int | None] = {}
         self.older: dict[str, int | None] = {}
         self._older_end = 0  # how far half was read when the last of `older` was settled
         self._replay_end = 0
+
+    def share_memory(self, *, partition_count: int) -> None:
+        """Remember as many as one of so many partitions of a process may."""
+        self._count_max = min(RECENT_COUNT_MAX, max(DISTANCE_MAX // 2, RECENT_SUM_MAX // partition_count))
 
     def begin_replay(self, half_next: int) -> None:
         """Half was read up to here before a restart: keys from before it are dropped by distance, as others are."""
@@ -102,7 +111,7 @@ class RecentlySettled:
 
     def forget_old_ones(self, *, half_next: int) -> None:
         """With too many, drop those that were settled earlier, but none within the distance of second copies."""
-        if len(self.newer) <= RECENT_COUNT_MAX:
+        if len(self.newer) <= self._count_max:
             return
         near = half_next - DISTANCE_MAX
         kept = {}

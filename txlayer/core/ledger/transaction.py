@@ -206,6 +206,14 @@ class Transaction:
         return self.extras.topics
 
     @property
+    def topics_left(self) -> tuple[str, ...]:
+        """The real topics of those of its messages that are not forwarded and do not go with the batch, as far as its content tells."""
+        due = self.due
+        if due is None or not due.sent_to or not isinstance(self.content, list):
+            return self.topics
+        return tuple({c.topic: None for c in self.content if (c.options.deliver_at_ms or 0) >= due.sent_to})
+
+    @property
     def is_in_doubt(self) -> bool:
         """True if it is on the doubt topic."""
         return self.extras is not None and self.extras.doubt_offset != NOT_IN_DOUBT
@@ -243,7 +251,7 @@ class Transaction:
     def fit_of(self, header: HalfHeader, offset: int) -> HalfRecordFit:
         """How the half record at `offset` relates to this transaction, both when half is folded and when it is read again.
 
-        For a transaction on doubt the offset is not compared: only coordinators write there, and only the transaction's own records.
+        Of a transaction on doubt the records are not compared: only coordinators write there, and only the transaction's own records.
         """
         index, extras = header.index, self.extras
         if header.key != self.key or header.count != self.count or index > self.seen:
@@ -251,7 +259,7 @@ class Transaction:
         if index == self.seen:
             return HalfRecordFit.NEXT
         if self.is_in_doubt:
-            return HalfRecordFit.OWN if header.topic in self.topics else HalfRecordFit.COPY
+            return HalfRecordFit.OWN
         offsets = None if extras is None else extras.offsets
         own = self.first_offset if offsets is None else offsets[index]
         return HalfRecordFit.OWN if offset == own else HalfRecordFit.COPY
@@ -276,6 +284,11 @@ class Transaction:
         As of that offset, not as of now: the effect of an op line must not depend on how far half was read.
         """
         return self.seen == self.count > 0 and offset >= self.last_offset
+
+    def forget_topics(self) -> None:
+        """Keep the real topics of those of its messages that are not forwarded: only these must accept."""
+        topics = self.topics_left
+        self.topic, self.ensure_extras().topics = topics[0], topics if len(topics) > 1 else None
 
     def forget_content(self) -> None:
         """The doubt topic has it whole: keep exactly the fields that its summary has."""
@@ -312,7 +325,7 @@ class Transaction:
             immunity_ms=self.options.immunity_ms,
             decided_at=extras.decided_at,
             moved_ms=extras.moved_ms,
-            topics=tuple(t for t in self.topics if t),
+            topics=tuple(t for t in self.topics_left if t),
             checked_count=extras.checked_count,
             answered_count=extras.answered_count,
             asked_ms=extras.asked_ms,
@@ -426,14 +439,18 @@ def contents_of(txn: Transaction) -> list[Content]:
     return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
 
 
-def due_contents(txn: Transaction) -> list[Content]:
-    """The contents in memory that a batch forwards: all, or those of its part."""
-    contents = contents_of(txn)
-    if (due := txn.due) is None or not isinstance(txn.content, list):
-        return contents
+def goes_now(txn: Transaction, content: Content) -> bool:
+    """True if a batch that forwards this transaction forwards this content: it forwards all, or those of its part."""
+    if (due := txn.due) is None:
+        return True
     start, end = due.part
-    end += end == ANY_TIME  # no message has a later one
-    return [content for content in contents if start <= (content.options.deliver_at_ms or 0) < end]
+    return start <= (content.options.deliver_at_ms or 0) < end + (end == ANY_TIME)  # no message has a later one
+
+
+def due_contents(txn: Transaction) -> list[Content]:
+    """The contents in memory that a batch forwards."""
+    contents = contents_of(txn)
+    return contents if txn.due is None else [content for content in contents if goes_now(txn, content)]
 
 
 FORWARD_OVERHEAD_BYTES = 512

@@ -1,7 +1,5 @@
 """`LocalBroker` lives as long as its `with` block; `BackgroundBroker` outlives the command that started it."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import signal

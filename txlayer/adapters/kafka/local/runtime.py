@@ -44,7 +44,6 @@ _FIELDS_PER_LINE = 3
 class WrongChecksumError(UsageError):
     """A jar differs from the one that the lock names, and is not used."""
 
-    field_names = ("file", "expected", "found")
     file: str | None
     expected: str | None
     found: str | None
@@ -218,7 +217,6 @@ def say_nothing(_sentence: str) -> None:
 class RepositoryUnreachableError(RetriableError):
     """The jars could not be fetched; nothing was changed."""
 
-    field_names = ("file", "said")
     file: str | None
     said: str | None
 

@@ -12,8 +12,6 @@ The server is broker and controller in one process. What a user must mend is a C
     <data>/node-1/tmp/             what its Java unpacks
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -59,34 +57,7 @@ _LOG_LEVEL_FLAG = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 # down for a moment would otherwise find its port taken by some client, or a client connected to itself.
 FIRST_CHOICE, LAST_CHOICE, _TRIES_MAX = 15_000, 32_000, 500
 
-# Kafka's defaults are made for large clusters. Partitions of the internal topics are log files and start-up time;
-# the delays are waited for by every test and every first run.
-SMALL_AND_QUICK: Mapping[str, str] = {
-    # Their defaults (3 and 2) are never reached by one broker: it would wait for them for ever.
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    "default.replication.factor": "1",
-    "offsets.topic.num.partitions": "3",
-    "transaction.state.log.num.partitions": "3",
-    "share.coordinator.state.topic.num.partitions": "1",
-    "group.initial.rebalance.delay.ms": "0",
-    # Kafka looks for timed-out transactions every 10 s; that would be part of every fail-over.
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    "group.min.session.timeout.ms": "1000",
-    # A broker that was killed may come back only when its session has ended (default 9 s).
-    "broker.session.timeout.ms": "2000",
-    "broker.heartbeat.interval.ms": "500",
-    # 128 MB of heap otherwise.
-    "log.cleaner.dedupe.buffer.size": "4194304",
-    "num.network.threads": "2",
-    "num.io.threads": "4",
-    "background.threads": "2",
-    # A mistyped target topic must be an error, not a new topic.
-    "auto.create.topics.enable": "false",
-}
+_SETTINGS = Path(__file__).with_name("broker.properties")
 
 BRIEF = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM flags for tests: ready soon; the first compiler alone, slower under a long load."""
@@ -248,7 +219,7 @@ def _wrong_data(why: str, value: object, expected: str) -> ConfigError:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A properties file of Kafka's own, without its comments."""
+    """A properties file without its comments."""
     lines = path.read_text("utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
@@ -269,16 +240,11 @@ def _version_key(version: str) -> tuple[int, ...]:
 def server_settings(server: Server, *, log_folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     """The settings of a broker; `more` wins over everything here."""
     return {
-        "process.roles": "broker,controller",
-        "node.id": "1",
+        **read_properties(_SETTINGS),
         "controller.quorum.voters": f"1@{HOST}:{server.controller_port}",
         "listeners": f"PLAINTEXT://{server.address},CONTROLLER://{HOST}:{server.controller_port}",
         "advertised.listeners": f"PLAINTEXT://{server.address}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "controller.listener.names": "CONTROLLER",
         "log.dirs": str(log_folder),
-        **SMALL_AND_QUICK,
         **more,
     }
 
