@@ -436,20 +436,26 @@ def test_a_copy_that_would_change_the_order_of_a_parked_key_is_refused(site: Sit
     assert 2 == len(group.kafka.records(group.dead_letters))
 
 
-def test_what_followed_its_key_meanwhile_ends_the_copy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_what_followed_its_key_or_was_asked_meanwhile_ends_the_copy(
+    site: Site, monkeypatch: pytest.MonkeyPatch, *, is_asked: bool
+) -> None:
     group = Group(site)
     at = group.letter(key=b"a")
     group.store(parked={b"a": at})
     page = editor(site, at)
     monkeypatch.setattr("txlayer.operate.replay.why_not", lambda _log, _found: "")
-    group.letter(key=b"a", reason=DeadLetterReason.KEY_PARKED, error=("", ""))
+    if is_asked:
+        group.say(ReplayRecord(ReplayKind.REPLAY, "r1", at, text="kim: x"))
+    else:
+        group.letter(key=b"a", reason=DeadLetterReason.KEY_PARKED, error=("", ""))
 
     answer = edit(site, page, "new")
 
     assert 400 == answer.status_code
     assert "its copy is dropped" in answer.text
     copy = group.kafka.records(group.dead_letters)[-1]
-    assert [("D", copy.offset())] == group.requests()
+    assert [*[("R", at)] * is_asked, ("D", copy.offset())] == group.requests()
 
 
 @pytest.mark.parametrize("value", [b"\xff\x00", b"a\r\nb", b"\x1b[2J", None])

@@ -22,7 +22,7 @@ def act(message: ReceivedMessage, _context: Context) -> None:
         raise ValueError("no total")
 
 
-def edit(stage: Stage, offset: int, value: bytes) -> int:
+def edit(stage: Stage, offset: int, value: bytes, expected: DeadLetterState = DeadLetterState.HANDLED) -> int:
     with closing(stage.lab.producer()) as connections, closing(stage.lab.admin()) as admin:
         reading = stage.lab.consumer()
         log = DeadLetterLog(
@@ -38,7 +38,7 @@ def edit(stage: Stage, offset: int, value: bytes) -> int:
             log,
             found,
             value,
-            author=author_of("a test", operator="zoe", reason="no total", request_id="r1"),
+            author=author_of("a test", operator="zoe", reason="no total", request_id=f"r{offset}"),
             writer=RequestWriter(make, group=stage.group),  # type: ignore[arg-type]  # a writer of either log
         )
 
@@ -47,10 +47,11 @@ def edit(stage: Stage, offset: int, value: bytes) -> int:
             return [log.history(found.position._replace(offset=at)).state for at in (offset, copy)]
 
         wait_until(
-            lambda: states() == [DeadLetterState.DROPPED, DeadLetterState.HANDLED],
+            lambda: states() == [DeadLetterState.DROPPED, expected],
             within=PATIENCE_S,
-            what=f"dropped and handled, not {states()}",
+            what=f"dropped and {expected}, not {states()}",
         )
+        assert (expected is DeadLetterState.FAILED) == bool(log.queues()[0].parked), "parked until it is handled"
     return copy
 
 
@@ -59,9 +60,10 @@ def test_the_copy_is_handled_with_the_key_and_the_first_one_never_again(stage: S
     stage.write(b"bad", key=b"a")
     with stage.consumer(act, retry=PARKING):
         stage.wait_for_letters([b"bad"])
-        edit(stage, stage.lab.read(stage.letters)[0].offset, b"mended")
+        copy = edit(stage, stage.lab.read(stage.letters)[0].offset, b"bad", DeadLetterState.FAILED)
+        edit(stage, copy, b"mended")
         stage.write(b"later", key=b"a")
         stage.wait_stored(2)
 
-    assert [b"bad", b"mended", b"later"] == stage.journal.values(b"a")
-    assert [b"bad", b"mended"] == stage.letter_values()
+    assert [b"bad", b"bad", b"mended", b"later"] == stage.journal.values(b"a")
+    assert [b"bad", b"bad", b"mended"] == stage.letter_values()

@@ -178,4 +178,5 @@ def replays(draw: st.DrawFn) -> ReplayRecord:
         None if is_of_a_queue else draw(WHOLE | st.none() if is_result else WHOLE),
         draw(st.sampled_from(ReplayOutcome)) if is_result else None,
         draw(st.text(st.characters(codec="utf-8"), max_size=min(TEXT_LENGTH_MAX, 60))),
+        draw(WHOLE | st.none()) if kind is ReplayKind.DROP else None,
     )

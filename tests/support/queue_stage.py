@@ -50,10 +50,18 @@ class QueueStage:
         self.log += keys
         self.read()
 
-    def request(self, kind: ReplayKind, dead_letter: int | None = None) -> None:
+    def request(self, kind: ReplayKind, dead_letter: int | None = None, *, replaced_by: int | None = None) -> None:
         """A request, read at once."""
-        self.requests.append(ReplayRecord(kind, f"r{len(self.requests)}", dead_letter))
+        self.requests.append(ReplayRecord(kind, f"r{len(self.requests)}", dead_letter, replaced_by=replaced_by))
         self.read()
+
+    def edit(self, dead_letter: int) -> int:
+        """An operator's copy takes the place of this dead letter; returns the copy's offset."""
+        copy = len(self.dead_letters)
+        self.dead_letters.append(self.dead_letters[dead_letter])
+        self.request(ReplayKind.DROP, dead_letter, replaced_by=copy)
+        self.request(ReplayKind.REPLAY, copy)
+        return copy
 
     def expire(self, dead_letter: int) -> None:
         """Retention takes this dead letter."""

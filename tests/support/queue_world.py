@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
-from txlayer.core.key_queue import Item, ItemSource, NullKeys, QueueOrder, QueueSettings
+from txlayer.core.key_queue import AN_EARLIER_FAILED, Item, ItemSource, NullKeys, QueueOrder, QueueSettings
 from txlayer.core.retry import AfterExhausted, Later
 
 KEYS: tuple[bytes | None, ...] = (b"a", b"b", b"c", None)
@@ -27,6 +27,7 @@ class QueueWorld:
         self.ended: set[int] = set()  # offsets of the topic
         self.counts: dict[tuple[ItemSource, int], int] = {}
         self.parked: dict[object, int] = {}
+        self.stuck: dict[object, int] = {}
         self.answered: set[int] = set()
         self.due: list[Item[str]] = []
 
@@ -130,6 +131,17 @@ class QueueWorld:
         for offset in range(len(self.stage.dead_letters)):
             if (offset, ReplayOutcome.HANDLED) not in self.stage.answers:
                 self.stage.request(ReplayKind.REPLAY, offset)
+
+    def edit(self, number: int) -> None:
+        """An operator's copy takes the place of a dead letter, unless another one of its key is open."""
+        stage = self.stage
+        ended = {at for at, outcome in stage.answers if outcome in (ReplayOutcome.HANDLED, ReplayOutcome.DROPPED)}
+        asked = {request.dead_letter_offset for n, request in enumerate(stage.requests) if n not in self.answered}
+        found = [at for at in range(len(stage.dead_letters)) if at not in ended]
+        keys = [self.chain(stage.dead_letters[at][0], at) for at in found]
+        alone = [at for at, key in zip(found, keys, strict=True) if keys.count(key) == 1 and at not in asked]
+        if alone:
+            stage.edit(alone[number % len(alone)])
 
     def advance(self, number: int) -> None:
         """Time passes."""
@@ -271,14 +283,25 @@ class QueueWorld:
         is_there = (request.dead_letter_offset or 0) < len(self.stage.dead_letters)
         if request.kind in (ReplayKind.REPLAY, ReplayKind.DROP) and is_there:
             chain = self._chain_of(item)
+            letter = request.dead_letter_offset or 0
+            if item.more.end is ReplayOutcome.FAILED:
+                if chain in self.parked and item.more.error_message != AN_EARLIER_FAILED:
+                    self.stuck[chain] = letter
+                return
+            if self.stuck.get(chain) == letter:
+                del self.stuck[chain]
             is_done = item.more.end in (ReplayOutcome.HANDLED, ReplayOutcome.DROPPED)
-            if is_done and self.parked.get(chain) == request.dead_letter_offset:
-                del self.parked[chain]
+            if is_done and self.parked.get(chain) == letter:
+                last = self.stuck.get(chain) if request.replaced_by is None else request.replaced_by
+                if last is None:
+                    del self.parked[chain]
+                else:
+                    self.parked[chain] = last
 
 
 STEPS = (
     *("append", "read", "read", "take", "take", "take", "handle", "handle_many", "fail", "fail", "fail"),
-    *("refuse", "put_back", "store", "store", "write", "write", "request", "replay_all"),
+    *("refuse", "postpone", "put_back", "store", "store", "write", "write", "request", "replay_all", "edit"),
     *("advance", "advance", "restart"),
 )
 """Names of methods; what makes a history happens more often than what ends it."""

@@ -58,7 +58,12 @@ def test_a_replay_record_is_the_one_on_the_protocol_page() -> None:
     for vector in vectors("replay"):
         outcome = None if vector["outcome"] is None else ReplayOutcome(vector["outcome"])
         record = ReplayRecord(
-            ReplayKind(vector["kind"]), vector["request_id"], vector["dead_letter_offset"], outcome, vector["text"]
+            ReplayKind(vector["kind"]),
+            vector["request_id"],
+            vector["dead_letter_offset"],
+            outcome,
+            vector["text"],
+            vector.get("replaced_by"),
         )
 
         assert vector["bytes"].encode() == encode_replay(record)

@@ -255,3 +255,38 @@ def test_a_failed_dead_letter_that_retention_took_holds_back_no_later_one_of_its
     stage.write_due()
 
     assert ["dead letter 1"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("has_failed", [False, True])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_key_stays_parked_until_the_copy_that_replaces_its_dead_letter_is_handled(
+    *, has_failed: bool, is_restarted: bool
+) -> None:
+    stage = parked(1)
+    if has_failed:
+        fail_replay(stage)
+    copy = stage.edit(0)
+    stage.write_due()
+    if is_restarted:
+        stage.restart()
+
+    (item,) = stage.take()
+    assert f"dead letter {copy}" == item.record
+    stage.fail(item, REJECTED)
+    stage.store()
+    stage.write_due()
+    stage.append(A)
+    assert [] == stage.taken()
+    stage.write_due()
+    assert (A, 1, DeadLetterReason.KEY_PARKED) == stage.dead_letters[-1]
+
+    again, follower = stage.edit(copy), 2
+    stage.request(ReplayKind.REPLAY, follower)
+    for expected in (again, follower):
+        stage.write_due()
+        (item,) = stage.take()
+        assert f"dead letter {expected}" == item.record
+        stage.queue.handled([item])
+    stage.write_due()
+    assert 0 == stage.queue.figures().parked_count

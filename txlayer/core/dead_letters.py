@@ -80,6 +80,7 @@ class ReplayRecord(NamedTuple):
     dead_letter_offset: int | None  # None for a pause or a resume
     outcome: ReplayOutcome | None = None  # of a result
     text: str = ""  # "operator: reason", or a result's detail
+    replaced_by: int | None = None  # of a drop: the dead letter that takes its place, an operator's copy
 
 
 DLQ_HEADER = "txl-dlq"
@@ -239,7 +240,8 @@ def encode_replay(record: ReplayRecord) -> bytes:
     offset = "" if record.dead_letter_offset is None else str(record.dead_letter_offset)
     text = quote(record.text[:TEXT_LENGTH_MAX], safe=" ", errors="replace")
     outcome = "" if record.outcome is None else f"{record.outcome.value}|"
-    return f"{VERSION}|{record.kind.value}|{record.request_id}|{offset}|{outcome}{text}".encode("ascii")
+    version, copy = (VERSION, "") if record.replaced_by is None else (NEXT_VERSION, f"|{record.replaced_by}")
+    return f"{version}|{record.kind.value}|{record.request_id}|{offset}|{outcome}{text}{copy}".encode("ascii")
 
 
 def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
@@ -251,6 +253,8 @@ def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
         known = known_fields(fields, count)
         if known is None:
             return malformed("replay record", fields, count)
+        copy = fields[count] if kind is ReplayKind.DROP and len(fields) > count else ""
+        replaced_by = whole(copy) if copy else None
         fields = known
         offset = whole(fields[3]) if fields[3] else None
     except ValueError as exc:
@@ -261,7 +265,7 @@ def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
         return Undecodable("replay record: a dead letter's offset is missing, or where none belongs")
     text = unquote(fields[-1])[:TEXT_LENGTH_MAX]
     if kind is not ReplayKind.RESULT:
-        return ReplayRecord(kind, fields[2], offset, text=text)
+        return ReplayRecord(kind, fields[2], offset, text=text, replaced_by=replaced_by)
     outcome = _OUTCOMES.get(fields[4])
     if outcome is None:
         return Undecodable("replay record: outcome out of form")

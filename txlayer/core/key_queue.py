@@ -382,7 +382,8 @@ class ParkedKeys:
     ) -> tuple[dict[bytes, int], dict[bytes, int]]:
         """The parked keys, and the stuck ones, after the ends of these items are written, each at its offset.
 
-        The end of its last dead letter releases a key. If the key is stuck at an earlier one, the end of that one releases it.
+        The end of its last dead letter releases a key. If a copy takes its place, or the key is stuck at an earlier one, the
+        end of that one releases it.
         """
         parked, stuck = dict(self._parked), dict(self._stuck)
         for item, offset in ends:
@@ -399,11 +400,12 @@ class ParkedKeys:
                 del stuck[key_hash]
             is_last = parked.get(key_hash, -1) == offset_of_request
             if more.end in _RELEASING and is_last:
-                stuck_at = stuck.get(key_hash)
-                if stuck_at is None:
+                copy = more.request.replaced_by
+                last = stuck.get(key_hash) if copy is None else copy
+                if last is None:
                     del parked[key_hash]
                 else:
-                    parked[key_hash] = stuck_at
+                    parked[key_hash] = last
         return parked, {key_hash: at for key_hash, at in stuck.items() if key_hash in parked}
 
     def become(self, parked: dict[bytes, int], stuck: dict[bytes, int]) -> None:

@@ -608,10 +608,12 @@ def replace_value(
     edit it is, of which dead letter, and why. Drop and replay have one request id.
 
     The drop goes before the replay, in one batch: if only one of them is written, the copy stays open, and nothing is handled
-    twice. The same author's request id a second time writes no second copy.
+    twice. It names the copy, so a parked key stays parked until the copy is handled. The same author's request id a second time
+    writes no second copy.
 
     Raises:
-        UsageError: it cannot be edited. Nothing was written, or the copy, which is dropped: messages followed meanwhile.
+        UsageError: it cannot be edited. Nothing was written, or the copy, which is dropped: messages followed meanwhile, or
+            somebody else asked for the first one.
         RefusedRecordError: the topic refuses the copy, most often because of its size. Nothing was written.
         TxLayerError: not all is written; again with the same request id it goes on where it was.
     """
@@ -629,23 +631,28 @@ def replace_value(
         ((_, copy),) = copies.write(records, headers=headers)
     log.follow()
     at_copy = log.history(position._replace(offset=copy)).asked.get(author.request_id)
-    is_late = any(each.position.offset < copy for each in _others_of_its_key(log, found))
+    history = log.history(position)
+    is_taken = author.request_id not in history.asked and history.state not in ABLE
+    is_late = is_taken or any(each.position.offset < copy for each in _others_of_its_key(log, found))
+    wanted: list[tuple[ReplayKind, int, int | None, str]]
     if is_late or (at_copy is not None and at_copy.record.kind is ReplayKind.DROP):
-        wanted = [(ReplayKind.DROP, copy, f"messages followed {position.offset} meanwhile")]
+        wanted = [(ReplayKind.DROP, copy, None, f"{position.offset} was asked for or followed meanwhile")]
     else:
         wanted = [
-            (ReplayKind.DROP, position.offset, f"{copy} replaces it"),
-            (ReplayKind.REPLAY, copy, f"it replaces {position.offset}"),
+            (ReplayKind.DROP, position.offset, copy, f"{copy} replaces it"),
+            (ReplayKind.REPLAY, copy, None, f"it replaces {position.offset}"),
         ]
     requests = []
-    for kind, offset, note in wanted:
+    for kind, offset, replaced_by, note in wanted:
         if author.request_id not in log.history(position._replace(offset=offset)).asked:
-            record = ReplayRecord(kind, author.request_id, offset, text=f"{author.text} ({note})")
+            text = f"{author.text} ({note})"
+            record = ReplayRecord(kind, author.request_id, offset, text=text, replaced_by=replaced_by)
             requests.append(Request(log.topic, position.partition, found.key, record))
     writer.write(requests)
     if len(wanted) == 1:
         raise UsageError(
-            f"{position} cannot be edited: messages of its parked key followed it meanwhile; its copy is dropped"
+            f"{position} cannot be edited: meanwhile a replay or drop of it was requested, or messages of its parked key "
+            "followed it; its copy is dropped"
         )
     return copy
 
