@@ -7,6 +7,7 @@ import pytest
 from tests.support.queue_stage import REJECTED, QueueStage
 from tests.support.still_world import StillWorld
 from tests.unit.test_take_over_reading import AtOnce, routes_to
+from txlayer import OrderedConsumer
 from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.completions import Completions
@@ -19,6 +20,7 @@ from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Caller
 from txlayer.core.key_queue import QueueSettings
 from txlayer.core.retry import RetryPolicy
+from txlayer.errors import ConfigError
 from txlayer.runtime.environment import Environment
 
 GROUP, TOPIC = "prices.a1b2", "early"
@@ -64,6 +66,30 @@ def test_after_an_error_it_goes_on_where_it_was() -> None:
 
     assert [b"0", b"1"] == values
     assert (TOPIC, 0) not in kafka.stored_offsets(GROUP)
+
+
+def broadcast(group: str, **settings: str) -> OrderedConsumer:
+    return OrderedConsumer(group=group, topics=[TOPIC], is_broadcast=True, **settings)  # type: ignore[arg-type]  # texts
+
+
+def test_its_group_follows_its_instance_id_also_if_that_is_set_later() -> None:
+    consumer = broadcast("prices")
+    consumer.configure(instance_id="pod-1")
+
+    assert "prices.pod-1" == consumer.group
+
+
+@pytest.mark.parametrize(
+    ("group", "instance_id"),
+    [
+        ("prices", "eu.pod-1"),  # that of the group prices.eu, too
+        ("txlayer", "coordinator"),
+        ("txlayer.check", "shop"),
+    ],
+)
+def test_an_instance_joins_no_group_that_may_be_anothers(group: str, instance_id: str) -> None:
+    with pytest.raises(ConfigError):
+        broadcast(group, instance_id=instance_id)
 
 
 @pytest.mark.promise("P9")

@@ -128,22 +128,9 @@ class ConsumerService(ABC, Generic[R, B]):
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         config = ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings)
-        self._config = config
-        self._group = check_group(group)
-        if config.topics.is_own_group(group):
-            raise ConfigError(
-                "this group is txlayer's own: it would join the coordinators, or a producer group's check-backs",
-                name="group",
-                value=group,
-                expected="a group of your own",
-            )
-        self._keeps_position = not is_broadcast or bool(config.instance_id)
+        self._name = check_group(group)
         self._is_broadcast = is_broadcast
-        if is_broadcast:
-            # Its only member gets all partitions.
-            self._group = check_group(f"{group}.{config.instance_id or draw_name()}")
-        if not self._keeps_position and start_at is None:
-            start_at = "latest"
+        self._use(config)
         self._topics = check_topic_names(topics)
         self._order = order
         self._null_keys = _choice("null_keys", null_keys, NullKeys)
@@ -164,6 +151,32 @@ class ConsumerService(ABC, Generic[R, B]):
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._is_failure_reported = False
+
+    def _use(self, config: ConsumerConfig) -> None:
+        """Take these settings, and the group that follows from them.
+
+        Raises:
+            ConfigError: it may be another's group.
+        """
+        instance_id, group = config.instance_id, self._name
+        if self._is_broadcast:
+            if "." in instance_id:
+                raise ConfigError(
+                    "the instance of another group may have the same group of its own",
+                    name="instance_id",
+                    value=instance_id,
+                    expected="no dot, in a broadcast",
+                )
+            # Its only member gets all partitions.
+            group = check_group(f"{group}.{instance_id or draw_name()}")
+        if config.topics.is_own_group(group):
+            raise ConfigError(
+                "this group is txlayer's own: it would join the coordinators, or a producer group's check-backs",
+                name="group",
+                value=group,
+                expected="a group of your own",
+            )
+        self._config, self._group = config, group
 
     # --- handlers -----------------------------------------------------------------------------------------------------
 
@@ -344,12 +357,12 @@ class ConsumerService(ABC, Generic[R, B]):
         """Replace settings by their names in `ConsumerConfig`, before the start; None leaves one as it is.
 
         Raises:
-            ConfigError: a value has no use. LifecycleError: it runs already.
+            UsageError: a value has no use. LifecycleError: it runs already.
         """
         if self._thread is not None:
             raise LifecycleError("settings are changed before the start", state="running")
         given = {name: value for name, value in settings.items() if value is not None}
-        self._config = replace(self._config, **given)
+        self._use(replace(self._config, **given))
 
     def stop(self) -> None:
         """Begin the end: nothing new is begun, what runs may end. Any thread, and any handler, may call it; it returns at once."""
@@ -391,17 +404,18 @@ class ConsumerService(ABC, Generic[R, B]):
         routes = self._handlers.routes(self._topics)
         config = self._config
         policy = self._retry or RetryPolicy(attempt_count_max=config.attempt_count_max)
+        keeps_position = not self._is_broadcast or bool(config.instance_id)
         plan = ConsumerPlan(
             group=self._group,
             topics=self._topics,
             routes=routes,
             order=self._order,
             null_keys=self._null_keys,
-            start_at=self._start_at,
+            start_at=self._start_at if keeps_position else self._start_at or "latest",
             policy=policy,
             key_group=self._key_group,
             is_broadcast=self._is_broadcast,
-            keeps_position=self._keeps_position,
+            keeps_position=keeps_position,
             breakers=self._breakers,
             give_back=bool if self._desk is None else self._desk.give_back,
         )
