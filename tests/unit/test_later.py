@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.queue_stage import FAILED, REJECTED, TOPIC, QueueStage, records
+from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.key_queue import QueueOrder, QueueSettings
 from txlayer.core.retry import Later, Retry, RetryPolicy, WrongResult, checked
 from txlayer.errors import ConfigError
@@ -96,6 +97,22 @@ def test_a_longer_delay_ends_at_the_limit(is_of_partition: bool) -> None:
     stage.advance(1_000)
 
     assert {"0", "1"} == set(stage.taken())
+
+
+def test_an_operators_pause_does_not_count() -> None:
+    stage = stage_of(A, later_max=timedelta(seconds=1))
+    assert "" == postpone(stage)
+    stage.request(ReplayKind.PAUSE)
+    stage.write_due()
+    assert [] == stage.taken()
+    stage.advance(3_600_000)
+    stage.request(ReplayKind.RESUME)
+    stage.write_due()
+
+    assert "" == postpone(stage, Later(delay_ms=3_600_000))
+    assert stage.now_ms + 1_000 == stage.queue.next_retry_at_ms
+    stage.advance(1_000)
+    assert "postponed for 1 s (later_max)" == postpone(stage)
 
 
 def test_what_the_handler_did_not_ask_for_has_no_limit_in_number() -> None:

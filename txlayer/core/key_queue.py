@@ -167,7 +167,7 @@ class ItemExtras:
     is_counted: bool = True  # False: the count of its last attempt is not stored
     is_waiting: bool = False  # it is first in its chain and waits for that
     later_count: int = 0  # how often its handler postponed it
-    later_since_ms: int = 0  # when it was postponed first
+    later_since_ms: int = 0  # when it was postponed first, less the operator's pauses before
 
     def note_failure(self, failure: Failure, *, now_ms: int) -> None:
         """Record a failed attempt."""
@@ -761,6 +761,8 @@ class PartitionQueue(Generic[R]):
         self._is_draining = False
         self._has_batches = False
         self._suspended_ms = 0  # for so long in all since an item succeeded
+        self._paused_ms = 0  # by an operator, for so long in all
+        self._paused_since_ms = 0  # 0: it is not paused
         self.suspended_until_ms = 0
         """Nothing is handed out before: a handler suspended the partition."""
         self.in_flight_count = 0
@@ -867,6 +869,11 @@ class PartitionQueue(Generic[R]):
         lanes = self._lanes
         if lanes.next_at_ms is not None:
             lanes.wake(now_ms)
+        if self.is_paused:
+            self._paused_since_ms = self._paused_since_ms or now_ms
+        elif self._paused_since_ms:
+            self._paused_ms += now_ms - self._paused_since_ms
+            self._paused_since_ms = 0
         if not self.may_begin(now_ms):
             return []
         if self.is_full:
@@ -956,14 +963,15 @@ class PartitionQueue(Generic[R]):
         """Let an item, or a batch, wait without counting an attempt; with `is_of_partition`, all others of the queue, too.
 
         Returns why it may not wait, and then changes nothing: the attempt has failed. `is_asked`: the handler asked for it;
-        otherwise only `later_max_ms` is a limit, and `later` may end behind it.
+        otherwise only `later_max_ms` is a limit, and `later` may end behind it. An operator's pause does not count.
         """
         policy, until_ms = self._settings.policy, now_ms + max(later.delay_ms or 0, 0)
+        unpaused_ms = now_ms - self._paused_ms
         firsts = firsts_of(items)
         found = [item.more or ItemExtras() for item in firsts]
         for more in found:
-            count, since_ms = more.later_count if is_asked else -1, more.later_since_ms or now_ms
-            if why := why_not_later(count, since_ms=since_ms, now_ms=now_ms, policy=policy):
+            count, since_ms = more.later_count if is_asked else -1, more.later_since_ms or unpaused_ms
+            if why := why_not_later(count, since_ms=since_ms, now_ms=unpaused_ms, policy=policy):
                 return why
         if later.is_of_partition:
             if why := why_not_later(0, since_ms=now_ms - self._suspended_ms, now_ms=now_ms, policy=policy):
@@ -975,9 +983,9 @@ class PartitionQueue(Generic[R]):
         self.in_flight_count -= len(items)
         for item, more in zip(firsts, found, strict=True):
             more.later_count += is_asked
-            more.later_since_ms = more.later_since_ms or now_ms
+            more.later_since_ms = more.later_since_ms or unpaused_ms
             item.more = more
-            limit_ms = more.later_since_ms + policy.later_max_ms if is_asked else until_ms
+            limit_ms = more.later_since_ms + self._paused_ms + policy.later_max_ms if is_asked else until_ms
             self._lanes.wait(item, not_before_ms=min(until_ms, limit_ms))
         return ""
 
