@@ -14,6 +14,7 @@ from tests.support.core_records import GROUP, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.waiting import wait_until
 from txlayer import (
+    JSON,
     AsyncOrderedConsumer,
     Context,
     DeadLetter,
@@ -63,8 +64,9 @@ def reject(stage: Stage, group: str, orders: str) -> OrderedConsumer:
     return consumer
 
 
-def undoing(stage: Stage, letters: str, kind: type[Any] = OrderedConsumer) -> Any:
-    return kind(group="shop-undo", topics=[letters], start_at="earliest", retry=QUICK, **stage.consumer_options)
+def undoing(stage: Stage, letters: str, kind: type[Any] = OrderedConsumer, **settings: Any) -> Any:
+    options = {**stage.consumer_options, **settings}
+    return kind(group="shop-undo", topics=[letters], start_at="earliest", retry=QUICK, **options)
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -123,24 +125,28 @@ LETTER = DeadLetter(DeadLetterReason.REJECTED, Origin("orders", 0, 7), 1, 1, 1, 
 def test_coroutines_hear_of_every_group_but_not_of_copies_and_other_records() -> None:
     with Stage(memory_access(MemoryKafka())) as stage:
         letters = given_up(stage, "loyalty", stage.topic("orders", consumer_group="loyalty"))
-        for letter, headers in (
-            (LETTER, [("txl-id", b"a"), ("txl-group", b"shop")]),
-            (LETTER._replace(error_type=EDITED), [("txl-id", b"b"), ("txl-group", b"shop")]),
-            (LETTER, [("txl-id", b"c")]),
-            (LETTER._replace(txn_id="d", producer_group="market"), []),  # as one without content says it
+        for letter, value, headers in (
+            (LETTER, "{", [("txl-id", b"a"), ("txl-group", b"shop")]),  # its value is why it was given up
+            (LETTER._replace(error_type=EDITED), "1", [("txl-id", b"b"), ("txl-group", b"shop")]),
+            (LETTER, "1", [("txl-id", b"c")]),
+            (LETTER._replace(txn_id="d", producer_group="market"), "1", []),  # as one without content says it
         ):
-            stage.write(letters, "v", key="k", headers=[*headers, (DLQ_HEADER, encode_dead_letter(letter))])
+            stage.write(letters, value, key="k", headers=[*headers, (DLQ_HEADER, encode_dead_letter(letter))])
         stage.write(letters, "no dead letter", key="k")
-        heard: list[tuple[str, str]] = []
+        heard: list[tuple[str, str, Any]] = []
         own: list[str] = []
 
         async def consume() -> None:
-            everything: AsyncOrderedConsumer = undoing(stage, letters, AsyncOrderedConsumer)
+            everything: AsyncOrderedConsumer = undoing(stage, letters, AsyncOrderedConsumer, codec=JSON)
             market: AsyncOrderedConsumer = undoing(stage, letters, AsyncOrderedConsumer)
 
             @everything.on_dead_letter(producer_group=None)
-            async def note(letter: DeadLetter) -> None:
-                heard.append((letter.txn_id, letter.producer_group))
+            async def note(letter: DeadLetter, message: ReceivedMessage) -> None:
+                heard.append((letter.txn_id, letter.producer_group, message.value))
+
+            @market.handler(body=DeadLetter, tags="paid")
+            async def note_paid(letter: DeadLetter) -> None:
+                """Hears of none: no message has this tag."""
 
             @market.on_dead_letter(producer_group="market")
             async def note_own(letter: DeadLetter) -> None:
@@ -156,7 +162,7 @@ def test_coroutines_hear_of_every_group_but_not_of_copies_and_other_records() ->
 
         asyncio.run(consume())
 
-    assert [("a", "shop"), ("c", ""), ("d", "market")] == heard
+    assert [("a", "shop", b"{"), ("c", "", 1), ("d", "market", 1)] == heard
     assert ["e"] == own
 
 

@@ -99,8 +99,8 @@ class Handler:
 
     def accepts(self, record: Any) -> bool:
         """True if the handler's tags, or its dead letters, match the record; the caller has matched the topic."""
-        if self.is_of_dead_letters:
-            return is_given_up(record, self.producer_group)
+        if self.is_of_dead_letters and not is_given_up(record, self.producer_group):
+            return False
         return self.tags.wanted is None or self.tags.accepts(header_of(record, TAGS_HEADER))
 
 

@@ -319,6 +319,10 @@ class Caller:
             try:
                 messages.append(deserializers.read(item.record))
             except Exception as exc:
+                if handler.is_of_dead_letters and not is_passing(exc):
+                    # That may be why it was given up: the handler hears of it all the same.
+                    messages.append(ReceivedMessage(item.record))
+                    continue
                 unreadable = _UnreadableError(len(messages), exc)
                 chunk.given[id(job)] = max(len(messages), 1)
                 if not messages:
