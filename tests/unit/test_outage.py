@@ -21,6 +21,7 @@ from txlayer.consumer.pools import Caller
 from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.messages import TAGS_HEADER
+from txlayer.core.retry import Later, RetryPolicy
 from txlayer.runtime.environment import Environment
 
 KEY_COUNT = 30
@@ -33,7 +34,13 @@ class Outage:
     """A consumer of two topics whose handler needs a database, which is away at first."""
 
     def __init__(
-        self, breakers: dict[str, BreakerPolicy], *, poison: str = "", of_handler: BreakerPolicy | None = None
+        self,
+        breakers: dict[str, BreakerPolicy],
+        *,
+        poison: str = "",
+        of_handler: BreakerPolicy | None = None,
+        policy: RetryPolicy | None = None,
+        answer: Later | None = None,
     ) -> None:
         self.world = StillWorld()
         self.kafka = MemoryKafka(self.world)
@@ -47,6 +54,7 @@ class Outage:
         self.attempts: Counter[tuple[str, str]] = Counter()
         self.handled: dict[str, list[str]] = defaultdict(list)
         self._poison = poison
+        self._answer = answer  # instead of an exception
         config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers)
         self.leases = leases = Leases()
         handlers = HandlerSet(is_async=False)
@@ -54,7 +62,12 @@ class Outage:
         handlers.add(self._handle_other, topics=(), tags="*", retry=None)
         routes = handlers.routes([EARLY[0], LATE[0]])
         plan = ConsumerPlan(
-            group=GROUP, topics=(EARLY[0], LATE[0]), routes=routes, start_at="earliest", breakers=breakers
+            group=GROUP,
+            topics=(EARLY[0], LATE[0]),
+            routes=routes,
+            start_at="earliest",
+            policy=policy or RetryPolicy(),
+            breakers=breakers,
         )
         self.engine = Engine(
             config,
@@ -67,13 +80,16 @@ class Outage:
         self.engine.start()
         leases.gained = {EARLY: 1, LATE: 1}
 
-    def _handle(self, message: ReceivedMessage, context: Context) -> None:
+    def _handle(self, message: ReceivedMessage, context: Context) -> Later | None:
         key, value = (message.raw_key or b"").decode(), (message.raw_value or b"").decode()
         self.calls[key, value] += 1
         self.attempts[key, value] = context.attempt
         if (self.is_away and message.topic == EARLY[0]) or key == self._poison:
+            if self._answer is not None:
+                return self._answer
             raise ConnectionError("the database is away")
         self.handled[key].append(value)
+        return None
 
     def _handle_other(self, message: ReceivedMessage, _context: Context) -> None:
         self.handled[(message.raw_key or b"").decode()].append((message.raw_value or b"").decode())
@@ -118,6 +134,17 @@ def test_without_a_breaker_an_hour_makes_dead_letters_of_all() -> None:
     outage.pass_time(OUTAGE_S)
 
     assert (0, KEY_COUNT) == (outage.figures[0], min(outage.figures[1], KEY_COUNT))
+
+
+@pytest.mark.promise("P11")
+def test_a_partition_that_each_of_many_messages_suspends_is_suspended_for_so_long_in_all() -> None:
+    suspended = Later(timedelta(minutes=2), is_of_partition=True)
+    outage = Outage({}, policy=RetryPolicy(later_max=timedelta(minutes=20)), answer=suspended)
+
+    outage.pass_time(1_190)
+    assert 0 == outage.engine.stats().topics[EARLY[0]].failed
+    outage.pass_time(20)
+    assert 0 < outage.engine.stats().topics[EARLY[0]].failed
 
 
 def test_the_other_topic_goes_on() -> None:

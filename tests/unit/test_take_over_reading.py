@@ -113,7 +113,7 @@ class Busy:
         return self._connections.stored_offsets(group, partitions, is_stable=is_stable)
 
 
-def routes_to(function: Callable[[ReceivedMessage, Context], None]) -> dict[str, Route]:
+def routes_to(function: Callable[[ReceivedMessage, Context], Any]) -> dict[str, Route]:
     """Both topics' messages meet this one."""
     handlers = HandlerSet(is_async=False)
     handlers.add(function, topics=(), tags="*", retry=None, batch_count_max=0)

@@ -928,7 +928,8 @@ class PartitionQueue(Generic[R]):
             InvariantError: an item has ended before.
         """
         self.in_flight_count -= len(items)
-        self._suspended_ms = 0
+        if items:
+            self._suspended_ms = 0
         ended = items if lasts is not None else self._chains.answer(items)
         self._topic.finish([item.offset for item in ended])
         self.size_bytes -= sum([item.size_bytes for item in ended])
