@@ -185,8 +185,6 @@ class LiveView:
         self._followed: dict[int, _Followed] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._assigned: frozenset[TopicPartition] = frozenset()
-        self._refused: set[TopicPartition] = set()
-        """Those that could not be read, until their end is reached: the client reports a right that is gone once, not at each read."""
         self._reader: LogReader | None = None
         self._poll: _Poll | None = None
         self._polled_at = self._looked_at = float("-inf")
@@ -248,7 +246,7 @@ class LiveView:
             self._believe(self._poll)
         if self._counting is None and self.state.is_ready:
             self._counting = self._environment.background.start(self._count_quarantined, name="txlayer-kept-aside")
-        if self.state.problem and self._polled_at >= now and not self._refused:
+        if self.state.problem and self._polled_at >= now:
             self.state = self.state._replace(problem="", problem_ms=0)
 
     def _note_problem(self, text: str) -> None:
@@ -264,7 +262,6 @@ class LiveView:
         self._close_reader()
         self._followed.clear()
         self._positions.clear()
-        self._refused.clear()
         self._poll = None
         self.rows.clear()
 
@@ -388,11 +385,9 @@ class LiveView:
             check_end(error, record, tp)
         except TxLayerError:
             self._assigned = frozenset()  # read again what this read did not get to
-            self._refused.add(tp)
             if error.name() == "_AUTO_OFFSET_RESET":
                 self._followed[tp[1]].is_stale = True
             raise
-        self._refused.discard(tp)
         self._positions[tp] = max(self._positions[tp], record.offset())
         topics, ledger = self._topics, self._followed[tp[1]].ledger
         half_to = self._positions[topics.half, tp[1]] if tp[0] == topics.half else 0
