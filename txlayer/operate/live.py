@@ -299,7 +299,8 @@ class LiveView:
         self._close_reader()
         if not self.state.since_ms:
             self.state = self.state._replace(since_ms=self._now_ms())
-        self._environment.keep_for_long()
+        if self._counting is not None:  # it ends in the same way: at first, the picture is shown sooner
+            self._environment.keep_for_long()
 
     def _replay(self, ledgers: dict[int, YoungLedger], stored: dict[int, StoredPositions]) -> None:
         """Fold to the stored positions; the rows and `state` show meanwhile what is read, and how far that is."""
