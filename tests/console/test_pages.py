@@ -495,7 +495,7 @@ def test_only_so_many_jobs_that_have_ended_are_kept(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(None, "null"), (0, "0 bytes"), (1_023, "1,023 bytes"), (1_024, "1.0 KiB"), (5 << 30, "5.0 GiB")],
+    [(None, "null"), (0, "0 bytes"), (1, "1 byte"), (1_023, "1,023 bytes"), (1_024, "1.0 KiB"), (5 << 30, "5.0 GiB")],
 )
 def test_sizes_are_short(count: int | None, text: str) -> None:
     assert text == show.size(count)

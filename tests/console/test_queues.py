@@ -79,7 +79,7 @@ def test_the_overview_counts_leases_pauses_and_parked_keys(site: Site) -> None:
     free = site.get("/")
     failing = site.get("/queues")
     site.stage.world.advance(ms=20_000)
-    group.lock()
+    group.lock(LockKind.RENEWAL, token=group.lock(), reason="breaker open")
     site.get("/")
     site.wait_for("queues")
     held = site.get("/")
@@ -89,8 +89,11 @@ def test_the_overview_counts_leases_pauses_and_parked_keys(site: Site) -> None:
     assert "1 parked key<" in free
     assert ">1 of 1 held</a>" in held
     assert "2 messages failing" in free
-    assert re.search(r">2</span> <small>up to 5 attempts ended, the first <span [^>]+>1 min 30 s</span> ago", failing)
-    assert "txlayer_consumer_breaker_open" in failing
+    assert re.search(
+        r">2 failing</span> <small>up to 5 attempts ended, the first <span [^>]+>1 min 30 s</span> ago", failing
+    )
+    assert "breaker open in 1</strong>" in held
+    assert "breaker open in" not in free
 
 
 def test_the_time_of_a_claim_that_is_older_than_what_is_folded_is_looked_up(site: Site) -> None:

@@ -80,7 +80,7 @@ def test_consumers_and_leases_have_a_block_each(screen: Screen) -> None:
     assert ["loyalty", "orders", "2", "1,234", "7"] in lines
     assert ["mail", "orders", "none", "0", "0"] in lines
     assert ["secret", "orders", "TOPIC_AUTHORIZATION_FAILED"] in lines
-    assert ["loyalty", "orders", "1", "0", "1", "0", "1"] in lines
+    assert ["loyalty", "orders", "1", "0", "1", "0", "1", "0"] in lines
     assert json.loads(json.dumps(screen.body())) == screen.body()
 
 

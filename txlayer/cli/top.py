@@ -193,7 +193,7 @@ def _consumers(body: Json) -> Iterator[RenderableType]:
     if consumed:
         yield _cut(consumed, _CONSUMERS, ("running", "not finished", "dead letters"))
     if leased:
-        yield _cut(leased, _LEASES, ("queues", "held", "paused", "parked keys", "failing"))
+        yield _cut(leased, _LEASES, ("queues", "held", "paused", "parked keys", "failing", "open breakers"))
     if rows is not None and not rows:
         yield Text("no group has topics for dead letters, and none holds a lease")
 
@@ -272,4 +272,5 @@ _LEASES: output.Columns = {
     "paused": _counted("paused_count", "yellow"),
     "parked keys": _counted("parked_key_count", "yellow"),
     "failing": _counted("failing_count", "yellow"),
+    "open breakers": _counted("open_breaker_count", "bold red"),
 }

@@ -48,6 +48,8 @@ def size(count: int | None) -> str:
     """Bytes in the largest unit that leaves a number above 1."""
     if count is None:
         return "null"
+    if count == 1:
+        return "1 byte"
     number, units = float(count), ("bytes", "KiB", "MiB", "GiB")
     for unit in units:
         if number < 1024 or unit == units[-1]:

@@ -74,6 +74,7 @@ class QueueCounts(NamedTuple):
     paused_count: int = 0
     parked_key_count: int = 0
     failing_count: int = 0
+    open_breaker_count: int = 0
 
 
 def counts_of(found: Queues) -> dict[tuple[str, str], QueueCounts]:
@@ -82,7 +83,9 @@ def counts_of(found: Queues) -> dict[tuple[str, str], QueueCounts]:
     for queue in found.queues:
         place = queue.group, queue.topic
         is_held = queue.lease is not None and queue.lease.state is LockState.HELD
-        one = QueueCounts(1, int(is_held), int(queue.is_paused is True), len(queue.parked), len(queue.failing))
+        is_open = queue.lease is not None and is_held and bool(queue.lease.lease.reason)  # a holder says nothing else
+        is_paused = queue.is_paused is True
+        one = QueueCounts(1, int(is_held), int(is_paused), len(queue.parked), len(queue.failing), int(is_open))
         counts[place] = QueueCounts(*map(sum, zip(counts.get(place, QueueCounts()), one, strict=True)))
     return counts
 
