@@ -3,7 +3,8 @@
     python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT [RATE [VALUE_BYTES]]
     python bench/clients.py threads SERVERS NAMESPACE COUNT THREADS
     python bench/clients.py asyncio SERVERS NAMESPACE COUNT TASKS
-    python bench/clients.py numbered SERVERS NAMESPACE COUNT SECONDS FIRST GROUPS VALUE_BYTES IN_FLIGHT UNDECIDED_EVERY
+    python bench/clients.py numbered SERVERS NAMESPACE COUNT SECONDS VALUE_BYTES IN_FLIGHT UNDECIDED_EVERY GROUPS
+    python bench/clients.py groups SERVERS NAMESPACE COUNT SECONDS VALUE_BYTES IN_FLIGHT UNDECIDED_EVERY GROUPS
 
 With `-unordered` behind the kind, messages of one key keep no order. Each prints one JSON line at its end: when it began
 and how long it took until every op was acknowledged.
@@ -17,13 +18,14 @@ import random
 import struct
 import sys
 import time
-from contextlib import ExitStack
 from typing import Any
+from zlib import crc32
 
-from bare import KEYS, VALUE, Pace, stamped_value
+from bare import KEYS, VALUE, Pace, half_producer, stamped_value
 from peers.threads import in_threads
 
-from txlayer import COMMIT, ROLLBACK, UNKNOWN, AsyncTransactionalProducer, Message, TransactionalProducer
+from txlayer import COMMIT, ROLLBACK, UNKNOWN, AsyncTransactionalProducer, Message, Resolution, TransactionalProducer
+from txlayer.core.messages import uuid7
 from txlayer.producer.identity import OF_MESSAGES, OrderingKey
 
 FILLER = random.Random(1).randbytes(512) * 2  # as compressible as VALUE, and the same in each process
@@ -103,47 +105,91 @@ def numbered_value(number: int, byte_count: int) -> bytes:
     return ends + FILLER * (filler // len(FILLER)) + FILLER[: filler % len(FILLER)] + ends
 
 
-def run_numbered(  # one hot loop, kept in one piece
+def run_numbered(
     servers: str,
     namespace: str,
     count: int,
     seconds: int,
-    first: int,
-    group_count: int,
     value_bytes: int,
     in_flight_max: int,
     undecided_every: int,
+    _group_count: int = 1,
 ) -> dict[str, Any]:
-    """Pipelined, from producer groups in turns, until `count` are sent or `seconds` are over; numbers begin at `first`.
+    """Pipelined numbered messages, until `count` are sent or `seconds` are over.
 
     Of each `undecided_every` numbers the first is left to a check-back, which commits it, and the second is rolled back. It begins when its
     input has a line, and answers check-backs until its input ends or it is killed.
     """
     topic = f"{namespace}.orders"
-    outcomes = {0: lambda _: UNKNOWN, 1: lambda _: ROLLBACK}
-    with ExitStack() as stack:
-        producers = [
-            stack.enter_context(
-                TransactionalProducer(
-                    bootstrap_servers=servers,
-                    namespace=namespace,
-                    group=f"bench-{first}-{group}",
-                    in_flight_max=in_flight_max,
-                    check=lambda _: COMMIT,
-                )
-            )
-            for group in range(group_count)
-        ]
+    rolled_back: set[str] = set()
+
+    def roll_back(txn: Any) -> Resolution:
+        rolled_back.add(txn.txn_id)
+        return ROLLBACK
+
+    outcomes = {0: lambda _: UNKNOWN, 1: roll_back}
+    with TransactionalProducer(
+        bootstrap_servers=servers,
+        namespace=namespace,
+        group="bench",
+        in_flight_max=in_flight_max,
+        check=lambda asked: ROLLBACK if asked.txn_id in rolled_back else COMMIT,
+    ) as producer:
         print("ready", flush=True)
         sys.stdin.readline()
         sent, give_up_at = 0, time.monotonic() + seconds
         while sent < count and time.monotonic() < give_up_at:
-            number = first + sent
-            message = Message(topic, key=KEYS[sent % 1_000], value=numbered_value(number, value_bytes))
-            producers[sent % group_count].submit(message, outcomes.get(number % undecided_every))
+            message = Message(topic, key=KEYS[sent % 1_000], value=numbered_value(sent, value_bytes))
+            producer.submit(message, outcomes.get(sent % undecided_every))
             sent += 1
         print(json.dumps({"sent": sent}), flush=True)
         sys.stdin.read()
+    return {"sent": sent}
+
+
+def run_groups(
+    servers: str,
+    namespace: str,
+    count: int,
+    seconds: int,
+    value_bytes: int,
+    in_flight_max: int,
+    undecided_every: int,
+    group_count: int,
+) -> dict[str, Any]:
+    """The same of many producer groups in turns, as one plain client writes it: an op record for each transaction, and no check handler."""
+    client = half_producer(servers)
+    half, op, topic = f"{namespace}.half", f"{namespace}.op", f"{namespace}.orders"
+    partition_count = len(client.list_topics(half, timeout=10).topics[half].partitions)
+
+    def send(number: int) -> None:
+        born, group = int(time.time() * 1_000), f"group-{number % group_count}"
+        txn_id = uuid7(at_ms=born, random_bits=random.getrandbits(74))
+        key, partition = f"{txn_id}/{number:08x}", crc32(txn_id.encode()) % partition_count
+
+        def report(error: Any, record: Any) -> None:
+            if error is not None:
+                raise SystemExit(str(error))
+            if number % undecided_every:
+                line = f"1|{'R' if number % undecided_every == 1 else 'C'}|{key}|{group}|{record.offset()}|{born}|producer||"
+                client.produce(op, line.encode(), None, partition)
+
+        headers = [("txl", f"1|{key}|{group}|{topic}|0/1|{born}|".encode())]
+        client.produce(half, numbered_value(number, value_bytes), None, partition, report, None, 0, headers)
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    sent, give_up_at = 0, time.monotonic() + seconds
+    while sent < count and time.monotonic() < give_up_at:
+        send(sent)
+        sent += 1
+        client.poll(0)
+        while len(client) > in_flight_max:
+            client.poll(0.01)
+    while client.flush(1):
+        pass
+    print(json.dumps({"sent": sent}), flush=True)
+    sys.stdin.read()
     return {"sent": sent}
 
 
@@ -155,8 +201,9 @@ def main() -> None:
     if kind == "asyncio":
         result = asyncio.run(run_tasks(servers, namespace, *map(int, numbers), ordering_key=ordering_key))
     else:
-        named = {} if kind == "numbered" else {"ordering_key": ordering_key}
-        run: Any = {"submit": run_submit, "threads": run_threads, "numbered": run_numbered}[kind]
+        named = {"ordering_key": ordering_key} if kind in ("submit", "threads") else {}
+        kinds = {"submit": run_submit, "threads": run_threads, "numbered": run_numbered, "groups": run_groups}
+        run: Any = kinds[kind]
         result = run(servers, namespace, *map(int, numbers), **named)
     print(json.dumps(result), flush=True)
 

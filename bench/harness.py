@@ -170,7 +170,7 @@ class Child:
         return self._process.wait()
 
 
-def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str) -> Child:
+def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str, **environment: str) -> Child:
     """`txlayer coordinator run` as a child, ended with the stack."""
     child = Child(
         "coordinator",
@@ -189,6 +189,7 @@ def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str)
             f"{namespace}.*",
             *arguments,
         ],
+        **environment,
     )
     stack.callback(child.end)
     return child

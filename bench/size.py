@@ -19,10 +19,10 @@ import struct
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,13 +75,12 @@ class Stage:
     partition_count: int = PARTITION_COUNT
     target_partition_count: int = TARGET_PARTITION_COUNT
     coordinator_count: int = 1
-    process_count: int = 1
-    """Processes with producers; the groups are spread over them."""
     group_count: int = 1
     in_flight_max: int = IN_FLIGHT
-    """Of each producer."""
     value_bytes: int = 1_024
     undecided_every: int = 1_000
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the coordinators, as names in their environment."""
     broker_count: int = 1
     replicas: int = 1
     memory_mb_max: int = 512
@@ -90,8 +89,19 @@ class Stage:
 
 STAGES = {
     "partitions": Stage(count=2_000_000, partition_count=64, target_partition_count=64, memory_mb_max=768),
-    "large": Stage(count=500, value_bytes=10_000_000, in_flight_max=32, undecided_every=20),
-    "groups": Stage(count=600_000, group_count=1_000, process_count=4, in_flight_max=20, undecided_every=101),
+    "large": Stage(
+        count=500,
+        value_bytes=10_000_000,
+        in_flight_max=32,
+        undecided_every=20,
+        settings={"TXLAYER_DOUBT_AFTER": "2s"},  # what is undecided moves there whole
+    ),
+    "groups": Stage(
+        count=600_000,
+        group_count=1_000,
+        undecided_every=101,
+        settings={"TXLAYER_UNRESOLVED": "commit", "TXLAYER_TRANSACTION_AGE_MAX": "5s"},  # for want of answers
+    ),
     "cluster": Stage(count=1_000_000, partition_count=16, coordinator_count=8, broker_count=3, replicas=3),
 }
 GRID = {
@@ -153,19 +163,18 @@ class Judge:
         self.seen_count += 1
         self._times_seen[number] = min(self._times_seen[number] + 1, 255)
 
-    def compare(self, stage: Stage, sent: dict[int, int]) -> tuple[int, int, int]:
-        """(committed, of them seen once, messages that nobody should have seen); `sent`: first number to count."""
+    def compare(self, stage: Stage, sent_count: int) -> tuple[int, int, int]:
+        """(committed, of them seen once, messages that nobody should have seen)."""
         committed = once = 0
-        for first, count in sent.items():
-            for number in range(first, first + count):
-                if number % stage.undecided_every != 1:
-                    committed += 1
-                    once += self._times_seen[number] == 1
+        for number in range(sent_count):
+            if number % stage.undecided_every != 1:
+                committed += 1
+                once += self._times_seen[number] == 1
         return committed, once, self.seen_count - once + self.damaged_count
 
-    def is_missing_some(self, stage: Stage, sent: dict[int, int]) -> bool:
+    def is_missing_some(self, stage: Stage, sent_count: int) -> bool:
         """True if a committed transaction has not come."""
-        committed, once, _ = self.compare(stage, sent)
+        committed, once, _ = self.compare(stage, sent_count)
         return once < committed
 
     def close(self) -> None:
@@ -174,7 +183,7 @@ class Judge:
 
 
 class Measured(NamedTuple):
-    """A stage, until the producers had sent everything."""
+    """A stage, until the producer had sent everything."""
 
     rate: float
     cpu_us: dict[str, float]
@@ -188,7 +197,7 @@ class Measured(NamedTuple):
 
 def run(name: str, stage: Stage, servers: str, broker_pids: Sequence[int]) -> Measured:
     """Send, read and compare."""
-    share, first_count = stage.partition_count // stage.coordinator_count, stage.count // stage.process_count
+    share = stage.partition_count // stage.coordinator_count
     make_namespace(
         servers,
         name,
@@ -200,9 +209,7 @@ def run(name: str, stage: Stage, servers: str, broker_pids: Sequence[int]) -> Me
     with ExitStack() as stack:
         stack.callback(drop_namespace, servers, name)
         ports = free_ports(stage.coordinator_count)
-        middles = [
-            coordinator(stack, servers, name, "--doubt-after", "2s", "--metrics-port", str(port)) for port in ports
-        ]
+        middles = [coordinator(stack, servers, name, "--metrics-port", str(port), **stage.settings) for port in ports]
         wait_for(
             lambda: members(servers, name) == [share] * stage.coordinator_count,
             within_s=120,
@@ -212,30 +219,33 @@ def run(name: str, stage: Stage, servers: str, broker_pids: Sequence[int]) -> Me
         wait_for(lambda: has_taken_over(servers, name), within_s=60, what="no take-over", every_s=0.5)
         judge = Judge(servers, name, stage)
         stack.callback(judge.close)
-        began = time.monotonic()
-        makers = {
-            number * first_count: producers(stack, servers, name, stage, number * first_count, first_count)
-            for number in range(stage.process_count)
-        }
-        for maker in makers.values():
-            maker.line()
-        print(f"{name}: {stage.group_count:,} producers are ready after {time.monotonic() - began:.1f} s", flush=True)
+        numbers = (
+            stage.count,
+            stage.seconds,
+            stage.value_bytes,
+            stage.in_flight_max,
+            stage.undecided_every,
+            stage.group_count,
+        )
+        kind = "numbered" if stage.group_count == 1 else "groups"
+        maker = Child("producer", ["bench/clients.py", kind, servers, name, *map(str, numbers)])
+        stack.callback(maker.end)
+        maker.line()
         pids = {
-            "producers": [maker.pid for maker in makers.values()],
+            "producer": [maker.pid],
             "coordinators": [middle.pid for middle in middles],
             "brokers": list(broker_pids),
         }
         before = {role: cpu_of(them) for role, them in pids.items()}
-        pool = stack.enter_context(ThreadPoolExecutor(stage.process_count))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
         began = time.monotonic()
-        for maker in makers.values():
-            maker.say("begin")
-        ends = {first: pool.submit(maker.said) for first, maker in makers.items()}
-        memory_mb = read_until_sent(judge, middles, ends, began)
+        maker.say("begin")
+        end = pool.submit(maker.said)
+        memory_mb = read_until_sent(judge, middles, end, began)
         took_s, seen = time.monotonic() - began, judge.seen_count
         cpu_us = {role: (cpu_of(them) - before[role]) / max(1, seen) * 1e6 for role, them in pids.items()}
         kafka_transactions = sum(map(kafka_transaction_count, ports))
-        sent = {first: end.result()["sent"] for first, end in ends.items()}
+        sent = int(end.result()["sent"])
         give_up_at = time.monotonic() + CATCH_UP_S
         while judge.is_missing_some(stage, sent) and time.monotonic() < give_up_at:
             judge.read(1.0)
@@ -243,19 +253,10 @@ def run(name: str, stage: Stage, servers: str, broker_pids: Sequence[int]) -> Me
     return Measured(seen / took_s, cpu_us, seen / max(1, kafka_transactions), memory_mb, *judge.compare(stage, sent))
 
 
-def producers(stack: ExitStack, servers: str, name: str, stage: Stage, first: int, count: int) -> Child:
-    """A process with its share of the producer groups."""
-    group_count = stage.group_count // stage.process_count
-    numbers = (count, stage.seconds, first, group_count, stage.value_bytes, stage.in_flight_max, stage.undecided_every)
-    child = Child("producers", ["bench/clients.py", "numbered", servers, name, *map(str, numbers)])
-    stack.callback(child.end)
-    return child
-
-
-def read_until_sent(judge: Judge, middles: Sequence[Child], ends: dict[int, Future[Any]], began: float) -> list[float]:
-    """Read until all producers have sent; the memory of the largest coordinator, a sample a second."""
+def read_until_sent(judge: Judge, middles: Sequence[Child], end: Future[Any], began: float) -> list[float]:
+    """Read until the producer has sent all; the memory of the largest coordinator, a sample a second."""
     memory_mb, shown_at = list[float](), began
-    while not all(end.done() for end in ends.values()):
+    while not end.done():
         judge.read(1.0)
         memory_mb.append(max(middle.memory_bytes() for middle in middles) / 1e6)
         now = time.monotonic()
@@ -386,6 +387,7 @@ def main() -> int:
     """Measure and show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=("many", *STAGES, "grid"), help="subjects")
+    parser.add_argument("--seconds", type=int, help="at most so long per stage")
     parser.add_argument("--count", type=int, default=20_000_000, help="transactions of `many`")
     parser.add_argument("--slice", type=int, default=2_000_000, help="after so many the figures are noted")
     parser.add_argument("--value-bytes", type=int, default=100, help="of each message of `many`")
@@ -401,8 +403,9 @@ def main() -> int:
     stages = {name: stage for name, stage in STAGES.items() if name in chosen} | (GRID if "grid" in chosen else {})
     for broker_count in sorted({stage.broker_count for stage in stages.values()}):
         with warm_brokers(broker_count) as (servers, pids):
-            for name, stage in stages.items():
-                if stage.broker_count == broker_count:
+            for name, full in stages.items():
+                if full.broker_count == broker_count:
+                    stage = replace(full, seconds=arguments.seconds or full.seconds)
                     measured = show(name, stage, servers, pids)
                     figures += figures_of(name, stage, measured) if name in STAGES else []
     return show_figures(figures)
