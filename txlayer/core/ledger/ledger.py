@@ -126,10 +126,10 @@ TO_ASK_MAX = 10_000
 """Questions that people asked for while the check topic took none; further ones wait for their turn as any other."""
 
 
-RELEASE_LINES_MAX = 2_000
+RELEASE_LINES_MAX = 1_500
 """Lines that one Kafka transaction writes to release scheduled transactions."""
 
-RELEASES_AHEAD_MAX = 4_000
+RELEASES_AHEAD_MAX = 3_000
 """Such lines of a process that are written and not applied. An op line of another transaction waits for no more of them."""
 
 
