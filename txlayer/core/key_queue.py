@@ -263,10 +263,11 @@ class Lanes(Generic[R]):
         heapq.heappush(self._timers, (not_before_ms, self._timer_count, item))
 
     def wake(self, now_ms: int) -> None:
-        """Move items whose time has come to the lane of retries."""
+        """Move items whose time has come to their lanes."""
         timers = self._timers
         while timers and timers[0][0] <= now_ms:
-            self.again.append(heapq.heappop(timers)[2])
+            item = heapq.heappop(timers)[2]
+            (self.ready if item.more is None else self.again).append(item)
 
     def take(self, count_max: int) -> list[Item[R]]:
         """Take the next items: new records first, and retries in every tenth turn, or if no new record may start."""
