@@ -1,10 +1,12 @@
-"""Spark beside its own bare work on the same data: bronze, ledger with verdicts, a day's increment, cost against size.
+"""Spark beside its own bare work on the same data: bronze, ledger with verdicts, a day's increment, cost against size, tables, streams.
 
-    python bench/spark.py [--only bronze ledger increment size] [--count 2000000] [--page FOLDER] [--events FOLDER]
+    python bench/spark.py [--only bronze ledger increment size stream] [--count 2000000] [--page FOLDER] [--events FOLDER]
+    python bench/spark.py --only tables --format delta
 
 `local[2]`, one session with the settings of `txlayer-spark`. The bare loops are Spark's own: over the same Kafka read a `count`, and a flat `write.parquet` of the
 same columns; over the same Parquet a `groupBy(id).count()`. What reads from Kafka is measured in turns, as CPU seconds of Java. Bronze for the ledger is made by Spark itself: half, op and forwarded record of each transaction, a fifth
-of them with an ordering key. Memory is the peak of the JVM (VmHWM), Python's beside it.
+of them with an ordering key. Memory is the peak of the JVM (VmHWM), Python's beside it. Tables of Delta or Iceberg are written in turns with tables of Parquet. A stream of
+committed messages is read in turns with a plain one of the same topic; its latency is from a record's time to that of the record that Spark writes for it into another topic.
 """
 
 from __future__ import annotations
@@ -16,23 +18,30 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import psutil
-from confluent_kafka import Producer
+import pyspark
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import Figure, broker, make_namespace, scratch_folder, settings_line, show_figures
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from txlayer.cli.spark.main import spark_session
 from txlayer.core.messages import uuid7
+from txlayer_spark import committed_stream
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new, to_bronze
+from txlayer_spark.jobs.compaction import compact_ledger
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.tables import Format, TableSettings, update_tables
 from txlayer_spark.schemas import BRONZE, Values, system_topics
 from txlayer_spark.sessions import source_options
 
@@ -64,9 +73,9 @@ def timed(work: Callable[[], Any]) -> float:
 # --- bronze from a broker ---------------------------------------------------------------------------------------------
 
 
-def write_topics(servers: str, count: int) -> None:
-    """Half, op and forwarded record of each transaction, by a plain client."""
-    producer = Producer(
+def loaded_producer(servers: str) -> Producer:
+    """A plain client with large batches."""
+    return Producer(
         {
             "bootstrap.servers": servers,
             "linger.ms": 50,
@@ -75,15 +84,21 @@ def write_topics(servers: str, count: int) -> None:
             "log_level": 0,
         }
     )
-    offsets = [0] * PARTITIONS
 
-    def send(*arguments: Any, **more: Any) -> None:
-        while True:
-            try:
-                return producer.produce(*arguments, **more)
-            except BufferError:
-                producer.poll(0.1)
 
+def sent(producer: Producer, *arguments: Any, **more: Any) -> None:
+    """Send a record, when there is room for it."""
+    while True:
+        try:
+            return producer.produce(*arguments, **more)
+        except BufferError:
+            producer.poll(0.1)
+
+
+def write_topics(servers: str, count: int) -> None:
+    """Half, op and forwarded record of each transaction, by a plain client."""
+    producer, offsets = loaded_producer(servers), [0] * PARTITIONS
+    send = partial(sent, producer)
     for number in range(count):
         txn_id = uuid7(at_ms=BORN_MS + number // 100, random_bits=int.from_bytes(os.urandom(10), "little"))
         home = crc32(txn_id.encode()) % PARTITIONS
@@ -307,6 +322,11 @@ def ledger_figures(spark: SparkSession, folder: Path, *, count: int, increment: 
             make_bronze(spark, root, first=count + (day - 1) * increment, count=increment, batch=day)
             days.append(ledger_s(spark, root, ledger))
             print(f"increment of {increment:,}, day {day}: {days[-1]:.1f} s", flush=True)
+        for of in ("all runs", "the same, and one more day"):
+            fold_s = timed(lambda: compact_ledger(spark, str(ledger), runs_min=1))
+            print(f"settled rows of {of} folded: {fold_s:.1f} s", flush=True)
+            make_bronze(spark, root, first=count + 5 * increment, count=increment, batch=6)
+            ledger_s(spark, root, ledger)
         ratio = statistics.median(days[2:]) / full
         figures.append(Figure(f"{increment:,} new, of the full run", ratio, 0.15, is_at_most=True))
     return figures
@@ -338,6 +358,137 @@ def size_figures(spark: SparkSession, folder: Path, page: Path | None) -> list[F
             draw(points, page)
     worst = max((b.ledger_s / a.ledger_s) / (b.count / a.count) for a, b in pairwise(points))
     return [Figure("growth from size to size, of linear", worst, 1.1, is_at_most=True)]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def table_figures(spark: SparkSession, folder: Path, kind: Format, *, count: int, rounds: int) -> list[Figure]:
+    """Bronze, events and ledger of `count` transactions as tables of a format, in turns with Parquet; medians of pairs."""
+    data = folder / "tables"
+    make_bronze(spark, data / "bronze", first=0, count=count, batch=0)
+    ledger_s(spark, data / "bronze", data / "ledger")
+    found: dict[Format, list[Spent]] = {Format.PARQUET: [], kind: []}
+    for number in range(rounds + 1):
+        for each in list(found)[:: -1 if number % 2 else 1]:
+            into = data / f"{each.value}-{number}"
+            settings = TableSettings(data=str(data), format=each, into=str(into))
+            found[each].append(spent(lambda settings=settings: update_tables(spark, settings)))  # type: ignore[misc]  # bound at once
+            shutil.rmtree(into)
+            took, load = found[each][-1], os.getloadavg()[0]
+            print(f"{each.value}: {took.wall_s:.1f} s, CPU {took.cpu_s:.1f} s, load {load:.1f}", flush=True)
+    # The first round is for Java's compiler.
+    pairs = list(zip(found[Format.PARQUET], found[kind], strict=True))[1:]
+    ratios = {
+        "time": statistics.median(other.wall_s / parquet.wall_s for parquet, other in pairs),
+        "CPU of Java": statistics.median(other.cpu_s / parquet.cpu_s for parquet, other in pairs),
+    }
+    return [
+        Figure(f"tables as {kind.value}, of Parquet, {what}", ratio, 1.3, is_at_most=True)
+        for what, ratio in ratios.items()
+    ]
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def write_forwarded(producer: Producer, topic: str, *, partitions: int) -> None:
+    """One message as a coordinator forwards it."""
+    txn_id = uuid7(at_ms=BORN_MS, random_bits=int.from_bytes(os.urandom(10), "little"))
+    headers = [("traceparent", TRACE), ("txl-id", txn_id), ("txl-origin", f"0:7|0/1|{BORN_MS}")]
+    sent(producer, topic, VALUE, txn_id, crc32(txn_id.encode()) % partitions, headers=headers)
+
+
+def plain_stream(spark: SparkSession, topic: str, servers: str) -> DataFrame:
+    """Spark's own Kafka source, as it comes."""
+    options = {"subscribe": topic, "startingOffsets": "earliest", "includeHeaders": "true"}
+    kafka = {"kafka.bootstrap.servers": servers, "kafka.isolation.level": "read_committed"}
+    return spark.readStream.format("kafka").options(**options, **kafka).load()
+
+
+def our_stream(spark: SparkSession, topic: str, servers: str) -> DataFrame:
+    """The same topic by `committed_stream`."""
+    return committed_stream(spark, topic, bootstrap_servers=servers)
+
+
+def stream_figures(spark: SparkSession, folder: Path, *, count: int, rounds: int) -> list[Figure]:
+    """The rate of `committed_stream` beside that of a plain Kafka stream, and the latency of both."""
+    streams = {"plain": plain_stream, "committed": our_stream}
+    found: dict[str, list[Spent]] = {name: [] for name in streams}
+    with broker() as running:
+        servers = running.bootstrap_servers
+        admin, producer = AdminClient({"bootstrap.servers": servers}), loaded_producer(servers)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
+        for _ in range(count):
+            write_forwarded(producer, TOPIC, partitions=PARTITIONS)
+            producer.poll(0)
+        producer.flush(60)
+
+        def read(name: str, number: int) -> None:
+            writer = streams[name](spark, TOPIC, servers).writeStream.format("noop").trigger(availableNow=True)
+            writer.option("checkpointLocation", str(folder / f"{name}-{number}")).start().awaitTermination()
+
+        for number in range(rounds + 2):
+            for name in list(streams)[:: -1 if number % 2 else 1]:
+                found[name].append(spent(partial(read, name, number)))
+                took, load = found[name][-1], os.getloadavg()[0]
+                print(f"{name}: {count / took.wall_s:,.0f}/s, CPU {took.cpu_s:.1f} s, load {load:.1f}", flush=True)
+        for name, stream in streams.items():
+            show_latency(spark, folder / f"latency-{name}", servers, name, stream)
+        if "realTime" in signature(DataStreamWriter.trigger).parameters:
+            show_latency(spark, folder / "latency-real", servers, "real-time", our_stream, is_real_time=True)
+    pairs = list(zip(found["plain"], found["committed"], strict=True))[2:]
+    return [
+        Figure(
+            "committed_stream, rate of a plain Kafka stream",
+            statistics.median(p.wall_s / c.wall_s for p, c in pairs),
+            0.8,
+        ),
+        Figure("the same, CPU of Java", statistics.median(p.cpu_s / c.cpu_s for p, c in pairs), 0.8),
+    ]
+
+
+def show_latency(
+    spark: SparkSession,
+    folder: Path,
+    servers: str,
+    name: str,
+    stream: Callable[[SparkSession, str, str], DataFrame],
+    *,
+    is_real_time: bool = False,
+    seconds: int = 30,
+    rate: int = 200,
+) -> None:
+    """From the time of a record to that of the one that a stream writes for it, while `rate` a second come."""
+    source, to = f"bench.{name}.in", f"bench.{name}.out"
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.create_topics([NewTopic(source, 2), NewTopic(to, 1)]).values():
+        future.result()
+    at = F.unix_millis("timestamp").cast("string").alias("value")
+    writer = stream(spark, source, servers).select(at).writeStream.format("kafka").option("topic", to)
+    writer = writer.option("kafka.bootstrap.servers", servers).option("checkpointLocation", str(folder))
+    if is_real_time:
+        writer = writer.outputMode("update").trigger(realTime="10 minutes")
+    query = writer.start()
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 0})
+    began = time.monotonic()
+    for number in range(seconds * rate):
+        time.sleep(max(0, began + number / rate - time.monotonic()))
+        write_forwarded(producer, source, partitions=2)
+        producer.poll(0)
+    producer.flush(10)
+    time.sleep(5)
+    query.stop()
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": name, "auto.offset.reset": "earliest"})
+    consumer.subscribe([to])
+    times: list[tuple[int, int]] = []
+    while found := consumer.consume(100_000, 5):
+        times += [(int(message.value() or 0), message.timestamp()[1]) for message in found]
+    consumer.close()
+    # The first third is for Java's compiler.
+    late = sorted(then - at_ms for at_ms, then in sorted(times)[len(times) // 3 :])
+    p50, p99 = (late[int(len(late) * part)] for part in (0.5, 0.99))
+    print(f"{name}: latency p50 {p50} ms, p99 {p99} ms of {len(times)} at {rate}/s", flush=True)
 
 
 def draw(points: list[Point], page: Path) -> None:
@@ -372,21 +523,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=["bronze", "ledger", "increment", "size"])
     parser.add_argument("--count", type=int, default=2_000_000)
+    parser.add_argument("--format", choices=["delta", "iceberg"], default="delta", help="of tables, beside Parquet")
     parser.add_argument("--increment", type=int, default=100_000)
     parser.add_argument("--records", type=int, default=1_000_000, help="transactions in the broker")
-    parser.add_argument("--rounds", type=int, default=3, help="of bronze, after two for Java's compiler")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="of bronze, tables and streams, after some for Java's compiler"
+    )
     parser.add_argument("--page", type=Path, help="a folder for the plot of cost against size")
     parser.add_argument("--events", type=Path, help="an empty folder for Spark's event log: every stage with its time")
     given = parser.parse_args()
     parts, figures = set(given.only), []
-    print(settings_line(), f"local[2], {MEMORY}", flush=True)
+    print(settings_line(), f"local[2], {MEMORY}, pyspark {pyspark.__version__}", flush=True)
     settings = {} if given.events is None else _event_log(given.events)
-    with scratch_folder() as name, spark_session(master="local[2]", memory=MEMORY, settings=settings) as spark:
+    with (
+        scratch_folder() as name,
+        spark_session(
+            master="local[2]", memory=MEMORY, tables=given.format if "tables" in parts else "", settings=settings
+        ) as spark,
+    ):
         folder = Path(name)
         if parts & {"ledger", "increment"}:
             figures += ledger_figures(spark, folder, count=given.count, increment=given.increment, parts=parts)
         if "bronze" in parts:
             figures += bronze_figures(spark, folder, count=given.records, rounds=given.rounds)
+        if "stream" in parts:
+            figures += stream_figures(spark, folder, count=given.records, rounds=given.rounds)
+        if "tables" in parts:
+            figures += table_figures(spark, folder, Format(given.format), count=given.count, rounds=given.rounds)
         if "size" in parts:
             figures += size_figures(spark, folder, given.page)
     return show_figures(figures)

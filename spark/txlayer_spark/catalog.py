@@ -91,6 +91,14 @@ class Folder:
     def move(self, names: Sequence[str], to: Sequence[str]) -> None:
         """Put a file or folder in it in place of what is there."""
         self.remove(*to)
+        self.rename(names, to)
+
+    def rename(self, names: Sequence[str], to: Sequence[str]) -> None:
+        """Put a file or folder in it where nothing is.
+
+        Raises:
+            UsageError: another job did meanwhile.
+        """
         self._files.mkdirs(self._new_path(self.at(*to[:-1])))
         if not self._files.rename(self._new_path(self.at(*names)), self._new_path(self.at(*to))):
             raise UsageError(f"{self.at(*names)} was moved by another job meanwhile: run one at a time")

@@ -123,6 +123,8 @@ TABLE_SETTINGS: Mapping[str, Mapping[str, str]] = {
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Each look at a table is as many tasks, by default 50; ours have few files.
+        "spark.databricks.delta.snapshotPartitions": "4",
     },
     "iceberg": {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
 }

@@ -497,10 +497,11 @@ class Shelf:
         folded = self.folded(run)
         return tuple(number for number in run.revised if number > folded)
 
-    def fold(self, *, kept_from_ms: int) -> int:
+    def fold(self, *, kept_from_ms: int, runs_min: int = 1) -> int:
         """Write the settled rows of all runs but the last into few files, without what is older; the run up to which.
 
-        What was folded before is ended, and nothing else: a job that reads now goes on.
+        What was folded before is ended, and nothing else: a job that reads now goes on. It is written anew, because a later run
+        may have revised rows of it: so fewer than `runs_min` new runs are left as they are.
         """
         last = self.last()
         before = self.folded(last)
@@ -510,15 +511,16 @@ class Shelf:
         for kind in ("rows", "revised"):
             self._end_runs(kind, up_to=before)
         up_to = last.number - 1
-        if up_to > before:
-            # What is visible may have a time of its writer's: alone it says nothing of how old it is.
-            known = F.greatest("h_last_ms", "o_commit_ms")
-            alone = F.when(F.isnull(known), F.coalesce("born_ms", F.lit(last.cut_ms)))
-            seen = F.greatest(known, "v_last_ms", alone)
-            rows = self._settled(last).where((F.col("run") <= up_to) & (seen >= kept_from_ms))
-            rows = rows.withColumnRenamed("run", "of_run").coalesce(FOLDED_FILES)
-            rows.write.mode("overwrite").options(**WRITING).parquet(self.path("folded", up_to))
-        return max(before, up_to)
+        if up_to - before < runs_min:
+            return before
+        # What is visible may have a time of its writer's: alone it says nothing of how old it is.
+        known = F.greatest("h_last_ms", "o_commit_ms")
+        alone = F.when(F.isnull(known), F.coalesce("born_ms", F.lit(last.cut_ms)))
+        seen = F.greatest(known, "v_last_ms", alone)
+        rows = self._settled(last).where((F.col("run") <= up_to) & (seen >= kept_from_ms))
+        rows = rows.withColumnRenamed("run", "of_run").coalesce(FOLDED_FILES)
+        rows.write.mode("overwrite").options(**WRITING).parquet(self.path("folded", up_to))
+        return up_to
 
     def ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:
         """What those runs put down of ids, each with its `run`."""

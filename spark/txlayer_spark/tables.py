@@ -19,6 +19,7 @@ from txlayer_spark.parse import parse
 from txlayer_spark.schemas import HEADERS, TopicKind
 
 _TEXT, _NUMBER, _PLACE = StringType(), LongType(), IntegerType()
+_RUN = "the run of `txlayer-spark tables` that wrote the row; of Parquet, the last of those that `compact` folded"
 
 EVENTS: Mapping[str, tuple[DataType, str]] = {
     "at": (TimestampType(), "when Kafka stored the record"),
@@ -44,7 +45,7 @@ EVENTS: Mapping[str, tuple[DataType, str]] = {
     "token": (_NUMBER, "its fencing token"),
     "error_type": (_TEXT, "the class of the handler's error"),
     "day": (DateType(), "the day of the record, by which the table is divided"),
-    "run": (_NUMBER, "the run of `txlayer-spark tables` that wrote the row"),
+    "run": (_NUMBER, _RUN),
 }
 """Columns of `events`: their types and meaning. None of them holds what a user sent."""
 
@@ -58,7 +59,7 @@ BRONZE: Mapping[str, tuple[DataType, str]] = {
     "value": (BinaryType(), "its value, likewise"),
     "headers": (HEADERS, "its headers, txlayer's own among them; none of a check-back"),
     "day": (DateType(), "the day of the record, by which the table is divided"),
-    "run": (_NUMBER, "the run of `txlayer-spark tables` that wrote the row"),
+    "run": (_NUMBER, _RUN),
 }
 """Columns of `bronze`."""
 

@@ -306,7 +306,8 @@ def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
     audit.run()
     before = audit.run()
 
-    assert 2 == compact_ledger(spark, root)
+    assert 0 == compact_ledger(spark, root)
+    assert 2 == compact_ledger(spark, root, runs_min=1)
     assert before == audit.rows()
     field.forward(twice)
     field.commit(waiting)
@@ -316,7 +317,7 @@ def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
     assert len(before) == len(after_it)
 
     # What was folded before goes with the next one.
-    assert 3 == compact_ledger(spark, root)
+    assert 3 == compact_ledger(spark, root, runs_min=1)
     assert after_it == audit.rows()
     runs = {path.name for path in (tmp_path / "ledger" / f"v{LEDGER_VERSION}" / "rows").glob("run=*")}
     assert {"run=3", "run=4"} == runs

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -31,11 +31,22 @@ from txlayer.core.leases import LockKind, LockRecord, encode_lock
 from txlayer.core.messages import Origin, Source
 from txlayer.errors import UsageError
 from txlayer_spark import open_tables, read_ledger
-from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, Folder
+from txlayer_spark.catalog import COMPLETE, WRITING, BatchFolder, Catalog, Folder
 from txlayer_spark.jobs import compaction
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
-from txlayer_spark.jobs.tables import Format, Table, TableSettings, _put_ledger, erase_key, expire_tables, update_tables
+from txlayer_spark.jobs.tables import (
+    Format,
+    Table,
+    TableSettings,
+    _note,
+    _notes,
+    _put_ledger,
+    compact_tables,
+    erase_key,
+    expire_tables,
+    update_tables,
+)
 from txlayer_spark.tables import BRONZE, EVENTS, VIEWS, bronze_rows
 
 pytestmark = pytest.mark.kafka
@@ -288,6 +299,89 @@ def test_the_table_of_the_ledger_has_each_row_once_as_it_is_now(
     assert [("late", "ok", day(1)), ("moves", "ok", day(3)), ("new", "ok", day(4))] == there()
 
 
+@pytest.mark.fault("Spark: tables are killed while days of them are written anew")
+@pytest.mark.parametrize("step", range(12))
+def test_a_day_of_folded_runs_is_the_old_or_the_new_one_wherever_it_is_killed(
+    step: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and behind each of the six steps; runs are files that name their rows."""
+    table = Table(spark, TableSettings(data=str(tmp_path), into=str(tmp_path)), "bronze")
+    whole, day = Path(table.path), "day=2026-01-01"
+    new = whole / "_folded" / day / "2-4" / "run=4"
+    for path, rows in ((new, "2 3 4"), *((whole / day / f"run={run}", str(run)) for run in (1, 2, 3, 4, 9))):
+        path.mkdir(parents=True)
+        (path / "part-0.parquet").write_text(rows, "ascii")
+    (new / COMPLETE).touch()
+    seen = 0
+
+    def killed_at(work: Callable[..., None]) -> Callable[..., None]:
+        def step_by_step(*given: Any) -> None:
+            nonlocal seen
+            for is_done in (False, True):
+                if is_done:
+                    work(*given)
+                if seen == step:
+                    raise KeyboardInterrupt
+                seen += 1
+
+        return step_by_step
+
+    def shown() -> list[str]:
+        files = (path for path in whole.rglob("*.parquet") if "_folded" not in path.parts)
+        return sorted(row for path in files for row in path.read_text("ascii").split())
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "remove"):
+            patched.setattr(Folder, name, killed_at(getattr(Folder, name)))
+        with pytest.raises(KeyboardInterrupt):
+            table.finish()
+    every = ["1", "2", "3", "4", "9"]
+    assert shown() in (every, [])
+    table.finish()
+    assert every == shown()
+    assert {"run=1", "run=4", "run=9"} == {path.name for path in (whole / day).iterdir()}
+    assert {day} == {path.name for path in whole.iterdir()}
+
+
+def test_of_a_day_what_is_new_is_folded_and_what_is_large_or_not_noted_stays(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SMALL_BYTES", 0)
+    settings = TableSettings(data=str(tmp_path), into=f"{tmp_path}/parquet")
+    table = Table(spark, settings, "bronze")
+
+    def put(run: int, count: int, *days: int) -> None:
+        value = F.unhex(F.sha2(F.concat_ws("-", F.lit(run), "id"), 512))
+        days_of = F.explode(F.array(*map(F.lit, map(day, days))))
+        records = spark.range(count).select(F.col("id").alias("offset"), value.alias("value"), days_of.alias("day"))
+        table.put(bronze_rows(records, run), F.lit(True))
+
+    def rows() -> Counter[tuple[date, bytes]]:
+        return Counter((row.day, bytes(row.value)) for row in table.read().collect())
+
+    def files() -> dict[str, set[str]]:
+        """{day and run: names of files}."""
+        found: dict[str, set[str]] = {}
+        for path in Path(table.path).rglob("*.parquet"):
+            found.setdefault(f"{path.parts[-3][-1]}/{path.parts[-2]}", set()).add(path.name)
+        return found
+
+    put(1, 500, 1)
+    for run in (2, 3, 4, 5):
+        put(run, 2, 1, 2)
+    # The fifth was killed before its note, and will be written again.
+    _note(_notes(spark, settings), {"number": 4})
+    large, expected = files()["1/run=1"], rows()
+
+    assert 6 == compact_tables(spark, settings, runs_min=2)
+    assert {"1/run=1", "1/run=4", "1/run=5", "2/run=4", "2/run=5"} == files().keys()
+    assert large == files()["1/run=1"]
+    assert expected == rows()
+    put(5, 2, 1, 2)
+    assert expected == rows()
+    assert 0 == compact_tables(spark, settings, runs_min=2)
+
+
 @pytest.mark.nightly
 def test_the_commands_do_what_the_page_says(broker: Broker, tmp_path: Path) -> None:
     audit = Audit(broker.bootstrap_servers, tmp_path)
@@ -295,6 +389,7 @@ def test_the_commands_do_what_the_page_says(broker: Broker, tmp_path: Path) -> N
         ["bronze", "-b", audit.field.servers, "-n", audit.field.namespace],
         ["ledger", "--grace", "0s"],
         ["tables"],
+        ["compact"],
         ["sql", "SELECT verdict, count(*) AS n FROM transactions WHERE verdict = 'ok' GROUP BY verdict"],
         ["erase", "--key", "customer-7"],
         ["expire", "--older-than", "1d"],
@@ -304,14 +399,15 @@ def test_the_commands_do_what_the_page_says(broker: Broker, tmp_path: Path) -> N
     ended = in_a_process(COMMANDS, str(tmp_path), json.dumps(commands))
 
     codes, said = zip(*ended, strict=True)
-    assert (*[0] * 6, 2) == codes, said
+    assert (*[0] * 7, 2) == codes, said
     assert f"tables: run 1, parquet in {tmp_path}/parquet" in said[2]
-    assert "verdict\tn\nok\t1\n" in said[3]
+    assert "folded in the tables: 0" in said[3]
+    assert "verdict\tn\nok\t1\n" in said[4]
     # customer-7: half twice, orders once, a dead letter.
-    assert "records erased in bronze: 4, in the tables: 4" in said[4]
-    assert "folders of a day ended in bronze: 0; the tables begin with" in said[5]
-    assert re.search(r"Spark cannot answer: .*`nowhere`", said[6])
-    assert "Traceback" not in said[6]
+    assert "records erased in bronze: 4, in the tables: 4" in said[5]
+    assert "folders of a day ended in bronze: 0; the tables begin with" in said[6]
+    assert re.search(r"Spark cannot answer: .*`nowhere`", said[7])
+    assert "Traceback" not in said[7]
 
 
 def in_a_process(program: str, *arguments: str) -> Any:
@@ -361,17 +457,20 @@ def test_delta_and_iceberg_answer_every_question(broker: Broker, tmp_path: Path,
     check_answers(found["answers"], audit)
     # customer-7: half twice, orders once, a dead letter.
     assert (4, 0) == (found["erased"], found["left"])
-    assert found["rows"] == found["rows_again"] > 10
+    assert found["rows"] == found["rows_again"] == found["rows_folded"] > 10
+    assert 2 <= found["folded"]
+    assert found["bronze"] == found["at_first"]
     assert 0 == found["rows_expired"]
 
 
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
+from pyspark.sql import functions as F
 from txlayer_spark import open_tables, session
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
-from txlayer_spark.jobs.tables import Format, TableSettings, erase_key, expire_tables, update_tables
+from txlayer_spark.jobs.tables import Format, Table, TableSettings, compact_tables, erase_key, expire_tables, update_tables
 
 kind, data, servers, namespace, questions = sys.argv[1:]
 spark = session(master="local[2]", memory="1g", tables=kind, settings={"spark.sql.shuffle.partitions": "2"})
@@ -394,7 +493,7 @@ def opened():
 kept = tables.EVENTS.pop("state")
 update_tables(spark, settings)
 opened()
-rows = counted()
+rows_of = counted()
 (note,) = Path(data, "tables").glob("*/runs/*1.json")
 note.unlink()
 tables.EVENTS["state"] = kept
@@ -402,14 +501,38 @@ update_tables(spark, settings)
 opened()
 answers = [[row.asDict() for row in spark.sql(question).collect()] for question in json.loads(questions)]
 again = counted()
+# As many runs leave it: several small files of a day.
+for name in ("bronze", "events"):
+    table = Table(spark, settings, name)
+    rows = spark.createDataFrame(table.read().collect(), table.read().schema)
+    spark.sql(f"DELETE FROM {table.name}")
+    for part in rows.randomSplit([1.0, 1.0], seed=1):
+        part.writeTo(table.name).append()
+# By a run that was killed before its note.
+bronze = Table(spark, settings, "bronze")
+rows = bronze.read().limit(3).withColumn("run", F.lit(2).cast("bigint"))
+killed = spark.createDataFrame(rows.collect(), rows.schema)
+killed.writeTo(bronze.name).append()
+folded = compact_tables(spark, settings, runs_min=2)
+assert 0 == compact_tables(spark, settings, runs_min=2)
+bronze.put(killed, F.col("run") == 2)
+assert 3 == bronze.read().where("run = 2").count()
+spark.sql(f"DELETE FROM {bronze.name} WHERE run = 2")
+opened()
+folded_rows = counted()
+first = 0
+if kind == "iceberg":
+    first = spark.sql(f"SELECT snapshot_id FROM {bronze.name}.snapshots ORDER BY committed_at").head().snapshot_id
+at_first = spark.sql(f"SELECT * FROM {bronze.name} VERSION AS OF {first}").count()
 erased = erase_key(spark, settings, "customer-7")
 opened()
 left = spark.sql("SELECT * FROM bronze WHERE CAST(key AS STRING) = 'customer-7'").count()
 expire_tables(spark, settings, keep_ms=86_400_000, now_ms=now_ms() + 3 * 86_400_000)
 opened()
 found = {
-    "answers": answers, "erased": erased, "left": left, "rows": sum(rows.values()), "rows_again": sum(again.values()),
-    "rows_expired": sum(counted().values()),
+    "answers": answers, "erased": erased, "left": left, "rows": sum(rows_of.values()), "rows_again": sum(again.values()),
+    "rows_expired": sum(counted().values()), "folded": folded, "rows_folded": sum(folded_rows.values()),
+    "bronze": rows_of["bronze"], "at_first": at_first,
 }
 print(json.dumps(found, default=str))
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,6 +24,8 @@ FOLDERS_MIN = 20
 
 SMALL_BYTES = 16 * 1024 * 1024
 """A folder of this size costs nothing to write anew."""
+
+_Place = TypeVar("_Place")
 
 
 def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -> list[BatchFolder]:
@@ -56,8 +59,8 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
     return written
 
 
-def worth_folding(sizes: Mapping[BatchFolder, int]) -> list[BatchFolder]:
-    """A reader's folders, in their order, without the first ones as long as one is larger than all later ones together."""
+def worth_folding(sizes: Mapping[_Place, int]) -> list[_Place]:
+    """Folders, in their order, without the first ones as long as one is larger than all later ones together."""
     found, size = list(sizes), sum(sizes.values())
     while found and sizes[found[0]] > max(SMALL_BYTES, size - sizes[found[0]]):
         size -= sizes[found.pop(0)]
@@ -107,21 +110,23 @@ def erase(spark: SparkSession, root: str, key: str) -> int:
     return count
 
 
-def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None) -> int:
-    """Fold the settled rows of all runs but the last; the run up to which they are folded, 0 without one.
+def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None, runs_min: int = FOLDERS_MIN) -> int:
+    """Fold the settled rows of all runs but the last when `runs_min` or more are new; the run up to which they are folded.
 
-    Rows of transactions of which nothing was seen for `keep_ms` before the last run are left out. May be killed and called
-    again; one at a time. A run of the ledger, or a report, may go on beside it.
+    With `keep_ms` they are folded at once, but for rows of transactions of which nothing was seen for so long before the last
+    run. May be killed and called again; one at a time. A run of the ledger, or a report, may go on beside it.
     """
-    return done_again(lambda: _compact_ledger(spark, root, keep_ms))
+    return done_again(lambda: _compact_ledger(spark, root, keep_ms, runs_min))
 
 
-def _compact_ledger(spark: SparkSession, root: str, keep_ms: int | None) -> int:
+def _compact_ledger(spark: SparkSession, root: str, keep_ms: int | None, runs_min: int) -> int:
     shelf = Shelf(spark, root)
     last = shelf.last()
     if not last.number:
         return 0
-    return shelf.fold(kept_from_ms=0 if keep_ms is None else last.cut_ms - keep_ms)
+    if keep_ms is None:
+        return shelf.fold(kept_from_ms=0, runs_min=runs_min)
+    return shelf.fold(kept_from_ms=last.cut_ms - keep_ms)
 
 
 def expire(spark: SparkSession, root: str, *, keep_ms: int) -> int:

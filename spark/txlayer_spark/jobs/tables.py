@@ -20,6 +20,7 @@ from pyspark.sql.types import StructField, StructType
 from txlayer.core.codec import KEY_HEADER
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import COMPLETE, WRITING, BatchFolder, Catalog, Folder, Turn
+from txlayer_spark.jobs.compaction import FOLDERS_MIN, SMALL_BYTES, worth_folding
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
@@ -32,6 +33,10 @@ _PARTS = {"bronze": ("day", "run"), "events": ("day", "run"), "ledger": ("day",)
 
 _NEW = "_new"
 """Where Parquet is written before it takes the place of what is there: Spark reads no such folder."""
+_FOLDED = "_folded"
+"""Where runs of a day are folded into one before that takes their place: `_folded/day=2026-01-31/7-30/run=30`."""
+_FILE_BYTES = 128 * 1024 * 1024
+"""What compaction makes of many small files."""
 _SCHEMAS = {
     name: StructType([StructField(column, kind) for column, (kind, _) in columns.items()])
     for name, columns in (("bronze", BRONZE), ("events", EVENTS))
@@ -107,6 +112,10 @@ class Table:
                 for place in [(day,)] if is_whole else [(day, run) for run in folder.names(_NEW, day)]:
                     folder.move((_NEW, *place), place)
         folder.remove(_NEW)
+        for day in folder.names(_FOLDED):
+            for span in folder.names(_FOLDED, day) if day.startswith("day=") else []:
+                _put_folded(folder, day, span)
+        folder.remove(_FOLDED)
 
     def put(self, rows: DataFrame, replaced: Column, *, days: Sequence[date] = ()) -> None:
         """Write rows in place of those that fit; `days` are all of which rows are replaced, where rows may have left one."""
@@ -137,6 +146,46 @@ class Table:
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {schema}")
         rows.writeTo(self.name).using(self._format.value).partitionedBy(F.col("day")).create()
 
+    def compact(self, *, up_to: int, runs_min: int) -> int:
+        """Fold many small files into few; how many folders of a run (of Delta and Iceberg, files) were folded.
+
+        What is large, and what later runs than `up_to` wrote, stays as it is. Fewer than `runs_min` of a day do, too; Delta
+        folds any two.
+        """
+        match self._format:
+            case Format.PARQUET:
+                folder = Folder(self._spark, self.path)
+                is_by_run = _PARTS[self._table] != ("day",)
+                days = [name for name in folder.names() if name.startswith("day=")] if is_by_run else []
+                return sum(self._fold_runs(folder, day, up_to, runs_min) for day in days)
+            case Format.DELTA:
+                self._spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL_BYTES))
+                found: Any = self._spark.sql(f"OPTIMIZE {self.name}").head()
+                return int(found.metrics.numFilesRemoved)
+        catalog, _, table = self.name.partition(".")
+        options = f"map('min-input-files', '{runs_min}', 'min-file-size-bytes', '{SMALL_BYTES}')"
+        # A file of two runs could not be replaced for one of them.
+        given = f"table => '{table}', where => 'run <= {up_to}', options => {options}"
+        found = self._spark.sql(f"CALL {catalog}.system.rewrite_data_files({given})").head()
+        return int(found.rewritten_data_files_count)
+
+    def _fold_runs(self, folder: Folder, day: str, up_to: int, runs_min: int) -> int:
+        runs = sorted(int(name.removeprefix("run=")) for name in folder.names(day))
+        runs = [run for run in runs if run <= up_to]
+        if len(runs) < runs_min:
+            return 0
+        sizes = {run: folder.size(day, f"run={run}") for run in runs}
+        runs = worth_folding(sizes)
+        if len(runs) < runs_min:
+            return 0
+        read = self._spark.read.schema(_SCHEMAS[self._table]).option("basePath", self.path)
+        rows = read.parquet(*(folder.at(day, f"run={run}") for run in runs)).drop("day", "run")
+        few = rows.coalesce(1 + sum(sizes[run] for run in runs) // _FILE_BYTES)
+        to = folder.at(_FOLDED, day, f"{runs[0]}-{runs[-1]}", f"run={runs[-1]}")
+        few.write.mode("overwrite").options(**WRITING).parquet(to)
+        self.finish()
+        return len(runs)
+
     def expire(self, before: str) -> None:
         """End the days before that one (2026-01-31)."""
         if self._format is not Format.PARQUET:
@@ -164,6 +213,21 @@ class Table:
             nulls = ", ".join(f"{name} = NULL" for name in columns)
             self._spark.sql(f"UPDATE {self.name} SET {nulls} WHERE {is_meant_sql}")  # noqa: S608 - a hexadecimal number
         return sum(row.n for row in found)
+
+
+def _put_folded(folder: Folder, day: str, span: str) -> None:
+    """Put a day with folded runs in place of the one that is there, as a whole; the other runs of the day move into it."""
+    first, last = map(int, span.split("-"))
+    new, before = (_FOLDED, day, span), (_FOLDED, f"_{day}")
+    if not folder.has(*new, f"run={last}", COMPLETE):
+        return
+    # Nothing is removed here: of two jobs that do this at a time, one ends.
+    if folder.has(day):
+        folder.rename((day,), before)
+    for run in folder.names(*before):
+        if not first <= int(run.removeprefix("run=")) <= last:
+            folder.rename((*before, run), (*new, run))
+    folder.rename(new, (day,))
 
 
 def update_tables(spark: SparkSession, settings: TableSettings) -> int:
@@ -263,6 +327,32 @@ def _put_ledger(table: Table, rows: DataFrame, written: int, run: int, *, is_ord
         days, is_touched = [], F.lit(True)
     judged = judged.withColumn("is_settled", F.col("is_settled") == 1).drop("_judged")
     table.put(judged, is_touched, days=days)
+
+
+def compact_tables(spark: SparkSession, settings: TableSettings, *, runs_min: int = FOLDERS_MIN) -> int:
+    """Fold what many runs wrote of the tables into few files; how many folders of a run (of Delta and Iceberg, files) were folded.
+
+    The cost is that of what is new: what is large stays as it is. Killed at any point and called again, or any other command,
+    each row is there once.
+
+    Raises:
+        UsageError: another run began meanwhile.
+    """
+    notes = _notes(spark, settings)
+    names = [name for name in notes.names("runs") if name[0] != "_"]
+    if not names:
+        return 0
+    turn = Turn(notes, "the tables")
+    turn.begin()
+    # What a killed run wrote is written again by a run of the same number.
+    last, count = int(notes.read_json("runs", names[-1])["number"]), 0
+    for name in NAMES:
+        table = Table(spark, settings, name)
+        turn.go_on()
+        table.finish()
+        if table.exists():
+            count += table.compact(up_to=last, runs_min=runs_min)
+    return count
 
 
 def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int, now_ms: int) -> str:

@@ -262,15 +262,20 @@ def compact(
         str | None,
         option("--keep", "Forget what is older (90d): records of bronze by day, settled rows of the ledger."),
     ] = None,
+    table: TableOptions,
     session: SessionOptions,
 ) -> None:
-    """Fold many small files of bronze and of the ledger into few."""
+    """Fold many small files of bronze, of the ledger and of the tables into few."""
     keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
-    with session.open(data) as spark:
+    settings = table.settings(data)
+    with session.open(data, settings.into, tables=table.jars) as spark:
         ended = 0 if keep_ms is None else compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
         written = compaction.compact(spark, _bronze_root(data))
         run = compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
-    typer.echo(f"folders written: {len(written)}, days ended: {ended}; ledger folded up to run {run}")
+        folded = tables_job.compact_tables(spark, settings)
+    typer.echo(
+        f"folders written: {len(written)}, days ended: {ended}; ledger folded up to run {run}; folded in the tables: {folded}"
+    )
 
 
 @command(app)
