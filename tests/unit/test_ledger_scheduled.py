@@ -74,10 +74,11 @@ def test_a_message_with_a_time_waits_on_doubt_until_then() -> None:
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("is_new_process", [False, True])
-def test_until_its_time_it_needs_no_object(is_new_process: bool) -> None:
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_until_its_time_it_needs_no_object(is_mixed: bool, is_new_process: bool) -> None:
     driver = PartitionDriver()
     at_ms = driver.now_ms + MINUTE
-    last = scheduled(driver, A, at_ms)
+    last = scheduled(driver, A, *[None] * is_mixed, at_ms)
     driver.op_lines(line_with_time(Resolution.UNKNOWN, A, last, at_ms + MINUTE))
     driver.turn()
     if is_new_process:
@@ -87,7 +88,7 @@ def test_until_its_time_it_needs_no_object(is_new_process: bool) -> None:
 
     assert ([], 1, 1) == ([*driver.ledger.transactions], len(driver.ledger.dormant), driver.ledger.open_count)
     let_pass(driver, MINUTE)
-    assert [A] == driver.log.forwarded
+    assert [("a", index) for index in range(1 + is_mixed)] == visible(driver)
     assert (0, 0) == (driver.ledger.open_count, driver.ledger.order.keyed_count)
 
 
@@ -148,6 +149,17 @@ def test_content_that_is_read_again_for_a_part_counts_once() -> None:
 
     assert [("a", 0)] == visible(driver)
     assert 0 == driver.ledger.content_bytes
+
+
+@pytest.mark.promise("P11")
+def test_a_part_that_was_held_leaves_no_content_in_memory() -> None:
+    driver = PartitionDriver(targets={"orders": MISSING})
+    scheduled(driver, A, None, driver.now_ms + MINUTE)
+    driver.set_target("orders", ACCEPTS)
+    driver.turn()
+
+    assert [("a", 0)] == visible(driver)
+    assert (1, 0) == (len(driver.ledger.dormant), driver.ledger.content_bytes)
 
 
 @pytest.mark.promise("P6")

@@ -3,7 +3,7 @@
 A partition may have a million of them. They need no object until an op line, a half record or their time names them: each costs
 its key, a row of at most 55 bytes and some numbers. What repeats (group, topics, …) is stored once, as a shape. One that is named or
 due is loaded: it becomes a `Transaction`. Only plain transactions are dormant: an undecided one without ordering key, own immunity or
-second copies; a scheduled one with one time, none of whose messages is released. So no order between transactions depends on a
+second copies; a scheduled one with one time, whose messages without a time are forwarded. So no order between transactions depends on a
 dormant one.
 """
 
@@ -34,10 +34,10 @@ _OPEN_FORM = re.compile(
 """The summary of an undecided one. The groups are the fields that `put` names."""
 _SCHEDULED_FORM = re.compile(
     rb"3\|scheduled\|\|%b\|%b\|%b\|%b\|%b\|%b\|([0-9a-f]{16})?\|(commit|prepare)\|\|"
-    rb"(?P<offset>[0-9]{1,18}):(?P<line>[0-9]{1,5})\|%b\|%b/0/([0-9]{1,18})\|0/0/%b/(?P=offset):(?P=line)"
+    rb"(?P<offset>[0-9]{1,18}):(?P<line>[0-9]{1,5})\|%b\|%b/0/([0-9]{1,18})\|(?P<sent>[01])/(?P=sent)/%b/(?P=offset):(?P=line)"
     % (_GROUP, _N, _N, _COUNTS, _N, _N, _N, _TOPICS_AND_CHECKS % b"0", _N)
 )
-"""The same of a scheduled one that was never released or decided anew."""
+"""The same of a scheduled one that was never released or decided anew: at most its messages without a time are forwarded."""
 _OPEN_VERSION, _SCHEDULED_VERSION, _NEVER_CHECKED = b"1|", b"3|", b"|0/"
 
 _WIDTHS = (5, 3, 3, 5, 6, 6, 4, 3)
@@ -81,10 +81,12 @@ class _Shape(NamedTuple):
     checked_count: int
     answered_count: int
     answered_number: int
+    sent_to: int  # 1: it had messages without a time
 
 
-_ShapeName = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
-"""What makes a shape, as a summary says it: version, group, counts, order, topics and numbers of checks, number of the newest answer."""
+_ShapeName = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+"""What makes a shape, as a summary says it: version, group, counts, order, topics and numbers of checks, number of the newest answer, and
+whether messages are forwarded."""
 
 
 class _Waiting(NamedTuple):
@@ -132,19 +134,18 @@ class DormantTransactions:
             if found is None:
                 return False
             group, first, last, counts, appended, born, moved, named, asked, newest = found.groups()
-            version, order = _OPEN_VERSION, b"commit"
+            version, order, sent = _OPEN_VERSION, b"commit", b"0"
         else:
             found = _SCHEDULED_FORM.fullmatch(summary)
             if found is None:
                 return False
-            group, first, last, counts, appended, born, hashed, order, offset, line, moved, named, newest, time = (
-                found.groups()
-            )
+            group, first, last, counts, appended, born, hashed, order, *others = found.groups()
+            offset, line, moved, named, newest, sent, time = others
             version, asked = _SCHEDULED_VERSION, b"0"
         is_checked = _NEVER_CHECKED not in named
         if not is_checked and asked != b"0":
             return False
-        name = (version, group, counts, order, named, newest)
+        name = (version, group, counts, order, named, newest, sent)
         number = self._shape_numbers.get(name)
         if number is None:
             number = self._add_shape(name)
@@ -180,7 +181,7 @@ class DormantTransactions:
         if len(self._shapes) > len(self.rows) + SHAPES_SPARE_MAX:
             self._forget_shapes()
         state = TxnState.OPEN if name[0] == _OPEN_VERSION else TxnState.SCHEDULED
-        group, counts, order, named, newest = (field.decode("ascii") for field in name[1:])
+        group, counts, order, named, newest, sent = (field.decode("ascii") for field in name[1:])
         seen, _, count = counts.partition("|")
         topics, _, checks = named.partition("|")
         checked, _, answered = checks.partition("/")
@@ -191,7 +192,7 @@ class DormantTransactions:
             int(count),
             OrderMode(order),
             tuple(topics.split(",")),
-            *map(int, (checked, answered, newest)),
+            *map(int, (checked, answered, newest, sent)),
         )
         self._shapes.append(shape)
         self._shape_numbers[name] = len(self._shapes) - 1
@@ -369,6 +370,8 @@ def _transaction(key: str, row: bytes, shapes: Sequence[_Shape]) -> Transaction:
         answered_count=shape.answered_count,
         asked_ms=appended_ms + rest[0] if shape.checked_count else 0,
         answered_number=shape.answered_number,
+        sent_to=shape.sent_to,
+        released_to=shape.sent_to,
         times=() if is_open else (appended_ms + rest[1],),
         committed_at=committed,
     )

@@ -1497,12 +1497,12 @@ class Ledger:
             self.content_bytes -= txn.size
             txn.forget_content()
             self.doubt_index.put(txn, doubt_offset)
-        for move in self.batch.to_doubt.values():
-            self._let_sleep(move.txn)
         for txn in self.batch.forwards:
             if txn.content is not None and txn.key in self.transactions:  # a part of it: the rest is on doubt
                 self.content_bytes -= txn.size
             txn.content = None  # other references to the transaction need not hold its content
+        for move in self.batch.to_doubt.values():
+            self._let_sleep(move.txn)
         self.batch = Batch()
 
     def drop_content(self, byte_count: int) -> None:
