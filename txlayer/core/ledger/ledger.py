@@ -507,6 +507,7 @@ class Ledger:
                 _note_release(txn, op, (0, 0))
             self._await_release(txn)
         if txn.state is TxnState.SCHEDULED:  # it holds back no other of its key until its next time
+            txn.ensure_extras().reason = None
             self._leave_order(txn)
         self._keep(txn)
 
