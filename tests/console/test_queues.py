@@ -92,6 +92,7 @@ def test_the_overview_counts_leases_pauses_and_parked_keys(site: Site) -> None:
     assert re.search(
         r">2 failing</span> <small>up to 5 attempts ended, the first <span [^>]+>1 min 30 s</span> ago", failing
     )
+    assert "txlayer_consumer_failed_attempts_per_second" in failing
     assert "breaker open in 1</strong>" in held
     assert "breaker open in" not in free
 
