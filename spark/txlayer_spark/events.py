@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from txlayer.core import codec
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.codec import PARTITION_MAX
+from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import ParkReason, Resolution, Source
 from txlayer_spark import lines
@@ -527,13 +528,15 @@ def key_hash() -> Column:
 
 _NOT_OURS = (codec.KEY_HEADER, codec.WHY_HEADER)
 """Headers on doubt that repeat what a user sent."""
+_RESULT = rf"\A([0-9]+\|{ReplayKind.RESULT.value}\|(?:[^|]*\|){{3}})[^|]*"
+"""Of the result of a replay: all before its text."""
 
 
 def hashed(rows: DataFrame) -> DataFrame:
     """Rows of bronze as they are with hashes in place of keys, values and headers of users: `events` makes the same of both.
 
     A value that was there is empty. What txlayer itself writes stays: headers `txl…`, lines of op, check, locks and replay,
-    and summaries on doubt; but not what a dead letter says of a handler's error.
+    and summaries on doubt; but not what a dead letter, or the result of its replay, says of a handler's error.
     """
     kind = F.col("kind")
     is_doubt, is_letter = kind == TopicKind.DOUBT.value, kind == TopicKind.DLQ.value
@@ -550,6 +553,9 @@ def hashed(rows: DataFrame) -> DataFrame:
         F.col("_user"),
     )
     nothing = F.lit(b"")
+    # A replay has its dead letter's key.
+    is_replay = kind == TopicKind.REPLAY.value
+    without_error = F.regexp_replace(value, _RESULT, "$1").cast("binary")
     blank = F.transform(
         "_ours",
         lambda each: F.struct(
@@ -558,8 +564,10 @@ def hashed(rows: DataFrame) -> DataFrame:
     )
     return rows.withColumns(
         {
-            "key": F.when(~is_message, F.col("key")),
-            "value": F.when(is_content & F.isnotnull("value"), nothing).otherwise(F.col("value")),
+            "key": F.when(~(is_message | is_replay), F.col("key")),
+            "value": F.when(is_content & F.isnotnull("value"), nothing)
+            .when(is_replay & value.rlike(_RESULT), without_error)
+            .otherwise(F.col("value")),
             "headers": F.when(is_doubt, blank).when(~is_letter, F.col("_ours")),
             "key_hash": F.when(is_message, key_hash()),
             "content_hash": F.when(is_content, content),

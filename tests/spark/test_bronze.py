@@ -185,10 +185,12 @@ def test_a_bronze_of_hashes_holds_nothing_that_a_user_sent_and_its_ledger_says_t
     field.forward(field.moved(changed, value=b"a-person or another"))
     field.doubt(held, "parked", "too-old")
     field.check(held, 1)
-    letters = create_topic(field.servers, f"g.{field.orders}.dlq")
+    letters, replays = (create_topic(field.servers, f"g.{field.orders}.{kind}") for kind in ("dlq", "replay"))
     aside = f"origin/{field.topic('half')}/0/99".encode()
     others = [
         Record(letters, person, person, [("who", person), ("txl-dlq", b"of a-person")]),
+        Record(replays, b"1|R|ticket-12|0|zoe: mended", person),
+        Record(replays, b"1|E|ticket-12|0|failed|ValueError%3A a-person", person),
         Record(field.topic("doubt"), person, aside, [("txl-key", person), ("txl-why", person)]),
         Record(field.orders, person, person, [("who", person)]),
         Record(field.topic("check"), b"1|Q|a/00000001|shop|0|17|5|1|", b"a", [("txl-key", person), ("who", person)]),

@@ -233,6 +233,8 @@ def test_what_a_person_sent_is_gone_from_doubt_too_and_from_what_a_killed_job_le
         ("n.doubt", 0, 1, "doubt", b"origin/n.half/0/7", SECRET, held[1:]),
         ("n.doubt", 0, 2, "doubt", b"a/00000001", b"of another", None),
         ("t", 0, 0, "forwarded", b"customer-8", b"of another", []),
+        ("g.t.replay", 0, 0, "replay", b"customer-7", b"1|R|ticket-12|17|zoe: mended", None),
+        ("g.t.replay", 0, 1, "replay", b"customer-7", b"1|E|ticket-12|17|failed|" + SECRET, None),
     ]
     rows = spark.createDataFrame(records, columns)
     rows = rows.withColumns({"day": F.lit(day(1)), "run": F.lit(1).cast("bigint")})
@@ -247,10 +249,11 @@ def test_what_a_person_sent_is_gone_from_doubt_too_and_from_what_a_killed_job_le
 
     erased = compaction.erase(spark, f"{tmp_path}/bronze", "customer-7"), erase_key(spark, settings, "customer-7")
 
-    assert (3, 3) == erased
+    assert (5, 5) == erased
     for found in (catalog.records(catalog.complete()), table.read()):
-        values = Counter(row.value and bytes(row.value) for row in found.collect())
-        assert (5, 2, 0) == (values.total(), values[b"of another"], values[SECRET])
+        kept = found.collect()
+        assert (7, 2) == (len(kept), sum(row.value == b"of another" for row in kept))
+        assert [] == [row for row in kept if SECRET in (row.value or b"") or row.key == b"customer-7"]
     assert [] == [path for path in left if path.exists()]
 
 
