@@ -47,7 +47,7 @@ from txlayer_spark.jobs.tables import (
     expire_tables,
     update_tables,
 )
-from txlayer_spark.tables import BRONZE, EVENTS, VIEWS, bronze_rows
+from txlayer_spark.tables import BRONZE, EVENTS, VIEWS, bronze_rows, views_over
 
 pytestmark = pytest.mark.kafka
 
@@ -216,6 +216,22 @@ def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: S
 def day(number: int) -> date:
     """A day of one month."""
     return date(2026, 1, number)
+
+
+def test_a_message_is_shown_with_its_own_content_where_its_topic_was_made_anew(spark: SparkSession) -> None:
+    times = [datetime(2026, 1, number, tzinfo=UTC) for number in (1, 2)]
+    events = [(f"txn-{number}", "t", 0, 5, at, 0, 1, "forwarded", day(1), 1) for number, at in enumerate(times)]
+    records = [("t", 0, 5, at, "forwarded", b"k", b"%d" % number, 1) for number, at in enumerate(times)]
+    columns = "txn_id STRING, topic STRING, partition INT, offset BIGINT, at TIMESTAMP, index INT, count INT, event STRING, day DATE, run INT"
+    spark.createDataFrame(events, columns).createOrReplaceTempView("anew_events")
+    columns = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, kind STRING, key BINARY, value BINARY, run INT"
+    spark.createDataFrame(records, columns).createOrReplaceTempView("anew_bronze")
+
+    rows = spark.sql(views_over(("events", "bronze"), prefix="anew_")["anew_messages"]).collect()
+
+    assert [("txn-0", b"0"), ("txn-1", b"1")] == sorted((row.txn_id, bytes(row.value)) for row in rows)
+    for name in ("anew_events", "anew_bronze"):
+        spark.catalog.dropTempView(name)
 
 
 @pytest.mark.fault("Spark: a person's data are erased that doubt holds, or that a killed job left")
