@@ -136,7 +136,7 @@ def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     found = []
     if len(summary.curve) > 1:  # one step is no curve
         found += [
-            ("Latency of each stage", f"{step} By the broker's clock.", latency_chart(summary)),
+            ("Latency of each stage", f"{step} Without messages whose time the user set.", latency_chart(summary)),
             ("Throughput", step, throughput_chart(summary)),
         ]
     if any(row["n"] for row in summary.ages):

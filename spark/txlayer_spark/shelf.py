@@ -30,6 +30,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer.errors import UsageError
@@ -168,6 +169,8 @@ def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # on
     source = F.get(F.array(F.lit(""), *map(F.lit, SOURCES)), position.bitwiseAND((1 << SOURCE_BITS) - 1).cast("int"))
     reason = F.get(F.array(*map(F.lit, REASONS)), F.col("d_last").bitwiseAND((1 << REASON_BITS) - 1).cast("int"))
     decided_ms = F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms")
+    # A scheduled one waits for its time; and what is older than the decision is a time that the user gave a message.
+    is_in_time = ~has_times() & (F.col("v_first_ms") >= decided_ms - CLOCK_ERROR_MS)
     packed = F.col("v_place")
     key = [
         F.lpad(F.lower(F.hex(part)), 8, "0")
@@ -211,9 +214,8 @@ def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # on
         _time("d_parked_ms").alias("parked_at"),
         F.coalesce((source == "operator") | F.isnotnull("o_abandon_ms"), F.lit(False)).alias("is_settled_by_hand"),
         (decided_ms - F.col("h_last_ms")).alias("decide_ms"),
-        # A scheduled one waits for its time.
-        F.when(~has_times(), F.col("v_last_ms") - decided_ms).alias("forward_ms"),
-        F.when(~has_times(), F.col("v_last_ms") - F.col("h_first_ms")).alias("total_ms"),
+        F.when(is_in_time, F.col("v_last_ms") - decided_ms).alias("forward_ms"),
+        F.when(is_in_time, F.col("v_last_ms") - F.col("h_first_ms")).alias("total_ms"),
         (F.col("c_first_ms") - F.col("h_last_ms")).alias("first_check_ms"),
         "is_settled",
         "run",

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import matplotlib as mpl
@@ -254,11 +254,13 @@ _SETTINGS: Any = {
 
 def throughput_chart(summary: Summary) -> str:
     """Transactions per second over time, by what became of them."""
-    times = [row["at"] for row in summary.curve]
+    rows, step = {row["at"]: row for row in summary.curve}, timedelta(seconds=summary.step_s)
+    # A step without a transaction has no row.
+    times = [min(rows) + number * step for number in range((max(rows) - min(rows)) // step + 1)]
     with mpl.rc_context(_SETTINGS):
         figure, axes = _canvas()
         for name, (colour, form) in zip(("stored", "committed", "rolled_back"), _LINES, strict=True):
-            rates = [row[name] / summary.step_s for row in summary.curve]
+            rates = [rows[at][name] / summary.step_s if at in rows else 0 for at in times]
             label = name.replace("_", " ")
             axes.plot(times, rates, form, label=label, color=COLOURS[colour], marker=_marker(times))
         axes.set_ylabel("transactions per second")

@@ -14,7 +14,7 @@ import pytest
 
 from txlayer.core.verification import ADVICE, Verdict
 from txlayer_spark.report import EARLIER_MAX, to_html, to_json, with_earlier
-from txlayer_spark.summary import AGES_MS, Summary
+from txlayer_spark.summary import AGES_MS, Summary, throughput_chart
 from txlayer_spark.verdicts import SEVERITIES, VERDICTS, Severity, exit_code
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -144,6 +144,16 @@ def test_a_report_says_what_changed_since_the_one_that_is_nearest_to_a_day_ago()
     assert "Since 2026-01-31 11:00:00 UTC: nothing has changed." in to_html(
         replace(each, earlier=[{"cut_ms": each.cut_ms - HOUR_MS, "verdicts": each.verdicts}]), made_at=AT
     )
+    swapped = replace(summary(torn=1), earlier=[{"cut_ms": now.cut_ms - HOUR_MS, "verdicts": {"lost": 1}}])
+    assert "Since 2026-01-31 11:00:00 UTC: other verdicts, as many of each kind." in to_html(swapped, made_at=AT)
+
+
+def test_no_throughput_is_drawn_where_nothing_was_stored() -> None:
+    last = {**summary().curve[0], "at": AT + timedelta(minutes=10)}
+
+    drawn = throughput_chart(replace(summary(), curve=[summary().curve[0], last]))
+
+    assert 10 == max(path.count("L ") for path in re.findall(r'<path d="([^"]*)"', drawn))
 
 
 @pytest.mark.parametrize("said", [None, "", "{", "[]", '{"namespace": "other", "earlier": [], "cut_ms": 1}'])

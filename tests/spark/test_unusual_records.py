@@ -98,9 +98,13 @@ def torn_over_two_topics() -> Steps:
 
 
 def nine_rolled_back_and_one_slow() -> Steps:
-    """A day later than all others, so that they have a place of their own in the curve."""
+    """A day later than all others, so that they have a place of their own in the curve; and one whose user gave it a time."""
     log = Steps()
     log.now_ms += DAY_MS
+    timed = log.half("timed/0000000a", options=f"t{log.now_ms - 3_600_000}")
+    log.op(("C", timed), key="timed/0000000a")
+    log.show(timed)
+    log.records[-1] = replace(log.records[-1], timestamp_ms=log.now_ms - 3_600_000, is_append_time=False)
     for number in range(9):
         log.half(f"rolled-{number}/0000000a")
         log.op(("R", log.records[-1]), key=f"rolled-{number}/0000000a")
