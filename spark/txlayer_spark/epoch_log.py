@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
-from txlayer.core.codec import NEXT_VERSION, VERSION, WHOLE_MAX
+from txlayer.core.codec import NEXT_VERSION, TIMED_VERSION, VERSION, WHOLE_MAX
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.core.partitions import half_partition
@@ -94,7 +94,7 @@ def _begin(epoch_id: str) -> tuple[str, str]:
 def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     """Half records as Kafka gives them → one row per attempt of the epoch."""
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    starts = (f"{v}|{begin}" for v in (VERSION, NEXT_VERSION) for begin in _begin(epoch_id))
+    starts = (f"{v}|{begin}" for v in (VERSION, NEXT_VERSION, TIMED_VERSION) for begin in _begin(epoch_id))
     # What is out of form belongs to no attempt: coordinators keep it aside.
     ours = parse(raw.where(reduce(or_, map(line.startswith, starts))), TopicKind.HALF)
     ours = ours.where(F.isnull("error"))

@@ -224,7 +224,7 @@ def test_each_copy_of_a_task_writes_an_attempt_of_its_own(spark: SparkSession) -
     assert first != second
 
 
-def test_half_records_of_this_release_and_of_the_next_are_found(spark: SparkSession) -> None:
+def test_half_records_of_this_release_and_of_the_next_and_scheduled_ones_are_found(spark: SparkSession) -> None:
     lines = [
         b"1|bonus-7/00000001|spark|t|0/2|5|",
         b"1|bonus-7/00000001|spark|t|1/2|5|",
@@ -232,9 +232,15 @@ def test_half_records_of_this_release_and_of_the_next_are_found(spark: SparkSess
         b"2|bonus-7.3-0-0/00000003|spark|t|0/1|5|",
         b"1|bonus-77/00000004|spark|t|0/1|5|",
         b"3|bonus-7/00000005|spark|t|0/1|5|",
+        b"3|bonus-7/00000006|shop|t|0/1|5|d9",
     ]
     raw = half_frame(spark, lines)
 
     found = {(r.txn_id, r.nonce, r.completed_at) for r in half_traces(raw, EPOCH).collect()}
 
-    assert {("bonus-7", "00000001", 1), ("bonus-7", "00000002", 2), ("bonus-7.3-0-0", "00000003", 3)} == found
+    assert {
+        ("bonus-7", "00000001", 1),
+        ("bonus-7", "00000002", 2),
+        ("bonus-7.3-0-0", "00000003", 3),
+        ("bonus-7", "00000006", 6),
+    } == found
