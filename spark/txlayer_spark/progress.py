@@ -111,7 +111,8 @@ class QueryMetrics(StreamingQueryListener):
         if found is None:
             if len(self._queries) >= QUERY_COUNT_MAX:
                 self._queries.pop(min(self._queries, key=lambda k: (self._queries[k].is_running, self._queries[k].at)))
-            found = self._queries[key] = _Query(name or key, self._clock())
+            found = self._queries[key] = _Query(key, self._clock())
+        found.name = name or found.name
         return found
 
     def samples(self) -> Iterator[Sample]:

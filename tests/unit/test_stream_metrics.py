@@ -97,6 +97,14 @@ def test_queries_and_topics_beyond_the_bounds_are_not_shown_and_their_rows_are_c
     assert QUERY_COUNT_MAX + 1 == metrics.row_count
 
 
+def test_a_query_that_was_idle_when_it_was_first_heard_of_has_its_name_later() -> None:
+    metrics = QueryMetrics(clock=lambda: 0.0)
+    metrics.onQueryIdle(ended("u-1"))
+    metrics.onQueryProgress(progress("u-1", source({}, {}, rows=1), name="revenue"))
+
+    assert {"revenue"} == {labels[1] for labels in shown(metrics)}
+
+
 def test_of_two_checkpoints_with_one_name_the_one_that_runs_is_shown() -> None:
     metrics = QueryMetrics(clock=lambda: 0.0)
     metrics.onQueryProgress(progress("old", source({}, {}, rows=1), name="revenue"))
