@@ -439,7 +439,7 @@ def _contents(records: DataFrame) -> DataFrame:
 
 
 _FORWARDED_HEADERS = 2
-"""Headers of ours on a forwarded record. One that names its producer group has one more before them."""
+"""Headers of ours on a forwarded record, beside those that name its producer group."""
 
 
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
@@ -455,7 +455,11 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         records,
         _id=lines.text(lines.header(headers, codec.ID_HEADER, usual_index=-2)),
         _line=lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
-        _named=F.try_element_at(headers, F.lit(-1 - _FORWARDED_HEADERS))["key"] == codec.GROUP_HEADER,
+        # Nearly none has more: Spark does not compile the walk.
+        _groups=F.when(
+            F.size("headers") - F.size("_user") > _FORWARDED_HEADERS,
+            F.size(F.filter(headers, lambda each: each["key"] == codec.GROUP_HEADER)),
+        ),
         _at_ms=F.when(of_broker, F.unix_millis("timestamp")),
         _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
         _lane=F.coalesce("key_hash", key_hash()),
@@ -473,7 +477,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     is_good = (
         (index < count) & F.isnotnull(half_partition) & F.isnotnull(offset) & F.isnotnull(born_ms) & F.isnotnull("_id")
     )
-    is_good = is_good & (F.col("_ours") == _FORWARDED_HEADERS + F.coalesce(F.col("_named"), F.lit(False)).cast("int"))
+    is_good = is_good & (F.col("_ours") == _FORWARDED_HEADERS + F.coalesce("_groups", F.lit(0)))
     return _row(
         rows,
         Kind.FORWARDED,

@@ -997,6 +997,14 @@ def visible_with_the_name_of_its_producer_group(log: Log) -> None:
     log.records[-1] = replace(shown, headers=[*shown.headers[:-2], ("txl-group", b"shop"), *shown.headers[-2:]])
 
 
+@case("ok")
+def visible_with_the_name_of_its_producer_group_behind_the_other_headers(log: Log) -> None:
+    half = log.half(options="g1")
+    log.op(("C", half))
+    log.show(half)
+    log.records[-1] = replace(log.records[-1], headers=[*log.records[-1].headers, ("txl-group", b"shop")])
+
+
 @case("ok", "orphan")
 def dead_letter_that_somebody_copied_to_its_real_topic(log: Log) -> None:
     half = log.half()
@@ -1146,6 +1154,13 @@ def overtaken_by_an_undecided_one_of_its_ordering_key(log: Log) -> None:
     log.show(later)
     log.op(("C", half))
     log.show(half)
+
+
+@case("open")
+def behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_unknown_before_its_half_record(log: Log) -> None:
+    log.op(f"1|U|{AHEAD}|orders|0|1700000000000|check|1|".encode())
+    log.half(AHEAD, options=PREPARE_ORDER)
+    log.op(("C", log.half(options=PREPARE_ORDER)))
 
 
 @case("open")

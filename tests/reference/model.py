@@ -233,7 +233,9 @@ class Transaction:
     def is_first_known(self) -> bool:
         """False where half may have been shortened behind its first record."""
         is_there = any(m.index == 0 for m in self.at.values()) or bool(self.summaries)
-        return is_there and all(counts != "maybe" for _, counts in self.lines)
+        # A line that only asks changes nothing, whether it counts or not.
+        said = (counts for line, counts in self.lines if line.resolution != "U" or line.time_ms is not None)
+        return is_there and "maybe" not in said
 
     @property
     def last_offset(self) -> int:
