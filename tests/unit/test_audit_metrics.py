@@ -1,5 +1,11 @@
 """What an audit that runs for ever shows of its runs."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from txlayer.cli.spark import main
 from txlayer.cli.spark.metrics import ObservedAudit, RunResult
 
 
@@ -29,3 +35,19 @@ def test_an_audit_is_ready_after_its_first_run_and_stalled_when_no_further_one_e
 
     now = 341.0
     assert "the last complete run ended 241 s ago" == audit.health().stalled
+
+
+def test_a_topic_that_was_created_later_is_no_gap_that_retention_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = ObservedAudit(pause_s=60, record_count=lambda: 0, name="txlayer", version="1")
+    nothing: Any = None
+    gaps = [
+        {"topic": "new", "partition": 0, "start": 0, "end": 0},
+        {"topic": "old", "partition": 0, "start": 0, "end": 7},
+    ]
+    summary: Any = SimpleNamespace(gaps=gaps, unread_topics=[], hidden_topics=[], verdicts={"ok": 1})
+    monkeypatch.setattr(main, "unread", lambda *_: {})
+
+    main._run_observed(nothing, nothing, lambda _: (nothing, summary), audit)
+
+    found = {(sample.family.name, sample.labels): sample.value for sample in audit.samples()}
+    assert 1 == found["txlayer_audit_unreadable", ("gap",)]

@@ -230,7 +230,9 @@ def _run_observed(
         logger.warning("audit.failed", extra={"error": str(exc)})
         return
     seconds = time.monotonic() - began
-    unreadable = {"gap": len(summary.gaps), "absent": len(summary.unread_topics), "hidden": len(summary.hidden_topics)}
+    # Of a topic that came later than its first message nothing was gone.
+    gap_count = sum(gap["end"] > gap["start"] for gap in summary.gaps)
+    unreadable = {"gap": gap_count, "absent": len(summary.unread_topics), "hidden": len(summary.hidden_topics)}
     # Zeros, too: an alert compares with what was there before.
     verdicts = {name: 0 for name, severity in SEVERITIES.items() if severity is Severity.FAULT} | summary.verdicts
     audit.complete(RunResult(seconds, verdicts, unread_now, unreadable))
