@@ -1164,6 +1164,13 @@ def behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_unknown_befo
 
 
 @case("open")
+def behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_released_before_its_half_record(log: Log) -> None:
+    log.op(f"2|C|{AHEAD}|orders|0|1700000000000|policy|||1700000000000".encode())
+    log.half(AHEAD, options=PREPARE_ORDER)
+    log.op(("C", log.half(options=PREPARE_ORDER)))
+
+
+@case("open")
 def behind_an_undecided_one_of_its_ordering_key_and_its_real_topic_shortened(log: Log) -> None:
     log.half(AHEAD, options=PREPARE_ORDER)
     half = log.half(options=PREPARE_ORDER)

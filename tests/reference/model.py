@@ -233,8 +233,8 @@ class Transaction:
     def is_first_known(self) -> bool:
         """False where half may have been shortened behind its first record."""
         is_there = any(m.index == 0 for m in self.at.values()) or bool(self.summaries)
-        # A line that only asks changes nothing, whether it counts or not.
-        said = (counts for line, counts in self.lines if line.resolution != "U" or line.time_ms is not None)
+        # A line that asks, or has a time, decides nothing, whether it counts or not.
+        said = (counts for line, counts in self.lines if line.resolution != "U" and line.time_ms is None)
         return is_there and "maybe" not in said
 
     @property

@@ -424,7 +424,8 @@ class _Attempt:
     def is_first_known(self) -> bool:
         """False if half may have been shortened behind its first record."""
         is_there = bool(self.summaries) or 0 in self.halves
-        return is_there and all(is_certain for _, is_certain in self.lines)
+        # A line with a time decides nothing.
+        return is_there and all(is_certain or op.due_ms != UNBOUND for op, is_certain in self.lines)
 
 
 @dataclass(slots=True)
