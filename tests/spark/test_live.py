@@ -8,16 +8,23 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime
+from inspect import signature
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from examples.spark import pairs, revenue, to_database
+from tests.support.broker import create_topic, unique_name
+from tests.support.logs import read_log
 from tests.support.planted import Field, Message
 from tests.support.spark_reading import run_to_its_end
 from tests.support.topic_records import Record, write_records
+from tests.support.waiting import wait_until
 from txlayer_spark import committed_stream
 
 pytestmark = pytest.mark.kafka
@@ -155,3 +162,48 @@ def test_a_row_is_the_users_message_with_its_place_in_the_transaction(
     assert odd.error is not None
     # The largest time that is in form is no end of a stream.
     assert ("t", None, 9999) == (late.txn_id, late.error, late.born.year)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "realTime" not in signature(DataStreamWriter.trigger).parameters, reason="PySpark has it from 4.2 on"
+)
+def test_in_real_time_each_committed_message_comes_before_its_batch_ends_and_no_aborted_one(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    source, to = (create_topic(field.servers, unique_name(name)) for name in ("source", "to"))
+    producer = Producer({"bootstrap.servers": field.servers, "transactional.id": source, "log_level": 0})
+    producer.init_transactions(30)
+
+    def send(value: bytes, *, is_aborted: bool = False) -> None:
+        producer.begin_transaction()
+        producer.produce(source, value, headers=[("txl-id", b"t"), ("txl-origin", b"0:5|0/1|5")])
+        producer.flush(30)
+        (producer.abort_transaction if is_aborted else producer.commit_transaction)(30)
+
+    def start(length: str) -> StreamingQuery:
+        writer = stream_of(spark, field, source).select("value").writeStream.format("kafka").outputMode("update")
+        writer = writer.option("kafka.bootstrap.servers", field.servers).option("topic", to)
+        return writer.option("checkpointLocation", str(tmp_path)).trigger(realTime=length).start()
+
+    def shown() -> list[bytes | None]:
+        return [record.value for record in read_log(field.servers, [to])[to]]
+
+    query = start("5 seconds")
+    try:
+        send(b"1")
+        send(b"2", is_aborted=True)
+        send(b"3")
+        wait_until(lambda: len(query.recentProgress) >= 2, within=90, what="two batches ended")
+    finally:
+        query.stop()
+    assert [b"1", b"3"] == shown()
+    send(b"4")
+    send(b"5", is_aborted=True)
+    query = start("10 minutes")
+    try:
+        wait_until(lambda: len(shown()) == 3, within=90, what="a message whose batch does not end")
+        assert query.isActive
+    finally:
+        query.stop()
+    assert [b"1", b"3", b"4"] == shown()
