@@ -406,21 +406,27 @@ _FORWARDED_HEADERS = (codec.ID_HEADER, codec.ORIGIN_HEADER)
 
 def _forwarded(raw: DataFrame) -> DataFrame:
     headers = F.col("headers")
+    of_user = lines.of_user(headers)
+    last = [F.try_element_at(headers, F.lit(at))["key"] for at in (-2, -1)]
+    # As coordinators write them they need no further walk, which Spark does not compile.
+    is_usual = all_of([name == ours for name, ours in zip(last, _FORWARDED_HEADERS, strict=True)])
+    is_usual = is_usual & (F.size(of_user) == F.size(headers) - len(_FORWARDED_HEADERS))
+    every = F.size(F.filter(headers, lambda each: each["key"].isin(*_FORWARDED_HEADERS)))
     located = raw.select(
         *POSITION,
         "key",
         "value",
-        lines.of_user(headers).alias("headers"),
-        lines.text(lines.header(headers, codec.ID_HEADER)).alias("_id"),
+        of_user.alias("headers"),
+        lines.text(lines.header(headers, codec.ID_HEADER, usual_index=-2)).alias("_id"),
         lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_line"),
-        F.size(F.filter(headers, lambda each: each["key"].isin(*_FORWARDED_HEADERS))).alias("_ours"),
+        F.when(is_usual, len(_FORWARDED_HEADERS)).otherwise(every).alias("_ours"),
     )
     where, part = _field(0), _field(1)
     numbers = {
-        "half_partition": F.split_part(where, F.lit(":"), F.lit(1)),
-        "half_offset": F.split_part(where, F.lit(":"), F.lit(2)),
-        "index": F.split_part(part, F.lit("/"), F.lit(1)),
-        "count": F.split_part(part, F.lit("/"), F.lit(2)),
+        "half_partition": lines.before(where, ":"),
+        "half_offset": lines.after(where, ":"),
+        "index": lines.before(part, "/"),
+        "count": lines.after(part, "/"),
         "born_ms": _field(2),
     }
     decoded = (
