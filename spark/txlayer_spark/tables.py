@@ -172,11 +172,11 @@ def _word(letter: Column, words: Mapping[CheckKind, str]) -> Column:
 
 VIEWS: Mapping[str, str] = {
     "transactions": "SELECT * FROM ledger",
-    # Of a topic that was made anew, two records are at one offset.
+    # Of a topic that was made anew, two records are at one offset. The runs may differ: each table is folded by itself.
     "messages": """
         SELECT e.txn_id, e.topic, e.partition, e.offset, e.at, e.`index`, e.count, b.key, b.value, e.day
         FROM events e JOIN bronze b ON b.topic = e.topic AND b.partition = e.partition AND b.offset = e.offset
-             AND b.timestamp = e.at AND b.run = e.run
+             AND b.timestamp = e.at
         WHERE e.event = 'forwarded' AND b.kind = 'forwarded'""",
     "checks": """
         SELECT at, event, txn_id, nonce, producer_group, number, reason, origin_partition AS half_partition, day
