@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import UTC, date, datetime
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -184,7 +185,9 @@ def test_in_real_time_each_committed_message_comes_before_its_batch_ends_and_no_
     def start(length: str) -> StreamingQuery:
         writer = stream_of(spark, field, source).select("value").writeStream.format("kafka").outputMode("update")
         writer = writer.option("kafka.bootstrap.servers", field.servers).option("topic", to)
-        return writer.option("checkpointLocation", str(tmp_path)).trigger(realTime=length).start()
+        of_release: Any = writer.option("checkpointLocation", str(tmp_path))  # the hints of PySpark name no `realTime`
+        query: StreamingQuery = of_release.trigger(realTime=length).start()
+        return query
 
     def shown() -> list[bytes | None]:
         return [record.value for record in read_log(field.servers, [to])[to]]
