@@ -143,7 +143,11 @@ def replays(raw: DataFrame) -> DataFrame:
             "text": F.left(lines.unquoted(F.when(is_result, _field(5)).otherwise(_field(4))), F.lit(TEXT_LENGTH_MAX)),
         }
     )
+    copy = F.when(
+        _field(1) == ReplayKind.DROP.value, F.nullif(_field(5), F.lit(""))
+    )  # that takes the dead letter's place
     is_good = F.col("_form") & ((offset == "") | F.col("dead_letter_offset").isNotNull())
+    is_good = is_good & (copy.isNull() | lines.whole(copy).isNotNull())
     columns = own_columns(schemas.REPLAY, beside=("key",))
     return judged(decoded, is_good, "replay record", columns=columns)
 
