@@ -18,6 +18,7 @@ import random
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
@@ -135,15 +136,29 @@ def run_numbered(
         in_flight_max=in_flight_max,
         check=lambda asked: ROLLBACK if asked.txn_id in rolled_back else COMMIT,
     ) as producer:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        sent, give_up_at = 0, time.monotonic() + seconds
-        while sent < count and time.monotonic() < give_up_at:
-            message = Message(topic, key=KEYS[sent % 1_000], value=numbered_value(sent, value_bytes))
-            producer.submit(message, outcomes.get(sent % undecided_every))
-            sent += 1
-        print(json.dumps({"sent": sent}), flush=True)
-        sys.stdin.read()
+        return send_numbered(
+            lambda number: producer.submit(
+                Message(topic, key=KEYS[number % 1_000], value=numbered_value(number, value_bytes)),
+                outcomes.get(number % undecided_every),
+            ),
+            count,
+            seconds,
+        )
+
+
+def send_numbered(
+    send: Callable[[int], object], count: int, seconds: int, *, flush: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Once the input has a line, send numbers from 0 on until `count` are sent or `seconds` are over; print how many. Ends with its input."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    sent, give_up_at = 0, time.monotonic() + seconds
+    while sent < count and time.monotonic() < give_up_at:
+        send(sent)
+        sent += 1
+    flush()
+    print(json.dumps({"sent": sent}), flush=True)
+    sys.stdin.read()
     return {"sent": sent}
 
 
@@ -176,21 +191,15 @@ def run_groups(
 
         headers = [("txl", f"1|{key}|{group}|{topic}|0/1|{born}|".encode())]
         client.produce(half, numbered_value(number, value_bytes), None, partition, report, None, 0, headers)
-
-    print("ready", flush=True)
-    sys.stdin.readline()
-    sent, give_up_at = 0, time.monotonic() + seconds
-    while sent < count and time.monotonic() < give_up_at:
-        send(sent)
-        sent += 1
         client.poll(0)
         while len(client) > in_flight_max:
             client.poll(0.01)
-    while client.flush(1):
-        pass
-    print(json.dumps({"sent": sent}), flush=True)
-    sys.stdin.read()
-    return {"sent": sent}
+
+    def flush() -> None:
+        while client.flush(1):
+            pass
+
+    return send_numbered(send, count, seconds, flush=flush)
 
 
 def main() -> None:

@@ -164,7 +164,7 @@ class Judge:
         self._times_seen[number] = min(self._times_seen[number] + 1, 255)
 
     def compare(self, stage: Stage, sent_count: int) -> tuple[int, int, int]:
-        """(committed, of them seen once, messages that nobody should have seen)."""
+        """(committed, of them seen once, messages that must not be visible and are)."""
         committed = once = 0
         for number in range(sent_count):
             if number % stage.undecided_every != 1:
