@@ -17,7 +17,7 @@ from txlayer.cli.doctor import LEVEL_STYLES
 from txlayer.cli.options import AsJson, Connection, current_ms, option, with_bundles
 from txlayer.config import ConsumerConfig, CoordinatorConfig, parse_duration
 from txlayer.errors import TxLayerError
-from txlayer.operate import Json, length_text, time_text
+from txlayer.operate import Json, age_of_old_look, length_text, time_text
 from txlayer.operate.doctor import Level
 from txlayer.runtime.environment import REAL, Running
 
@@ -74,7 +74,7 @@ def read_consumption(config: CoordinatorConfig, consumers: ConsumerConfig) -> li
 
 
 class Consumption:
-    """What consumers do, read beside the view: again when it is old, in one part of twenty of the time at most."""
+    """What consumers do, read beside the view: again when it is old."""
 
     def __init__(self, read: Callable[[], list[Json]], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
@@ -100,7 +100,8 @@ class Consumption:
         except TxLayerError as exc:
             self._newest = {**self._newest, "consumers_problem": str(exc)}
         finally:
-            self._due = self._clock() + max(CONSUMPTION_S, 19 * (self._clock() - began))
+            ended = self._clock()
+            self._due = ended + age_of_old_look(CONSUMPTION_S, took=ended - began)
 
 
 def watch(

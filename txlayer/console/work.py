@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError
+from txlayer.operate import age_of_old_look
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -178,11 +179,11 @@ class Looks:
     def newest(self, name: str, read: Callable[[], Any], *, age_ms: int) -> Look:
         """What was seen last under this name; if that is older than `age_ms`, `read` begins. Names are the console's own, and few.
 
-        What takes long to read is read less often: one part in twenty of the time at most.
+        What takes long to read is read less often: see `age_of_old_look`.
         """
         job, (at_ms, result) = self._jobs.newest(name), self._seen.get(name, (0, None))
         ended_ms, took_ms = (0, 0) if job is None else (job.ended_ms, (job.ended_ms or 0) - job.started_ms)
-        if ended_ms is not None and self._now_ms() - ended_ms > max(age_ms, 19 * took_ms):
+        if ended_ms is not None and self._now_ms() - ended_ms > age_of_old_look(age_ms, took=took_ms):
             self.again(name, read)
             job = self._jobs.newest(name)
         return Look(at_ms, result, "" if job is None else job.problem)

@@ -35,3 +35,8 @@ def time_text(at_ms: int | None) -> str:
     except OverflowError:
         return f"{at_ms} ms"
     return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}Z"
+
+
+def age_of_old_look(age_max: float, *, took: float) -> float:
+    """How old a look at the cluster may be before it is repeated; all in one unit. Looks take one part in twenty of the time at most."""
+    return max(age_max, 19 * took)
