@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from types import CodeType, FrameType
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -353,6 +361,57 @@ def test_what_only_settled_ones_had_in_common_is_forgotten(monkeypatch: pytest.M
     for key in left:
         dormant.load(key)
     assert 0 == dormant.shape_count
+
+
+@contextmanager
+def between(code: CodeType, step: int, act: Callable[[], None]) -> Iterator[None]:
+    """Before one instruction of this code, another thread has its turn and does this."""
+    steps, before = count(), sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not code:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(steps) == step:
+            sys.settrace(None)
+            act()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("is_scraped_within", [True, False])
+def test_another_thread_sees_them_with_what_is_theirs_at_any_moment(
+    is_scraped_within: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.dormant.SHAPES_SPARE_MAX", 0)
+    stays, comes = ((txn_key(name), f"group-{name}") for name in ("t2", "t3"))
+
+    def put(dormant: DormantTransactions, key: str, group: str) -> None:
+        summary = codec.encode_summary(PLAIN._replace(producer_group=group))
+        assert dormant.put(key, summary, doubt_offset=0, size=0)
+
+    def scrape(dormant: DormantTransactions) -> None:
+        seen = {(txn.key, txn.group) for txn, _ in dormant.sample(100)}
+        assert {stays} <= seen <= {stays, comes}
+
+    for step in range(150):
+        dormant = DormantTransactions()
+        put(dormant, A, "group-a")
+        put(dormant, *stays)
+        dormant.drop(A)
+        look, forget = partial(scrape, dormant), partial(put, dormant, *comes)
+        if is_scraped_within:
+            with between(DormantTransactions._forget_shapes.__code__, step, look):
+                forget()
+        else:
+            with between(DormantTransactions.sample.__code__, step, forget):
+                look()
+        look()
 
 
 TIMES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)) | st.none(), max_size=60)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.partition_log import SETTINGS
 from txlayer.coordinator.setup import empty_ledgers
-from txlayer.core.ledger.second_copies import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks
+from txlayer.core.ledger.second_copies import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks, RecentlySettled
 from txlayer.core.ledger.transitions import TxnState
 
 READS = st.lists(st.tuples(st.integers(1, 10_000), st.integers(0, 6_000_000)), min_size=1)
@@ -65,3 +68,22 @@ def test_what_a_process_remembers_of_settled_transactions_does_not_grow_with_its
 
         assert len(settled.newer) + len(settled.older) <= kept_max + 1
     assert all(f"t-{number}" in settled for number in range(150_000 - DISTANCE_MAX, 150_000))
+
+
+@pytest.mark.parametrize("partition_count", [1, 20])
+def test_a_decision_is_remembered_for_as_many_further_transactions_as_the_page_of_promises_says(
+    partition_count: int,
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "promises.md"
+    found = re.search(r"after ([0-9,]+) further transactions of the partition \(([0-9,]+) if its", page.read_text())
+    assert found is not None
+    promised = int(found[1 if partition_count == 1 else 2].replace(",", ""))
+    settled, last = RecentlySettled(), promised + 1
+    settled.share_memory(partition_count=partition_count)
+
+    for number in range(last + promised):
+        half_offset = 4 * number
+        settled.add(f"t{number}", TxnState.COMMITTED, first_offset=half_offset)
+        settled.forget_old_ones(half_next=half_offset + 4)
+        if number >= last:
+            assert TxnState.COMMITTED is settled.state_of(f"t{number - promised}")

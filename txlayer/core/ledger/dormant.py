@@ -14,7 +14,7 @@ from array import array
 from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import chain, compress
+from itertools import chain, compress, islice
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -110,6 +110,10 @@ class DormantTransactions:
         self.counts: dict[str, tuple[int, int]] = {}
         """Undecided ones by producer group: all, and those with a check-back."""
         self._shapes: list[_Shape] = []
+        self._of_one_moment = (
+            self._shapes,
+            self.rows,
+        )  # for other threads: numbers in these rows are those of these shapes
         self._shape_numbers: dict[_ShapeName, int] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._next_end_ms: dict[str, int] = {}
@@ -207,6 +211,7 @@ class DormantTransactions:
         begin, end = _SHAPE.start, _SHAPE.stop
         raw_numbers = {raw: number.to_bytes(end - begin, "little") for raw, number in used.items()}
         self.rows = {k: row[:begin] + raw_numbers[row[_SHAPE]] + row[end:] for k, row in self.rows.items()}
+        self._of_one_moment = self._shapes, self.rows
 
     def drop(self, key: str) -> None:
         """Forget one that is settled, or that has no short form any more."""
@@ -242,10 +247,11 @@ class DormantTransactions:
 
     def sample(self, count_max: int) -> Iterator[tuple[Transaction, int]]:
         """At most about so many of them, each with the number of those that it stands for. They stay dormant; any thread may call it."""
-        shapes, rows = self._shapes, list(self.rows.items())  # the interpreter runs list() as one step
+        shapes, rows = self._of_one_moment
+        rows = rows.copy()  # the interpreter runs it as one step, also when it collects garbage
         step = len(rows) // count_max + 1
-        for number in range(0, len(rows), step):
-            yield _transaction(*rows[number], shapes), min(step, len(rows) - number)
+        for number, (key, row) in zip(range(0, len(rows), step), islice(rows.items(), 0, None, step), strict=True):
+            yield _transaction(key, row, shapes), min(step, len(rows) - number)
 
     def all_unsettled(self) -> Iterator[Transaction]:
         """All of them as transactions, for reading only: they stay dormant."""
