@@ -18,6 +18,8 @@ from txlayer.adapters.memory.kafka import memory_clients
 from txlayer.console.access import AccessRules
 from txlayer.console.app import Console, build_app
 from txlayer.core.partitions import half_partition
+from txlayer.operate.looks import Looks
+from txlayer.runtime.environment import Threads
 
 ADDRESS = "http://127.0.0.1:8480"
 CLIENT = "10.0.0.5"
@@ -41,6 +43,7 @@ class Site:
             environment=replace(still_environment(self.stage), **(environment or {})),
             report_address=report_address,
         )
+        self.console.looks = Looks(replace(self.console.environment, background=Threads()))
         self.onlooker = Onlooker(self.stage, view=self.console.view)
         app = build_app(self.console, is_following=False)
         self.browser = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False, client=(CLIENT, 50_000))
@@ -83,10 +86,10 @@ class Site:
         return half_partition(ordering_key=None, txn_id=key.partition("/")[0], partition_count=2)
 
     def wait_for(self, name: str) -> None:
-        """Wait for the end of a job."""
+        """Wait for the end of a job, or of a look."""
 
         def has_ended() -> bool:
-            job = self.console.jobs.newest(name)
-            return job is not None and not job.is_running
+            job, look = self.console.jobs.newest(name), self.console.looks._kept.get(name)
+            return (job is not None and not job.is_running) or (look is not None and not look.is_reading)
 
         wait_until(has_ended, within=30, what=f"the end of {name}")

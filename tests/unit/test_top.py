@@ -16,6 +16,7 @@ from txlayer.core.progress import Attempts
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate.consumers import ConsumedTopic
 from txlayer.operate.live import LiveView
+from txlayer.operate.looks import Look, Looks
 from txlayer.operate.overall import overall_json
 from txlayer.operate.queues import QueueNow, Queues, consumption_json
 from txlayer.operate.tallies import Minute, rates_of
@@ -71,9 +72,7 @@ def test_consumers_and_leases_have_a_block_each(screen: Screen) -> None:
         ConsumedTopic("secret", "orders", problem="TOPIC_AUTHORIZATION_FAILED"),
     ]
     free = QueueNow("loyalty", "orders", 0, is_paused=True, failing=(Attempts(3, 1_700_000_000),))
-    consumption = top.Consumption(lambda: consumption_json(consumed, Queues([free])))
-    consumption.read()
-    screen.consumption = consumption.newest()
+    screen.consumption = top.consumed_json(Look(1, consumption_json(consumed, Queues([free]))))
 
     lines = [line.replace("│", " ").split() for line in screen.drawn().splitlines()]
 
@@ -93,10 +92,10 @@ def test_what_consumers_did_last_stays_while_it_cannot_be_read_again(screen: Scr
             raise answer
         return consumption_json([ConsumedTopic("loyalty", "orders", 2, 0, 0)], Queues())
 
-    consumption = top.Consumption(read)
-    consumption.read()
-    consumption.read()
-    screen.consumption = consumption.newest()
+    looks = Looks()
+    looks.read("consumption", read)
+    looks.read("consumption", read)
+    screen.consumption = top.consumed_json(looks.newest("consumption", read, age_s=60))
 
     text = screen.drawn()
 

@@ -16,10 +16,9 @@ from txlayer.cli import output
 from txlayer.cli.doctor import LEVEL_STYLES
 from txlayer.cli.options import AsJson, Connection, current_ms, option, with_bundles
 from txlayer.config import ConsumerConfig, CoordinatorConfig, parse_duration
-from txlayer.errors import TxLayerError
-from txlayer.operate import Json, age_of_old_look, length_text, time_text
+from txlayer.operate import Json, length_text, time_text
 from txlayer.operate.doctor import Level
-from txlayer.runtime.environment import REAL, Running
+from txlayer.operate.looks import Look, Looks
 
 if TYPE_CHECKING:
     from txlayer.operate.live import LiveView
@@ -28,7 +27,7 @@ ROW_COUNT = 15
 """Groups and partitions that are shown, those that need a look first; the overview fits into a screen."""
 WATCH_S = 2.0
 """How often a list is shown anew."""
-CONSUMPTION_S = 30.0
+CONSUMPTION, CONSUMPTION_S = "consumption", 30.0
 """A look at consumers and leases is repeated when it is older."""
 RETRY_S = 2.0
 """Pause after a failure."""
@@ -52,13 +51,16 @@ def top(
 
     config, consumers = connection.config(CoordinatorConfig), connection.config(ConsumerConfig)
     interval_s = parse_duration("--interval", interval).total_seconds()
-    consumption = Consumption(lambda: read_consumption(config, consumers))
+    looks = Looks()
+
+    def read() -> list[Json]:
+        return read_consumption(config, consumers)
 
     def look(view: LiveView) -> Json:
         if once:
-            consumption.read()
+            looks.read(CONSUMPTION, read)
         body = overall_json(config.namespace, view.state, view.rows.counts(), now_ms=current_ms())
-        return body | consumption.newest()
+        return body | consumed_json(looks.newest(CONSUMPTION, read, age_s=CONSUMPTION_S))
 
     watch(config, look, overview, interval_s=interval_s, is_once=once, as_json=as_json)
 
@@ -73,35 +75,8 @@ def read_consumption(config: CoordinatorConfig, consumers: ConsumerConfig) -> li
     return consumption_json(read_consumed(clients), read_queues(clients, consumers))
 
 
-class Consumption:
-    """What consumers do, read beside the view: again when it is old."""
-
-    def __init__(self, read: Callable[[], list[Json]], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._read = read
-        self._clock = clock
-        self._newest: Json = {"consumers": None, "consumers_ms": None, "consumers_problem": None}
-        self._due: float | None = clock()  # None: it is being read
-        self._running: Running[None] | None = None
-
-    def newest(self) -> Json:
-        """What was read last; if that is old, reading begins."""
-        if self._due is not None and self._clock() >= self._due:
-            if self._running is not None:
-                self._running.result()  # a defect is raised here
-            self._due = None
-            self._running = REAL.background.start(self.read, name="txlayer-consumption")
-        return self._newest
-
-    def read(self) -> None:
-        """Read it now; what was read before stays if it cannot be read."""
-        began, at_ms = self._clock(), current_ms()
-        try:
-            self._newest = {"consumers": self._read(), "consumers_ms": at_ms, "consumers_problem": None}
-        except TxLayerError as exc:
-            self._newest = {**self._newest, "consumers_problem": str(exc)}
-        finally:
-            ended = self._clock()
-            self._due = ended + age_of_old_look(CONSUMPTION_S, took=ended - began)
+def consumed_json(seen: Look) -> Json:
+    return {"consumers": seen.result, "consumers_ms": seen.at_ms or None, "consumers_problem": seen.problem or None}
 
 
 def watch(

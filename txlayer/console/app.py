@@ -28,7 +28,7 @@ from txlayer.console.limits import Connections, EventStreams
 from txlayer.console.pages import LOOKS, ROUTES, SECTIONS
 from txlayer.console.pages.settle import WORDS
 from txlayer.console.people import SecondPerson
-from txlayer.console.work import Desk, Jobs, Looks
+from txlayer.console.work import Desk, Jobs
 from txlayer.errors import (
     BrokerUnavailableError,
     InvariantError,
@@ -38,12 +38,13 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.operate.live import LiveView
+from txlayer.operate.looks import Looks
 from txlayer.operate.operators import check_operator_rights
 from txlayer.operate.overall import being_read
 from txlayer.runtime.environment import REAL, Environment
 
 STATIC = str(files("txlayer.console") / "static")
-RIGHTS_MS = 15_000
+RIGHTS_S = 15.0
 """Whether changes are still allowed is asked again when the last answer is older, and somebody asks for a page."""
 STOP_S = 5.0
 """How long the end waits for the view's thread, which may just wait for a broker."""
@@ -80,7 +81,7 @@ class Console:
     def __post_init__(self) -> None:
         """Make the view; nothing is asked yet."""
         self.streams = EventStreams(self.connections.ending)
-        self.looks = Looks(self.jobs, self.now_ms)
+        self.looks = Looks(self.environment)
         self.view = LiveView(self.connect, environment=self.environment)
         # Undefined names are mistakes of ours; everything that is put into a page is escaped.
         self.templates = Templates(
@@ -136,7 +137,7 @@ class Console:
                     return str(exc)
             return ""
 
-        return self.looks.newest("rights", read, age_ms=RIGHTS_MS).result or ""
+        return self.looks.newest("rights", read, age_s=RIGHTS_S).result or ""
 
 
 def build_app(console: Console, *, is_following: bool = True) -> ASGIApp:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError
-from txlayer.operate import age_of_old_look
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -157,45 +156,3 @@ class Jobs:
             logger.exception("job.failed", extra={"job": name})
             end["problem"] = f"a defect of txlayer: {type(exc).__name__}; its log has the details"
         self._change(name, ended_ms=now_ms(), **end)
-
-
-class Look(NamedTuple):
-    """What was seen of the cluster last."""
-
-    at_ms: int = 0  # 0: not yet
-    result: Any = None
-    problem: str = ""  # why it is not known now
-
-
-class Looks:
-    """Reads something of the cluster beside the pages: again when it is old and a page asks. What was seen stays meanwhile."""
-
-    def __init__(self, jobs: Jobs, now_ms: Callable[[], int]) -> None:
-        self._jobs = jobs
-        self._now_ms = now_ms
-        self._seen: dict[str, tuple[int, Any]] = {}
-        self._stale: set[str] = set()
-
-    def newest(self, name: str, read: Callable[[], Any], *, age_ms: int) -> Look:
-        """What was seen last under this name; if that is older than `age_ms`, `read` begins. Names are the console's own, and few.
-
-        What takes long to read is read less often: see `age_of_old_look`.
-        """
-        job, (at_ms, result) = self._jobs.newest(name), self._seen.get(name, (0, None))
-        ended_ms, took_ms = (0, 0) if job is None else (job.ended_ms, (job.ended_ms or 0) - job.started_ms)
-        if ended_ms is not None and self._now_ms() - ended_ms > age_of_old_look(age_ms, took=took_ms):
-            self.again(name, read)
-            job = self._jobs.newest(name)
-        return Look(at_ms, result, "" if job is None else job.problem)
-
-    def again(self, name: str, read: Callable[[], Any]) -> None:
-        """Read it now: something was changed. What reads already begins anew."""
-        self._stale.add(name)
-
-        def work(_note: Note) -> None:
-            while name in self._stale:
-                self._stale.discard(name)
-                at_ms = self._now_ms()
-                self._seen[name] = at_ms, read()
-
-        self._jobs.start(name, work, now_ms=self._now_ms)

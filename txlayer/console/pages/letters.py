@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txlayer.console")
 
 LETTERS = "letters"
-AGE_MS = 60_000
+AGE_S = 60.0
 """The picture of all groups is read again when it is older, and somebody asks for the page."""
 LIST_COUNT = 100
 NAMED_COUNT_MAX = 100
@@ -111,7 +111,7 @@ async def letters(console: Console, request: Request) -> Response:
     if asked["group"]:
         found = await console.desk.call(_survey, console, asked, wanted)
     else:
-        look = console.looks.newest(LETTERS, lambda: survey_all(console.clients), age_ms=AGE_MS)
+        look = console.looks.newest(LETTERS, lambda: survey_all(console.clients), age_s=AGE_S)
         at_ms, problem, found = look.at_ms, look.problem, look.result or found
     classes = sorted(found.classes.items(), key=lambda each: (-each[1].open_count, -each[1].newest_ms))
     return console.page(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txlayer.console.app import Console
 
 CONSUMERS = "consumers"
-CONSUMERS_MS = 30_000
+CONSUMERS_S = 30.0
 """A look at the consumer groups is repeated when it is older, and somebody asks for the overview."""
 VERIFY_MS = 15 * 60 * 1000
 """The window of `verify` that the overview runs."""
@@ -29,7 +29,7 @@ VERIFY_MS = 15 * 60 * 1000
 async def overview(console: Console, request: Request) -> Response:
     """Is it well? In one line, and in numbers."""
     counts = await console.desk.call(console.view.rows.counts)
-    consumers = console.looks.newest(CONSUMERS, lambda: read_consumed(console.clients), age_ms=CONSUMERS_MS)
+    consumers = console.looks.newest(CONSUMERS, lambda: read_consumed(console.clients), age_s=CONSUMERS_S)
     queues = queues_now(console)
     state, now_ms = console.view.state, console.now_ms()
     said = remarks(state, counts, now_ms=now_ms)
@@ -117,6 +117,7 @@ def _version(console: Console) -> tuple[object, ...]:
         state.is_ready,
         state.read_count,
         state.group_ms,
+        console.looks.ended(),
         *map(id, console.jobs.named("")),
     )
 

@@ -10,12 +10,12 @@ from starlette.responses import Response
 from txlayer.config import ConsumerConfig
 from txlayer.console.acting import Action, act, route
 from txlayer.console.show import query
-from txlayer.console.work import Look
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.leases import parse_queue
 from txlayer.errors import UsageError
 from txlayer.operate.dead_letters import opened_logs
 from txlayer.operate.locks import LockState, check_queue, opened_locks, record_json
+from txlayer.operate.looks import Look
 from txlayer.operate.operators import signature_of
 from txlayer.operate.queues import Queues, read_queues
 from txlayer.operate.replay import RequestWriter, ask_queues, author_of
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from txlayer.console.app import Console
 
 QUEUES = "queues"
-AGE_MS = 15_000
+AGE_S = 15.0
 """The picture is read again when it is older, and somebody asks for the page."""
 WORDS = {"pause": ReplayKind.PAUSE, "resume": ReplayKind.RESUME}
 
 
 def queues_now(console: Console) -> Look:
     """The queues, as they were seen last; read again beside the page if that is long ago."""
-    return console.looks.newest(QUEUES, lambda: _read(console), age_ms=AGE_MS)
+    return console.looks.newest(QUEUES, lambda: _read(console), age_s=AGE_S)
 
 
 async def queues(console: Console, request: Request) -> Response:

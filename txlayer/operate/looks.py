@@ -1,0 +1,96 @@
+"""Looks at the cluster that are taken beside what shows them: a page of the console, or the screen of `txlayer top`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from txlayer.errors import TxLayerError
+from txlayer.operate import age_of_old_look
+from txlayer.runtime.environment import REAL, Environment
+
+logger = logging.getLogger("txlayer.operate")
+
+
+class Look(NamedTuple):
+    """What was seen of the cluster last."""
+
+    at_ms: int = 0  # when reading began; 0: nothing was seen yet
+    result: Any = None
+    problem: str = ""  # why it could not be read again
+
+
+@dataclass(slots=True)
+class _Kept:
+    look: Look = field(default_factory=Look)
+    ended_at: float = float("-inf")
+    took_s: float = 0.0
+    is_reading: bool = False
+    is_stale: bool = False
+
+
+class Looks:
+    """Keeps the newest look of each name; names are the program's own, and few. What was seen stays while it cannot be read again. Thread-safe."""
+
+    def __init__(self, environment: Environment = REAL) -> None:
+        self._environment = environment
+        self._kept: dict[str, _Kept] = {}
+        self._lock = threading.Lock()
+
+    def newest(self, name: str, read: Callable[[], Any], *, age_s: float) -> Look:
+        """What was seen last. If that is older than `age_s`, reading begins; what takes long to read is read less often."""
+        kept = self._kept_of(name)
+        is_old = self._environment.clock() - kept.ended_at > age_of_old_look(age_s, took=kept.took_s)
+        if is_old and not kept.is_reading:
+            self.again(name, read)
+        return kept.look
+
+    def again(self, name: str, read: Callable[[], Any]) -> None:
+        """Read it now: something was changed. What is being read is read once more afterwards."""
+        kept = self._kept_of(name)
+        with self._lock:
+            kept.is_stale = True
+            if kept.is_reading:
+                return
+            kept.is_reading = True
+        work = partial(self._read_while_stale, name, read)
+        self._environment.background.start(work, name=f"txlayer-{name}")
+
+    def read(self, name: str, read: Callable[[], Any]) -> None:
+        """Read it in the caller's thread."""
+        kept, environment = self._kept_of(name), self._environment
+        began, at_ms = environment.clock(), int(environment.wall_clock() * 1000)
+        try:
+            kept.look = Look(at_ms, read())
+        except TxLayerError as exc:
+            kept.look = kept.look._replace(problem=str(exc))
+        except Exception as exc:
+            # Border of a thread: what shows the look says that it failed, the log why.
+            logger.exception("look.failed", extra={"look": name})
+            kept.look = kept.look._replace(
+                problem=f"a defect of txlayer: {type(exc).__name__}; its log has the details"
+            )
+        kept.ended_at = environment.clock()
+        kept.took_s = kept.ended_at - began
+
+    def ended(self) -> tuple[float, ...]:
+        """Changes with each look that ends."""
+        return tuple(kept.ended_at for kept in list(self._kept.values()))
+
+    def _kept_of(self, name: str) -> _Kept:
+        with self._lock:
+            return self._kept.setdefault(name, _Kept())
+
+    def _read_while_stale(self, name: str, read: Callable[[], Any]) -> None:
+        kept = self._kept_of(name)
+        while self._takes_request(kept):
+            self.read(name, read)
+
+    def _takes_request(self, kept: _Kept) -> bool:
+        with self._lock:
+            kept.is_reading, kept.is_stale = kept.is_stale, False
+            return kept.is_reading
