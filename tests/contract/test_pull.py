@@ -213,6 +213,32 @@ def test_a_task_that_is_not_taken_has_had_no_attempt(stage: Stage) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.promise("P9")
+@OF_HANDLERS
+def test_when_the_group_shares_anew_an_open_message_of_a_task_is_handed_out_again(stage: Stage) -> None:
+    stage.write(b"0")
+    short = {"revoke_timeout": timedelta(seconds=0.1), "store_interval": timedelta(milliseconds=20)}
+
+    async def work() -> None:
+        async with stage.plain(AsyncOrderedConsumer, **short) as one:
+            kept = await one.poll(PATIENCE)
+            async with stage.plain(AsyncOrderedConsumer, **short) as two:
+                await asyncio.to_thread(
+                    wait_until,
+                    lambda: one.stats().rebalance_count > 1 and one.stats().partitions + two.stats().partitions,
+                    within=PATIENCE_S,
+                    what="one of them has the partition again",
+                )
+                with pytest.raises(LifecycleError, match="its time is over"):
+                    kept.ack()
+                again = await (one if one.stats().partitions else two).poll(PATIENCE)
+                assert (b"0", 1) == (again.value, again.context.attempt)
+                again.ack()
+                await asyncio.to_thread(stage.wait_stored, 1)
+
+    asyncio.run(work())
+
+
 class Counting(Interceptor):
     def __init__(self) -> None:
         self.seen: list[str] = []

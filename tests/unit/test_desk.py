@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -10,6 +11,12 @@ from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.consumer.pull import MARGIN_S, Desk
 from txlayer.core.retry import NotBegun
+from txlayer.errors import LifecycleError
+
+
+def context_of(lease: Lease, *, attempt_timeout_s: float = 300.0) -> Context:
+    message = ReceivedMessage(SentRecord(("orders", 0, 0), None, b"", None, (0, 0)))
+    return Context(message, 1, time.monotonic() + attempt_timeout_s, lease)
 
 
 @pytest.mark.promise("P9")
@@ -17,11 +24,60 @@ from txlayer.core.retry import NotBegun
 def test_what_nobody_took_before_the_end_of_its_lease_had_no_attempt_and_is_not_handed_out(is_lost: bool) -> None:
     desk, lease = Desk(), Lease("g", "orders", 0, token=1)
     lease.valid_until = time.monotonic() + MARGIN_S  # it was not renewed for long
-    message = ReceivedMessage(SentRecord(("orders", 0, 0), None, b"", None, (0, 0)))
+    context = context_of(lease)
 
-    result = desk.hand_over(message, Context(message, 1, time.monotonic() + 300, lease))
+    result = desk.hand_over(context.message, context)
     if is_lost:
         lease.lost.set()
 
     assert NotBegun() == result
     assert desk.take(0, has_ended=bool) is None
+
+
+@pytest.mark.promise("P9")
+def test_a_task_whose_lease_is_lost_ends_and_its_message_is_answered_too_late() -> None:
+    async def work() -> object:
+        desk, lease = Desk(), Lease("g", "orders", 0, token=1)
+        context = context_of(lease)
+        handler = asyncio.create_task(desk.hand_over_async(context.message, context))
+        pulled = await desk.take_async(None, has_ended=bool)
+        assert pulled is not None
+        lease.lost.set()
+        desk.give_back()
+        with pytest.raises(LifecycleError, match="its time is over"):
+            pulled.ack()
+        await asyncio.wait([handler], timeout=10)
+        return handler.result()
+
+    assert NotBegun() == asyncio.run(work())
+
+
+def test_a_program_that_blocks_its_loop_answers_too_late() -> None:
+    async def work() -> None:
+        desk = Desk()
+        context = context_of(Lease("g", "orders", 0, token=1), attempt_timeout_s=0.1)
+        handler = asyncio.create_task(desk.hand_over_async(context.message, context))
+        pulled = await desk.take_async(None, has_ended=bool)
+        assert pulled is not None
+        while context.remaining_s > 0:
+            """It computes."""
+        with pytest.raises(LifecycleError, match="its time is over"):
+            pulled.ack()
+        with pytest.raises(asyncio.CancelledError):
+            await handler
+
+    asyncio.run(work())
+
+
+def test_a_program_that_blocks_its_loop_gets_no_message_whose_time_is_half_over() -> None:
+    async def work() -> object:
+        desk = Desk()
+        context = context_of(Lease("g", "orders", 0, token=1), attempt_timeout_s=0.02)
+        handler = asyncio.create_task(desk.hand_over_async(context.message, context))
+        await asyncio.sleep(0)
+        while context.remaining_s > 0.005:
+            """It computes."""
+        assert await desk.take_async(0, has_ended=bool) is None
+        return await handler
+
+    assert NotBegun() == asyncio.run(work())

@@ -111,7 +111,7 @@ class Dispatcher:
         clock, now_ms, draw: monotonic seconds; milliseconds since 1970 that never decrease; random numbers.
         key_group: maps a message to the name it is counted under in the metrics; None: not counted by key.
         breakers: say what may begin.
-        give_back: called when jobs are cut: what waits for the program to take it has not begun.
+        give_back: called when jobs are cut or a queue is dropped: what waits for the program to take it has not begun.
     """
 
     def __init__(
@@ -273,10 +273,11 @@ class Dispatcher:
         return all(0 < chunk.begun_at < since for chunk in self._stale.get(tp, ()))
 
     def forget(self, owned: OwnedPartition) -> None:
-        """Drop the queue; outcomes of its running handlers are discarded."""
+        """Drop the queue, whose lease is lost; outcomes of its running handlers are discarded."""
         stale = {chunk: n for chunk, n in self._begun.items() if chunk.owner is owned}
         if stale:
             self._stale.setdefault(owned.topic_partition, {}).update(stale)
+            self._give_back()
 
     def _take(self, outcome: JobOutcome) -> None:
         chunk = outcome.chunk

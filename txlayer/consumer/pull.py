@@ -26,16 +26,19 @@ class PulledMessage(DecodedMessage):
     """A message that was taken by `poll`. Answer it once, from any thread, by `context.deadline`.
 
     Without an answer until then its attempt has failed. An answer has the effect of the same answer of a handler, and raises
-    `LifecycleError` if the message was answered before, or if it comes too late.
+    `LifecycleError` if the message was answered before, or if it comes too late: also when the queue has another owner.
     """
 
-    __slots__ = ("answer", "context")
+    __slots__ = ("answer", "context", "give_back_at")
 
     def __init__(self, message: ReceivedMessage, context: Context) -> None:
         super().__init__(message._record, message.key, message.value)  # noqa: SLF001 - the same message
         self.context = context
         self.answer: Future[HandlerResult | NotBegun] = Future()
         """For the consumer alone."""
+        # The lease may end earlier, but it is renewed.
+        self.give_back_at = (time.monotonic() + context._deadline) / 2  # noqa: SLF001 - the end of `attempt_timeout` alone
+        """Likewise: until when it may be taken."""
 
     def ack(self) -> None:
         """The message is handled."""
@@ -57,6 +60,8 @@ class PulledMessage(DecodedMessage):
         said = checked(result)
         if isinstance(said, WrongResult):
             raise UsageError(said.why)
+        if self.context.lease_lost.is_set() or self.context.remaining_s <= 0:
+            self.answer.cancel()  # its handler does so, too, but may not have run since
         try:
             self.answer.set_result(result)
         except InvalidStateError:
@@ -78,36 +83,35 @@ class Desk:
 
     def hand_over(self, message: ReceivedMessage, context: Context) -> HandlerResult | NotBegun:
         """Wait until the message is taken and answered. A message that is not taken in half of its time is given back."""
-        pulled, give_back_at = self._put(message, context)
+        pulled = self._put(message, context)
         while True:
             try:
                 return pulled.answer.result(LOOK_S)
             except TimeoutError:
                 is_over = context.lease_lost.is_set() or context.remaining_s <= MARGIN_S
-            if (is_over or time.monotonic() >= give_back_at) and self._withdraw(pulled):
+            if (is_over or time.monotonic() >= pulled.give_back_at) and self._withdraw(pulled):
                 return NotBegun()
             if is_over and pulled.answer.cancel():
                 raise TimeoutError("no answer in time")
 
     async def hand_over_async(self, message: ReceivedMessage, context: Context) -> HandlerResult | NotBegun:
         """The same as a task, which its pool cancels at the deadline."""
-        pulled, give_back_at = self._put(message, context)
+        pulled = self._put(message, context)
         self._arrived.set()
         answer = asyncio.wrap_future(pulled.answer)
         try:
-            await asyncio.wait([answer], timeout=give_back_at - time.monotonic())
+            await asyncio.wait([answer], timeout=pulled.give_back_at - time.monotonic())
             return NotBegun() if not answer.done() and self._withdraw(pulled) else await answer
         finally:
             self._withdraw(pulled)
             answer.cancel()
 
-    def _put(self, message: ReceivedMessage, context: Context) -> tuple[PulledMessage, float]:
-        pulled, now = PulledMessage(message, context), time.monotonic()
+    def _put(self, message: ReceivedMessage, context: Context) -> PulledMessage:
+        pulled = PulledMessage(message, context)
         with self._change:
             self._waiting.append(pulled)
             self._change.notify()
-        # The lease may end earlier, but it is renewed.
-        return pulled, (now + context._deadline) / 2  # noqa: SLF001 - the end of `attempt_timeout` alone
+        return pulled
 
     def _withdraw(self, pulled: PulledMessage) -> bool:
         """True if the message was not taken, and is not any more."""
@@ -151,7 +155,8 @@ class Desk:
     def _next(self) -> PulledMessage | None:
         while self._waiting:
             pulled = self._waiting.popleft()
-            if not pulled.context.lease_lost.is_set():
+            # A program that blocks its event loop comes before the task that would withdraw it.
+            if not pulled.context.lease_lost.is_set() and time.monotonic() < pulled.give_back_at:
                 self._taken.add(pulled)
                 pulled.answer.add_done_callback(partial(self._answered, pulled))
                 return pulled
@@ -163,9 +168,10 @@ class Desk:
             self._taken.discard(pulled)
 
     def give_back(self) -> None:
-        """Give back what was not taken: the consumer ends, or its partitions get other owners."""
+        """Give back what was not taken, and what lost its lease: the consumer ends, or its partitions get other owners."""
         with self._change:
-            found = [*self._waiting, *self._taken] if self._is_closed else list(self._waiting)
+            left = [pulled for pulled in self._taken if self._is_closed or pulled.context.lease_lost.is_set()]
+            found = [*self._waiting, *left]
             self._waiting.clear()
             for pulled in found:
                 with suppress(InvalidStateError):  # it is answered just now
