@@ -97,9 +97,15 @@ class QueueWorld:
                 self.stage.queue.put_back(batch)
 
     def put_back(self, number: int) -> None:
-        """A batch was not started after all."""
+        """A batch was not started after all; a single item may be held for a while."""
+        queue = self.stage.queue
         if batch := self._one_in_flight(number):
-            self.stage.queue.put_back(batch)
+            if len(batch) == 1 and number % 3 == 0:
+                queue.hold(batch[0], until_ms=self.stage.now_ms + number * 50)
+            else:
+                queue.put_back(batch)
+        elif number % 2 == 0:
+            queue.release()
 
     def store(self, _: int) -> None:
         """The offsets are stored."""

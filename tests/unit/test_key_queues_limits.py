@@ -362,7 +362,7 @@ def test_a_parked_key_without_dead_letters_gives_its_place_to_another_one() -> N
 
 
 @pytest.mark.promise("P9")
-def test_new_records_that_were_put_back_for_a_while_are_no_retries() -> None:
+def test_new_records_that_were_held_for_a_while_are_no_retries() -> None:
     stage = QueueStage(many(4_000), QueueSettings(metadata_bytes_max=540, parked_keys_max=1))
     first, *others = stage.take(4_000)
     dice = random.Random(7)
@@ -370,7 +370,7 @@ def test_new_records_that_were_put_back_for_a_while_are_no_retries() -> None:
     ids = set(map(id, waiting))
     stage.queue.handled([item for item in others if id(item) not in ids])
     for item in waiting:
-        stage.queue.put_back([item], not_before_ms=stage.now_ms + 5)
+        stage.queue.hold(item, until_ms=stage.now_ms + 5)
     assert stage.store()
     stage.advance(5)
 

@@ -81,7 +81,7 @@ class OneWorker:
         """Nothing."""
 
     def free_count(self) -> int:
-        return 1 if self.is_free else 0
+        return int(self.is_free) - len(self._begun)
 
     def submit(self, chunk: Chunk) -> None:
         self._begun.append(chunk)

@@ -41,6 +41,7 @@ class Outage:
         of_handler: BreakerPolicy | None = None,
         policy: RetryPolicy | None = None,
         answer: Later | None = None,
+        in_flight_max: int = 1_000,
     ) -> None:
         self.world = StillWorld()
         self.kafka = MemoryKafka(self.world)
@@ -55,7 +56,8 @@ class Outage:
         self.handled: dict[str, list[str]] = defaultdict(list)
         self._poison = poison
         self._answer = answer  # instead of an exception
-        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers)
+        self.in_flight_counts: set[int] = set()
+        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, in_flight_max=in_flight_max)
         self.leases = leases = Leases()
         handlers = HandlerSet(is_async=False)
         handlers.add(self._handle, topics=(), tags="booked", retry=None, breaker=of_handler)
@@ -83,6 +85,7 @@ class Outage:
     def _handle(self, message: ReceivedMessage, context: Context) -> Later | None:
         key, value = (message.raw_key or b"").decode(), (message.raw_value or b"").decode()
         self.calls[key, value] += 1
+        self.in_flight_counts.add(self.engine._dispatcher.in_flight_count)
         self.attempts[key, value] = context.attempt
         if (self.is_away and message.topic == EARLY[0]) or key == self._poison:
             if self._answer is not None:
@@ -92,6 +95,7 @@ class Outage:
         return None
 
     def _handle_other(self, message: ReceivedMessage, _context: Context) -> None:
+        self.in_flight_counts.add(self.engine._dispatcher.in_flight_count)
         self.handled[(message.raw_key or b"").decode()].append((message.raw_value or b"").decode())
 
     def pass_time(self, seconds: float) -> None:
@@ -157,6 +161,16 @@ def test_the_other_topic_goes_on() -> None:
     assert [True, False] == [outage.engine.stats().topics[t].breaker_is_open for t in (EARLY[0], LATE[0])]
 
 
+def test_a_breaker_of_a_topic_whose_partitions_went_to_others_is_not_shown_as_open() -> None:
+    outage = Outage({EARLY[0]: BREAKER})
+    outage.pass_time(60)
+    assert outage.engine.stats().topics[EARLY[0]].breaker_is_open
+    outage.engine._assignments.revoke()
+
+    found = outage.engine.stats().topics[EARLY[0]]
+    assert ("", False, 1) == (found.breaker, found.breaker_is_open, found.breaker_opened)
+
+
 def test_a_message_that_always_fails_does_not_keep_it_open() -> None:
     outage = Outage({EARLY[0]: BREAKER}, poison="k0")
     outage.pass_time(120)
@@ -185,6 +199,10 @@ def test_an_outage_of_what_one_handler_needs_stops_no_other_handler_of_its_topic
         assert {f"other{n}": ["third"] for n in range(KEY_COUNT)} == outage.handled
         found = outage.engine.stats().topics[EARLY[0]]
         assert ("open", True, 1, 0) == (found.breaker, found.breaker_is_open, found.breaker_opened, found.dead_lettered)
+        tried_count = sum(key.startswith("k") for key, _ in outage.calls)
+        assert (tried_count, len(MESSAGES) + 1) == (found.retrying, found.waiting), (
+            "what was never tried waits for no retry"
+        )
         assert {EARLY: "breaker open: Outage._handle", LATE: "breaker open: Outage._handle"} == outage.leases.remarks
         outage.pass_time(OUTAGE_S)
         assert OUTAGE_S / 10 + 10 >= sum(outage.calls.values()) - calls
@@ -201,6 +219,39 @@ def test_an_outage_of_what_one_handler_needs_stops_no_other_handler_of_its_topic
     assert [("breaker.opened", "Outage._handle"), ("breaker.closed", "Outage._handle")] == [
         (record.getMessage(), vars(record)["handler"]) for record in (opened, closed)
     ]
+
+
+@pytest.mark.promise("P11")
+def test_a_probe_is_in_flight_as_any_other_message() -> None:
+    outage = Outage({}, of_handler=BREAKER, in_flight_max=1)
+    outage.pass_time(60)
+    for n in range(100):
+        outage.kafka.append(EARLY[0], b"third", key=b"other%d" % n)
+        outage.pass_time(0.5)
+    outage.pass_time(20)
+
+    assert (100, {1}) == (len(outage.handled), outage.in_flight_counts)
+
+
+@pytest.mark.parametrize("is_of_handler", [False, True])
+def test_each_probe_is_another_message(*, is_of_handler: bool) -> None:
+    breaker = replace(BREAKER, attempt_count_min=KEY_COUNT)
+    outage = Outage({} if is_of_handler else {EARLY[0]: breaker}, of_handler=breaker if is_of_handler else None)
+    outage.pass_time(KEY_COUNT * 3 * 10)
+
+    assert KEY_COUNT == len(outage.calls)
+    assert max(outage.calls.values()) <= min(outage.calls.values()) + 2
+
+
+@pytest.mark.parametrize("is_of_handler", [False, True])
+def test_what_waits_begins_at_once_when_a_probe_succeeds(*, is_of_handler: bool) -> None:
+    breaker = replace(BREAKER, probe_interval=timedelta(hours=2))
+    outage = Outage({} if is_of_handler else {EARLY[0]: breaker}, of_handler=breaker if is_of_handler else None)
+    outage.pass_time(60)
+    outage.is_away = False
+    outage.pass_time(7_200)
+
+    assert (len(MESSAGES), 0) == outage.figures
 
 
 def test_a_handler_of_several_topics_has_one_breaker_instead_of_theirs() -> None:

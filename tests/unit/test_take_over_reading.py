@@ -79,7 +79,7 @@ class AtOnce:
         """Nothing."""
 
     def free_count(self) -> int:
-        return 1
+        return 1 - len(self._outcomes)
 
     def submit(self, chunk: Chunk) -> None:
         self._outcomes.append(self._caller.run(chunk))

@@ -136,6 +136,7 @@ class Dispatcher:
         self.breakers = breakers or Breakers()
         self._give_back = give_back
         self._probes: dict[Chunk, Breaker] = {}
+        self._has_closed = False  # a breaker, since the last `begin`
         self._turn = 0
         self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
         self._begun: dict[Chunk, int] = {}
@@ -148,17 +149,21 @@ class Dispatcher:
     def begin(self, queues: Collection[OwnedPartition]) -> None:
         """Start runnable messages: one chunk of each queue in turn, while workers and room are free."""
         pool, found = self._pool, list(queues)
-        free = pool.free_count()
-        if free <= 0 or not found:
+        if pool.free_count() <= 0 or not found:
             return
+        if self._has_closed:
+            self._has_closed = False
+            for owned in found:
+                owned.queue.release()
         self._turn += 1
         first = self._turn % len(found)
         waiting = found[first:] + found[:first]
         now, now_ms = self._clock(), self._now_ms()
-        while waiting and free > 0:
+        while waiting:
             again = []
             for owned in waiting:
-                room = self._in_flight_max - self.in_flight_count
+                free, before = pool.free_count(), self.in_flight_count
+                room = self._in_flight_max - before
                 if free <= 0 or room <= 0:
                     return
                 if now >= owned.lease.valid_until or owned.lease.lost.is_set():
@@ -168,18 +173,15 @@ class Dispatcher:
                     if not room:
                         continue
                 if pool.chunk_s:
-                    begun = self._begin_chunk(owned, min(owned.chunk_size.count, room), now_ms)
-                    free -= begun
+                    self._begin_chunk(owned, min(owned.chunk_size.count, room), now_ms)
                 else:
-                    count_max = min(SIDE_BY_SIDE_COUNT_MAX, room, free)
-                    begun = self._begin_jobs(owned, count_max, now_ms)
-                    free -= begun
-                if begun:
+                    self._begin_jobs(owned, min(SIDE_BY_SIDE_COUNT_MAX, room, free), now_ms)
+                if self.in_flight_count > before:
                     again.append(owned)
             waiting = again
 
-    def _begin_chunk(self, owned: OwnedPartition, count_max: int, now_ms: int) -> int:
-        """Start one chunk of consecutive jobs, and one for each job that failed before; returns the number of chunks."""
+    def _begin_chunk(self, owned: OwnedPartition, count_max: int, now_ms: int) -> None:
+        """Start one chunk of consecutive jobs, and one for each job that failed before."""
         lasts: list[Item[Any]] | None = None
         is_by_handler = self.breakers.is_by_handler(owned.topic)
         if self._pool.has_runs and not owned.route.batch_count_max and not is_by_handler:
@@ -188,28 +190,26 @@ class Dispatcher:
         else:
             jobs = self._taken(owned, count_max, now_ms)
         if not jobs:
-            return 0
+            return
         if owned.route.batch_count_max:
             alone = [job for job in jobs if items_of(job)[0].more is not None]
         else:
             alone = [job for job in jobs if job.more is not None]  # type: ignore[union-attr]  # no batches here
         if not alone:
             self._submit(owned, jobs, lasts)
-            return 1
+            return
         # A job that failed before may be slow or kill its process, so no other job waits behind it.
         together = [job for job in jobs if items_of(job)[0].more is None]
         if together:
             self._submit(owned, together, lasts)
         for job in alone:
             self._submit(owned, [job])
-        return len(alone) + bool(together)
 
-    def _begin_jobs(self, owned: OwnedPartition, count_max: int, now_ms: int) -> int:
-        """Start jobs that run side by side; returns their number."""
+    def _begin_jobs(self, owned: OwnedPartition, count_max: int, now_ms: int) -> None:
+        """Start jobs that run side by side."""
         jobs = self._taken(owned, count_max, now_ms)
         if jobs:
             self._submit(owned, jobs)
-        return len(jobs)
 
     def _taken(self, owned: OwnedPartition, count_max: int, now_ms: int) -> list[Job]:
         batch_max = owned.route.batch_count_max
@@ -222,17 +222,18 @@ class Dispatcher:
 
     def _taken_by_handler(self, owned: OwnedPartition, count_max: int, now_ms: int) -> list[Job]:
         """Take what handlers with a closed breaker get. Start a probe of each other one; the rest waits until the next probe."""
-        queue, found = owned.queue, list[Job]()
-        while taken := queue.take(count_max - len(found), now_ms=now_ms):
+        queue, found, left = owned.queue, list[Job](), count_max
+        while taken := queue.take(left, now_ms=now_ms):
             for item in taken:
                 breaker = self.breakers.of(owned, item)
+                if breaker is not None and not breaker.room(now_ms):
+                    queue.hold(item, until_ms=min(breaker.next_at_ms, now_ms + breaker.probe_interval_ms))
+                    continue
+                left -= 1
                 if breaker is None or breaker.is_closed:
                     found.append(item)
-                elif breaker.room(now_ms):
-                    self._submit(owned, [item])
                 else:
-                    at_ms = min(breaker.next_at_ms, now_ms + breaker.probe_interval_ms)
-                    queue.put_back([item], not_before_ms=at_ms)
+                    self._submit(owned, [item])
         return found
 
     def _submit(self, owned: OwnedPartition, jobs: list[Job], lasts: list[Item[Any]] | None = None) -> None:
@@ -348,6 +349,7 @@ class Dispatcher:
         if (name := self.breakers.handler_of(breaker)) is not None:
             fields["handler"] = name
         if breaker.is_closed:
+            self._has_closed = True
             logger.warning("breaker.closed", extra=fields)
             return
         logger.error("breaker.opened", extra=fields)

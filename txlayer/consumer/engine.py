@@ -422,6 +422,8 @@ def _topic_stats(
     breakers: Sequence[Breaker],
 ) -> TopicStats:
     figures = [o.queue.figures() for o in owned]
+    # Without a partition there is no probe that could close it.
+    shown = breakers if owned else ()
     added = [f.oldest_added_ms for f in figures if f.oldest_added_ms is not None]
     in_flight = sum(f.in_flight_count for f in figures)
     return TopicStats(
@@ -447,8 +449,8 @@ def _topic_stats(
         timed_out=tally.timed_out,
         postponed=tally.postponed,
         failed_rate=tally.failed_rate,
-        breaker=next((state.value for state in reversed(BreakerState) if any(b.state is state for b in breakers)), ""),
-        breaker_is_open=any(not breaker.is_closed for breaker in breakers),
+        breaker=next((state.value for state in reversed(BreakerState) if any(b.state is state for b in shown)), ""),
+        breaker_is_open=any(not breaker.is_closed for breaker in shown),
         breaker_opened=sum(breaker.opened_count for breaker in breakers),
         unread=sum(
             max(ends[o.topic_partition] - o.next_offsets[o.topic_partition], 0)

@@ -71,9 +71,9 @@ class TopicStats(NamedTuple):
     failed_rate: float = 0.0
     """Failed attempts per second, recently."""
     breaker: str = ""
-    """The state of its breaker: closed, open or probing; empty without one. Of several, that of one that is not closed."""
+    """The state of its breaker: closed, open or probing; empty without one, or without a partition. Of several, that of one that is not closed."""
     breaker_is_open: bool = False
-    """True unless all are closed."""
+    """True unless all are closed, or it owns no partition."""
     breaker_opened: int = 0
     """How often it opened, since the start."""
 

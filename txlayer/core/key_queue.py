@@ -242,6 +242,8 @@ class Lanes(Generic[R]):
         """Retries and replays."""
         self._timers: list[tuple[int, int, Item[R]]] = []
         self._timer_count = 0  # orders equal times: items have no order
+        self._held: list[Item[R]] = []  # in the order in which they were held
+        self._held_until_ms = 0
         self._turn = 0
 
     def __len__(self) -> int:
@@ -250,24 +252,43 @@ class Lanes(Generic[R]):
     @property
     def waiting_count(self) -> int:
         """Number of items that wait for their time."""
-        return len(self._timers)
+        return len(self._timers) + len(self._held)
+
+    @property
+    def retry_count(self) -> int:
+        """Number of these that failed or were postponed."""
+        return len(self._timers) + sum(item.more is not None for item in self._held)
 
     @property
     def next_at_ms(self) -> int | None:
         """Earliest time at which a waiting item may start; None if none waits."""
-        return self._timers[0][0] if self._timers else None
+        if not self._held:
+            return self._timers[0][0] if self._timers else None
+        return min(self._held_until_ms, self._timers[0][0]) if self._timers else self._held_until_ms
 
     def wait(self, item: Item[R], *, not_before_ms: int) -> None:
         """Let the item start again at that time."""
         self._timer_count += 1
         heapq.heappush(self._timers, (not_before_ms, self._timer_count, item))
 
+    def hold(self, item: Item[R], *, until_ms: int) -> None:
+        """Let the item start again at that time, when another held one may, or at `release`: before those that wait until then."""
+        self._held_until_ms = min(until_ms, self._held_until_ms) if self._held else until_ms
+        self._held.append(item)
+
+    def release(self) -> None:
+        """Move all held items to their lanes, in their order."""
+        held, self._held = self._held, []
+        for item in held:
+            (self.ready if item.more is None else self.again).append(item)
+
     def wake(self, now_ms: int) -> None:
         """Move items whose time has come to their lanes."""
+        if self._held_until_ms <= now_ms:
+            self.release()
         timers = self._timers
         while timers and timers[0][0] <= now_ms:
-            item = heapq.heappop(timers)[2]
-            (self.ready if item.more is None else self.again).append(item)
+            self.again.append(heapq.heappop(timers)[2])
 
     def take(self, count_max: int) -> list[Item[R]]:
         """Take the next items: new records first, and retries in every tenth turn, or if no new record may start."""
@@ -305,6 +326,7 @@ class Lanes(Generic[R]):
         self.ready.clear()
         self.again.clear()
         self._timers.clear()
+        self._held.clear()
 
 
 _KNOWN_MAX = 10_000
@@ -1019,15 +1041,21 @@ class PartitionQueue(Generic[R]):
         item.more.note_failure(failure, now_ms=now_ms)
         self._chains.give_up(item, DeadLetterReason.UNDECODABLE)
 
-    def put_back(self, items: Sequence[Item[R]], *, not_before_ms: int = 0) -> None:
-        """Return an item, or a batch, that was not started; it is next again, or may start from that time on."""
+    def put_back(self, items: Sequence[Item[R]]) -> None:
+        """Return an item, or a batch, that was not started; it is next again."""
         self.in_flight_count -= len(items)
         for item in reversed(firsts_of(items)):
-            if not_before_ms:
-                self._lanes.wait(item, not_before_ms=not_before_ms)
-                continue
             lane = self._lanes.ready if item.more is None else self._lanes.again
             lane.appendleft(item)
+
+    def hold(self, item: Item[R], *, until_ms: int) -> None:
+        """Return an item that was not started; it may start from that time on, or after `release`, before those that failed since."""
+        self.in_flight_count -= 1
+        self._lanes.hold(item, until_ms=until_ms)
+
+    def release(self) -> None:
+        """All held items may start."""
+        self._lanes.release()
 
     def drop_queued(self) -> None:
         """Hand out no more items; items in flight may still end."""
@@ -1231,7 +1259,7 @@ class PartitionQueue(Generic[R]):
             size_bytes=self.size_bytes,
             in_flight_count=self.in_flight_count,
             ready_count=len(self._lanes),
-            retry_count=self._lanes.waiting_count + len(self._uncounted),
+            retry_count=self._lanes.retry_count + len(self._uncounted),
             due_count=self._chains.due_count,
             parked_count=len(self._parked),
             oldest_added_ms=self._arrivals[0][1] if self._arrivals and self._topic.unfinished_count else None,
