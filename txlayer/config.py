@@ -449,7 +449,7 @@ class ConsumerConfig(ClientConfig):
     """Settings of a consumer process."""
 
     in_flight_max: int = 1_000
-    """Messages whose handler runs or is about to start; more wait. It limits what a crash or a rebalance repeats."""
+    """Messages whose handler runs or is about to start; more wait, but a batch begins whole. It limits what a crash or a rebalance repeats."""
     worker_count: int = 16
     """Number of threads, or of processes, for plain handlers. Coroutines use `in_flight_max` instead."""
     record_count_max: int = 100_000

@@ -49,6 +49,8 @@ def run(stage: Stage, act: Any, *, attempt_count_max: int) -> list[int]:
 
     with consumer:
         stage.wait_stored(3)
+        found = consumer.stats().topics[stage.topic]
+        assert (3, 3 - len(reasons(stage))) == (found.handled + found.dead_lettered, found.handled)
     return handled
 
 
@@ -61,6 +63,10 @@ def test_a_rejected_part_of_a_batch_rejects_none_behind_the_message_that_nobody_
 
     assert [1, 3] == handled
     assert [(b"1", "rejected", 1), (b"?", "undecodable", 0)] == reasons(stage)
+
+
+def test_what_is_handled_before_a_message_that_cannot_be_read_is_counted(stage: Stage) -> None:
+    assert [1, 3] == run(stage, lambda *_: None, attempt_count_max=1)
 
 
 @pytest.mark.promise("P9")
