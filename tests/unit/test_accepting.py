@@ -76,6 +76,18 @@ def test_what_is_prepared_goes_on_and_what_is_not_is_refused_at_prepare() -> Non
     assert world.launch(key="order-2/00000002") is not None
 
 
+def test_what_waits_for_its_turn_when_it_is_closed_sends_nothing() -> None:
+    world = World(in_flight_max=1)
+    prepared = world.prepared()
+    waiting = world.steps(key="order-2/00000002")
+    next(waiting)
+    world.engine.hear_closed(AT_MS)
+    steps.resolve(world.engine, prepared, COMMIT)
+    world.serve(2)
+    with pytest.raises(NotAcceptingError):
+        next(waiting)
+
+
 def test_the_limit_of_open_transactions_counts_again_once_it_is_opened() -> None:
     engine = World().engine
     limit = OpenLimit((0,), 7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -373,6 +374,18 @@ async def test_a_closed_producer_refuses_everything() -> None:
         with pytest.raises(LifecycleError, match="closed"):
             async with log.producer.transaction():
                 pass
+
+
+@in_a_loop
+async def test_the_loop_goes_on_while_a_client_that_asks_a_dead_broker_is_closed() -> None:
+    log, closed_by = Opened(), list[int]()
+    await log.producer.start()
+    log.stage.close = lambda: closed_by.append(threading.get_ident())  # type: ignore[method-assign]  # to see who calls it
+
+    await log.producer.close()
+
+    assert 1 == len(closed_by)
+    assert threading.get_ident() not in closed_by
 
 
 def test_another_loop_is_refused() -> None:

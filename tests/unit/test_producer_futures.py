@@ -279,6 +279,8 @@ def test_a_local_transaction_may_submit_but_not_wait(stage: ProducerStage) -> No
             inner[0].result()
         with pytest.raises(LifecycleError, match="wait for itself"):
             tx.result()
+        with pytest.raises(LifecycleError, match="wait for itself"):
+            producer.publish(Message("orders", b"k", b"not sent"))
         with pytest.raises(LifecycleError, match="wait for it"):
             producer.close()
         with producer.transaction() as other:
@@ -291,6 +293,7 @@ def test_a_local_transaction_may_submit_but_not_wait(stage: ProducerStage) -> No
     with pytest.raises(KeyError):
         future.result(10)
     assert COMMIT is inner[0].result(10).resolution
+    assert b"not sent" not in [record.value() for record in stage.writer.of(HALF)]
 
 
 @pytest.mark.parametrize(("slice_s", "sent_count"), [(-1.0, 1), (60.0, 0)])

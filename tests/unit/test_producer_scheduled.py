@@ -17,7 +17,7 @@ from txlayer.core.history import HistoryFold
 from txlayer.core.ledger.transaction import TIMES_MAX, DueTimes, Transaction
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import COMMIT, HalfHeader, Message, OpMessage, Resolution, Source
-from txlayer.errors import OutcomeUnknownError, UsageError
+from txlayer.errors import LifecycleError, OutcomeUnknownError, UsageError
 from txlayer.producer.identity import now_ms
 from txlayer.producer.rocketmq import DELAYS, TransactionMQProducer, delay_of
 from txlayer.producer.steps import change_time
@@ -185,7 +185,7 @@ def test_a_line_about_times_says_whether_it_came_first_when_half_is_older_than_w
         looks[1].op(partition=partition, offset=17, appended_ms=due_ms, value=value)
         done(None, SimpleNamespace(offset=lambda: 17))
 
-    pipeline = SimpleNamespace(group="shop", op_topic="op", produce=produce, is_alive=True)
+    pipeline = SimpleNamespace(group="shop", op_topic="op", produce=produce, is_alive=True, is_own_thread=False)
     engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
     steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1), ordering_key=None)
     next(steps)
@@ -200,7 +200,12 @@ def test_a_line_about_times_says_whether_it_came_first_when_half_is_older_than_w
 def cancelled(look: HistoryFold, produce: Callable[..., None], *, time_ms: int | None = None) -> Any:
     """What `cancel`, or `reschedule` to a time, finds out about order-1, or raises; both looks find the same."""
     pipeline = SimpleNamespace(
-        group="shop", op_topic="op", produce=produce, is_alive=True, round_bell=SimpleNamespace(subscribe=None)
+        group="shop",
+        op_topic="op",
+        produce=produce,
+        is_alive=True,
+        is_own_thread=False,
+        round_bell=SimpleNamespace(subscribe=None),
     )
     engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
     steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1), ordering_key=None)
@@ -221,6 +226,19 @@ def committed(
     look.half(partition=1, offset=3, appended_ms=1_000, headers=[(codec.HALF_HEADER, header)])
     for number, line in enumerate((OpMessage(COMMIT, key, "shop", 3, 900), *lines)):
         look.op(partition=1, offset=10 + number, appended_ms=due_ms + number, value=codec.encode_op(line).encode())
+    return look
+
+
+def scheduled_on_doubt(*lines: OpMessage) -> HistoryFold:
+    """The same with half records that are older than what is read, and these lines behind what doubt knows."""
+    look = HistoryFold("order-1")
+    waiting = Transaction("order-1/00000001", "shop", "mails", 3, 1_000, "900", (0, 0), None)
+    waiting.state = TxnState.SCHEDULED
+    waiting.ensure_extras().due = DueTimes(left=(5_000,), committed_at=(0, 0))
+    waiting.ensure_extras().decided_at = (0, 0)
+    look.doubt(partition=1, appended_ms=2_000, key=b"order-1/00000001", value=codec.encode_summary(waiting.summary()))
+    for number, line in enumerate(lines, start=11):
+        look.op(partition=1, offset=number, appended_ms=5_000 + number, value=codec.encode_op(line).encode())
     return look
 
 
@@ -266,6 +284,37 @@ def test_to_cancel_again_says_the_same(is_older: bool) -> None:
 
     assert True is cancelled(look, lambda *_given: None)
     assert False is cancelled(committed(RELEASE, GIVE_UP), lambda *_given: None)
+    assert True is cancelled(scheduled_on_doubt(GIVE_UP), lambda *_given: None)
+    assert False is cancelled(scheduled_on_doubt(RELEASE, GIVE_UP), lambda *_given: None)
+
+
+def test_what_is_cancelled_and_not_carried_out_yet_is_not_rescheduled_and_stays_cancelled() -> None:
+    def produce(*_given: Any) -> None:
+        raise AssertionError("the first word is in the log")
+
+    assert False is cancelled(committed(GIVE_UP), produce, time_ms=9_000)
+    assert True is cancelled(committed(GIVE_UP), produce)
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("is_older", [False, True])
+@pytest.mark.parametrize("time_ms", [None, 9_000])
+def test_of_two_words_at_once_the_first_one_counts(time_ms: int | None, is_older: bool) -> None:
+    look = scheduled_on_doubt() if is_older else committed()  # than what is read
+
+    def produce(_topic: str, value: bytes, _key: None, partition: int, done: Callable[..., None]) -> None:
+        another = codec.encode_op(GIVE_UP).encode()
+        for offset, line in ((16, another), (17, value)):
+            look.op(partition=partition, offset=offset, appended_ms=1_000, value=line)
+        done(None, SimpleNamespace(offset=lambda: 17))
+
+    assert (time_ms is None) is cancelled(look, produce, time_ms=time_ms)
+
+
+def test_a_cancellation_on_the_producers_own_thread_is_refused_before_its_line_is_written() -> None:
+    engine: Any = SimpleNamespace(pipeline=SimpleNamespace(is_own_thread=True), status=dict)
+    with pytest.raises(LifecycleError, match="wait for itself"):
+        next(change_time(engine, "order-1", time_ms=None, since=timedelta(hours=1), ordering_key=None))
 
 
 def test_a_further_attempt_with_the_id_of_a_cancelled_one_is_cancelled_too() -> None:

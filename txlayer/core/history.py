@@ -127,7 +127,7 @@ class TransactionHistory:
         """The line of the decision; of one that was abandoned after its commit, that of the abandon. None: it was not read."""
         line = next((n for n in self.op_lines if (n.offset, n.line) == self.decided_at), None)
         if line is not None and self.state is TxnState.ROLLED_BACK and line.op.resolution is Resolution.COMMIT:
-            return next((n for n in self.op_lines if n.is_counted and n.op.is_abandon), None)
+            return self.abandon
         return line
 
     @property
@@ -146,7 +146,7 @@ class TransactionHistory:
         return is_timed and not is_settled and self.decision is Resolution.COMMIT
 
     def times_left(self, *, before: int = codec.WHOLE_MAX) -> tuple[int, ...]:
-        """The times of its messages for which no line is in the op log before this offset that releases them."""
+        """The times of its messages for which no line is in the op log before this offset that releases them or gives them up."""
         times = {half.options.deliver_at_ms or 0 for half in self.half_records} - {0}
         if len(self.half_records) < (self.message_count or 0) and self.summary is not None:
             times = set(self.summary.times) - {0}
@@ -154,11 +154,18 @@ class TransactionHistory:
         for line in self.op_lines:
             if line.offset >= before or not line.is_counted:
                 continue
+            if line.op.is_abandon:
+                return ()
             if line.op.is_reschedule and line.op.time_ms is not None and left:
                 left = [line.op.time_ms]
             elif line.op.is_release and left[:1] == [line.op.time_ms] and line.appended_ms >= left[0]:
                 del left[0]
         return tuple(left)
+
+    @property
+    def abandon(self) -> OpLine | None:
+        """The first line that gives it up; of what is forwarded by then it gives up nothing. None: there is none."""
+        return next((line for line in self.op_lines if line.is_counted and line.op.is_abandon), None)
 
     @property
     def is_decided(self) -> bool:

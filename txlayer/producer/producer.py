@@ -375,8 +375,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         serializer: the same as `codec=Codec(serializer=…)`: any confluent-kafka serializer for values.
         check_with: what check-backs carry unless a transaction says otherwise, see `transaction`.
         check_executor: runs the calls of the handler or of a `SqlBarrier`, in place of `check_workers` threads. It stays yours.
-        partition_selector: called with a message that names no partition, and the number of its topic's partitions;
-            returns a partition, or None: by the key.
+        partition_selector: called with a message that names no partition, and the number of its topic's partitions when
+            the producer first sent to it; returns a partition, or None: by the key.
         is_group_named: messages tell consumers this group, in a header of some 20 bytes, so that the group can hear of their
             dead letters (`on_dead_letter` of a consumer).
         interceptors: code that runs around the send and the end of each transaction.
@@ -477,7 +477,14 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
 
         Raises:
             TxLayerError: what `submit` raises, and what the result of its future raises.
+            LifecycleError: called from a local transaction on the producer's own thread, which would wait for itself.
+                Nothing was sent.
         """
+        engine = self._started()
+        if engine.pipeline.is_own_thread:
+            raise LifecycleError(
+                "publish() inside a local transaction would wait for itself; use submit()", state="open"
+            )
         return self.submit(messages, txn_id=txn_id, **options).result()
 
     def submit(
@@ -537,7 +544,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
 
         Raises:
             UsageError: `txn_id` is not a valid transaction id.
-            BrokerUnavailableError: the topics cannot be read.
+            BrokerUnavailableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader.
         """
         return self._started().status(txn_id, since=since, ordering_key=ordering_key)
 
@@ -551,7 +558,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         Raises:
             UsageError: `txn_id` is not a valid transaction id.
             OutcomeUnknownError: the line may be stored, or not. Call it again.
-            BrokerUnavailableError: the topics cannot be read.
+            BrokerUnavailableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader.
+            LifecycleError: called from a local transaction on the producer's own thread. Nothing was written.
         """
         return self._change_time(txn_id, None, since, ordering_key)
 

@@ -23,7 +23,7 @@ from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Message, OpMessage, Resolution, Source
-from txlayer.errors import OutcomeUnknownError, RefusedRecordError, RetriableError
+from txlayer.errors import LifecycleError, OutcomeUnknownError, RefusedRecordError, RetriableError
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Engine, MakePending
 from txlayer.producer.identity import Entry, Placement
@@ -39,8 +39,6 @@ def launch(
     Raises:
         TxLayerError: what `TransactionalProducer.submit` raises. Nothing was sent, except what `store_rest` says.
     """
-    if engine.closed is not None:  # since it was entered
-        raise engine.closed.error()
     placement, asked = engine.identity.placement_of(entry.placement, messages), entry.asked
     plain = engine.encoder.plain_record(messages[0], placement) if len(messages) == 1 and not asked else None
     if plain is not None:
@@ -48,7 +46,12 @@ def launch(
     else:
         records = yield from known_records(engine, messages, placement, asked)
     deadline = 0.0
-    while (txn := engine.launch_now(make, records, placement, key)) is None:
+    while True:
+        if engine.closed is not None:  # since it was entered, or began to wait
+            raise engine.closed.error()
+        txn = engine.launch_now(make, records, placement, key)
+        if txn is not None:
+            break
         deadline = deadline or time.monotonic() + engine.config.prepare_timeout.total_seconds()
         if not entry.may_wait or time.monotonic() > deadline:
             raise RetriableError(
@@ -151,6 +154,8 @@ def change_time(
     Raises:
         TxLayerError: what `TransactionalProducer.cancel` and `reschedule` raise.
     """
+    if engine.pipeline.is_own_thread:
+        raise LifecycleError("the producer's own thread would wait for itself. Nothing was written", state="open")
     read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key))
     written: dict[str, tuple[TransactionHistory, int]] = {}
     was_given_up = False
@@ -165,18 +170,23 @@ def change_time(
         return was_given_up and time_ms is None
     op_lines = {history.nonce: history.op_lines for history in (yield read)}
     # Its times are those of the first look: doubt may have ended it by now, and its half records may be older than what is read.
-    return any(
-        replace(history, op_lines=op_lines.get(nonce, ())).times_left(before=offset)
-        for nonce, (history, offset) in written.items()
-    )
+    for nonce, (history, offset) in written.items():
+        now = replace(history, op_lines=op_lines.get(nonce, ()))
+        # Who cancels what another one cancelled at the same time hears that it is cancelled.
+        before = now.abandon.offset if time_ms is None and now.abandon is not None else offset
+        if now.times_left(before=before):
+            return True
+    return False
 
 
 def _was_given_up(history: TransactionHistory) -> bool:
     """True if a line gave up messages of it before their time, such as that of a call whose outcome was not known."""
-    line = next((line for line in history.op_lines if line.is_counted and line.op.is_abandon), None)
-    if line is None or history.state is not TxnState.ROLLED_BACK:
+    line = history.abandon
+    if line is None:
         return False
-    return not history.half_records or bool(history.times_left(before=line.offset))
+    if not history.half_records and history.summary is None:  # its times are not known
+        return history.state is TxnState.ROLLED_BACK
+    return bool(history.times_left(before=line.offset))
 
 
 def _write_time(engine: Engine, history: TransactionHistory, time_ms: int | None) -> Steps[int]:
@@ -235,7 +245,8 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
     if engine.responder is not None:
         yield Blocking(partial(engine.responder.close, max(deadline - time.monotonic(), 0.0)))
     yield Blocking(partial(pipeline.end, max(deadline - time.monotonic(), 0.0)))
-    engine.connections.close()
+    # Blocking, too: a client may just be asking a broker that does not answer.
+    yield Blocking(engine.connections.close)
     if left_count:
         raise OutcomeUnknownError(
             f"{left_count} transactions were still in flight when the producer ended; check-backs settle them",
