@@ -285,6 +285,32 @@ def test_a_request_that_is_stopped_is_resumed_and_nothing_is_written_twice(
     assert "3 of them written before it was resumed" in page
 
 
+def test_a_request_that_another_console_worked_off_too_is_resumed_with_no_line_more(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 3)
+    keys = desk.prepare(*(f"t{number}" for number in range(12)))
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
+
+    def stop() -> None:
+        (job,) = desk.site.console.jobs.named("settle ")
+        desk.site.console.jobs.stop(job.name)
+
+    desk.on_wait.append(stop)
+    stopped = desk.settle(plan, count="4", confirm="4")  # as many as there were when the person looked
+    own = desk.operator_lines()
+    for key in keys[7:9]:
+        desk.stage.op(own[0].replace(own[0].split("|")[2], key))
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.post(stopped, "/request/resume", id=job.subject)
+    desk.site.wait_for(job.name)
+
+    assert 5 == len(desk.operator_lines())
+
+
 def test_a_request_is_found_again_in_the_op_log_by_a_new_console(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 2)
     desk.prepare(*(f"t{number}" for number in range(5)))

@@ -283,9 +283,8 @@ def work_off(
                 for row in known
                 if row.state != UNREADABLE and (result := known_before(request.action, row.state)) is not None
             )
-        lines = [
-            line_of(request.action, row, signature, request.time_ms) for row in able[: request.count - state.line_count]
-        ]
+        left_count = max(request.count - state.line_count, 0)  # another console may have written more meanwhile
+        lines = [line_of(request.action, row, signature, request.time_ms) for row in able[:left_count]]
         if lines:
             written = settlement.write(lines)
             state.written_count += len(written)
