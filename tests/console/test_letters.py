@@ -24,6 +24,9 @@ from txlayer.core.dead_letters import (
     dead_letter_of,
 )
 from txlayer.core.progress import hash_of_key
+from txlayer.errors import RetriableError, UsageError
+from txlayer.operate.dead_letters import DeadLetterLog, FoundLetter, opened_logs
+from txlayer.operate.replay import Author, replace_value, why_not
 
 HOSTILE = '"><script>alert(1)</script>\x1b[31m'
 WRITABLE = AccessRules(is_writable=True, local_name="zoe@desk")
@@ -247,6 +250,25 @@ def test_a_request_goes_on_with_what_is_left_and_asks_for_nothing_twice(
     assert "<dt>replay, handled</dt><dd>5</dd>" in page
 
 
+def test_a_request_asks_for_nothing_that_another_person_asked_for_since_its_first_step(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.operate.replay.STEP_COUNT", 2)
+    group = Group(site)
+    ats = [group.letter(key=b"%d" % number) for number in range(6)]
+
+    def judge(at: int) -> ReplayOutcome:
+        if at == ats[0]:
+            group.say(ReplayRecord(ReplayKind.DROP, "r1", ats[3], text="kim: x"))
+            group.say(ReplayRecord(ReplayKind.RESULT, "r1", ats[3], ReplayOutcome.DROPPED))
+        return HANDLED
+
+    page = run(site, group, plan(site), judge)
+
+    assert [ats[0], ats[1], ats[2], ats[4], ats[5]] == [at for kind, at in group.requests() if kind == "R"]
+    assert "already 1" in page
+
+
 def test_a_request_is_found_again_by_a_console_that_did_not_begin_it(site: Site) -> None:
     group = Group(site)
     at = group.letter()
@@ -404,19 +426,51 @@ def test_an_edited_copy_takes_the_place_of_a_dead_letter(site: Site) -> None:
     assert "zoe@desk" in site.get(answer.headers["location"])
 
 
-def test_an_edit_that_was_killed_half_way_goes_on_where_it_was(site: Site) -> None:
+def test_an_edit_that_was_killed_half_way_leaves_nothing_and_is_done_again(site: Site) -> None:
     group = Group(site)
     at = group.letter(key=b"a")
     page = editor(site, at)
-    edit(site, page, "new")
-    (drop, *_), kept = group.kafka.records(group.replays), group.kafka.records(group.dead_letters)
-    site.stage.kafka.delete_topic(group.replays)
-    site.stage.kafka.create_topic(group.replays)
-    site.stage.kafka.append(group.replays, drop.value(), key=drop.key())
+    killed = group.open_transaction(f"loyalty:edit-{hidden(page, 'request')}")
+    group.letter(key=b"a", value=b"new", error=("edited", "request"), hidden_by=killed)
 
-    edit(site, page, "new")
+    assert 303 == edit(site, page, "new").status_code
 
-    assert [("D", at), ("R", kept[-1].offset())] == group.requests()
+    first, copy = group.kafka.records(group.dead_letters)
+    assert (at, b"new") == (first.offset(), copy.value())
+    assert [("D", at), ("R", copy.offset())] == group.requests()
+
+
+def test_an_edit_is_seen_as_a_whole_or_not_at_all(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(site)
+    at = group.letter(key=b"a")
+    page = editor(site, at)
+
+    def die(*_: Any) -> bytes:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("txlayer.operate.replay.encode_replay", die)
+    assert 500 == edit(site, page, "new").status_code
+
+    assert [at] == [record.offset() for record in group.kafka.records(group.dead_letters)]
+    assert [] == group.said()
+
+
+@pytest.mark.promise("P9")
+def test_no_copy_comes_behind_a_message_of_its_parked_key_that_an_open_kafka_transaction_hides(site: Site) -> None:
+    group = Group(site)
+    at = group.letter(key=b"a")
+    group.store(parked={b"a": at})
+    page = editor(site, at)
+    consumer = group.open_transaction("loyalty:owner")
+    group.letter(key=b"a", reason=DeadLetterReason.KEY_PARKED, error=("", ""), hidden_by=consumer)
+
+    assert 503 == edit(site, page, "new").status_code
+    consumer.commit(timeout_s=1.0)
+    answer = edit(site, page, "new")
+
+    assert 400 == answer.status_code
+    assert "would lose its order" in answer.text
+    assert [] == group.said()
     assert 2 == len(group.kafka.records(group.dead_letters))
 
 
@@ -436,26 +490,65 @@ def test_a_copy_that_would_change_the_order_of_a_parked_key_is_refused(site: Sit
     assert 2 == len(group.kafka.records(group.dead_letters))
 
 
+def test_of_two_edits_at_a_time_one_is_carried_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, clients, environment = Group(site), site.console.clients, site.console.environment
+    at = group.letter(key=b"a")
+    looks: list[int] = []
+
+    def replace_it(request_id: str) -> int:
+        with opened_logs(clients, group.name, [group.topic]) as logs:
+            log = logs[group.topic]
+            found = log.at(0, at)
+            assert found is not None
+            author, clock = Author("kim: x", request_id), environment.clock
+            return replace_value(
+                log, found, b"new", author=author, connections=clients, clock=clock, pause=environment.sleep
+            )
+
+    def look(log: DeadLetterLog, found: FoundLetter) -> str:
+        looks.append(at)
+        if len(looks) == 2:  # the first one has written its copy
+            with pytest.raises(RetriableError, match="open"):
+                replace_it("r2")
+        return why_not(log, found)
+
+    monkeypatch.setattr("txlayer.operate.replay.why_not", look)
+
+    copy = replace_it("r1")
+
+    with pytest.raises(UsageError, match="requested"):
+        replace_it("r3")
+    assert copy == replace_it("r1")
+    assert [("D", at), ("R", copy)] == group.requests()
+
+
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_what_followed_its_key_or_was_asked_meanwhile_ends_the_copy(
+def test_what_followed_its_key_or_was_asked_meanwhile_ends_the_edit(
     site: Site, monkeypatch: pytest.MonkeyPatch, *, is_asked: bool
 ) -> None:
     group = Group(site)
     at = group.letter(key=b"a")
     group.store(parked={b"a": at})
     page = editor(site, at)
-    monkeypatch.setattr("txlayer.operate.replay.why_not", lambda _log, _found: "")
-    if is_asked:
-        group.say(ReplayRecord(ReplayKind.REPLAY, "r1", at, text="kim: x"))
-    else:
-        group.letter(key=b"a", reason=DeadLetterReason.KEY_PARKED, error=("", ""))
+    looks: list[int] = []
+
+    def look(log: DeadLetterLog, found: FoundLetter) -> str:
+        reason = why_not(log, found)
+        if not looks and is_asked:
+            group.say(ReplayRecord(ReplayKind.REPLAY, "r1", at, text="kim: x"))
+        elif not looks:
+            group.letter(key=b"a", reason=DeadLetterReason.KEY_PARKED, error=("", ""))
+        looks.append(at)
+        return reason
+
+    monkeypatch.setattr("txlayer.operate.replay.why_not", look)
 
     answer = edit(site, page, "new")
 
     assert 400 == answer.status_code
-    assert "its copy is dropped" in answer.text
-    copy = group.kafka.records(group.dead_letters)[-1]
-    assert [*[("R", at)] * is_asked, ("D", copy.offset())] == group.requests()
+    assert ("it is requested" if is_asked else "would lose its order") in answer.text
+    assert [("R", at)] * is_asked == group.requests()
+    assert 1 + (not is_asked) == len(group.kafka.records(group.dead_letters))
 
 
 @pytest.mark.parametrize("value", [b"\xff\x00", b"a\r\nb", b"\x1b[2J", None])

@@ -12,7 +12,7 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import DeadLetterState
 from txlayer.core.retry import AfterExhausted, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterLog
-from txlayer.operate.replay import RequestWriter, author_of, replace_value
+from txlayer.operate.replay import author_of, replace_value
 
 PARKING = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
 
@@ -23,24 +23,14 @@ def act(message: ReceivedMessage, _context: Context) -> None:
 
 
 def edit(stage: Stage, offset: int, value: bytes, expected: DeadLetterState = DeadLetterState.HANDLED) -> int:
-    with closing(stage.lab.producer()) as connections, closing(stage.lab.admin()) as admin:
-        reading = stage.lab.consumer()
+    with closing(stage.lab.consumer()) as connections, closing(stage.lab.admin()) as admin:
         log = DeadLetterLog(
-            admin, group=stage.group, topic=stage.topic, make_reader=lambda: reading.make_reader("read_committed")
+            admin, group=stage.group, topic=stage.topic, make_reader=lambda: connections.make_reader("read_committed")
         )
         found = log.at(0, offset)
         assert found is not None
-
-        def make(batch_bytes: int = 16_384) -> object:
-            return connections.make_half_writer(batch_bytes_max=batch_bytes)
-
-        copy = replace_value(
-            log,
-            found,
-            value,
-            author=author_of("a test", operator="zoe", reason="no total", request_id=f"r{offset}"),
-            writer=RequestWriter(make, group=stage.group),  # type: ignore[arg-type]  # a writer of either log
-        )
+        author = author_of("a test", operator="zoe", reason="no total", request_id=f"r{offset}")
+        copy = replace_value(log, found, value, author=author, connections=connections)
 
         def states() -> list[DeadLetterState]:
             log.follow()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.console_site import Site
-from txlayer.adapters.ports import StoredOffset
+from txlayer.adapters.ports import StoredOffset, TransactionalWriter
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
     DeadLetter,
@@ -50,12 +50,18 @@ class Group:
         error: tuple[str, str] = ("ValueError", "no such customer\nsecond line"),
         origin: int = 1_000,
         headers: tuple[tuple[str, bytes | None], ...] = (),
+        hidden_by: TransactionalWriter | None = None,
     ) -> int:
-        """A dead letter as a consumer writes it; its offset."""
+        """A dead letter as a consumer writes it; its offset. Until `hidden_by` commits, no reader sees it: then -1."""
         now_ms = self.site.stage.world.now_ms()
         letter = DeadLetter(
             reason, Origin(self.topic, 0, origin), now_ms, 16, now_ms - 900, now_ms - 100, *error, self.name
         )
+        if hidden_by is not None:
+            written = [*headers, (DLQ_HEADER, encode_dead_letter(letter))]
+            hidden_by.produce(self.dead_letters, value, key, 0, None, None, now_ms, written)
+            hidden_by.flush(timeout_s=1.0)
+            return -1
         return self.kafka.append(
             self.dead_letters,
             value,
@@ -63,6 +69,14 @@ class Group:
             headers=[*headers, (DLQ_HEADER, encode_dead_letter(letter))],
             timestamp_ms=now_ms,
         )
+
+    def open_transaction(self, name: str) -> TransactionalWriter:
+        """A Kafka transaction of this transactional id, begun."""
+        clients = self.site.console.clients
+        writer = clients.writer(transactional_id=name, timeout_ms=10_000, batch_bytes_max=16_384)
+        writer.initialise(timeout_s=1.0)
+        writer.begin()
+        return writer
 
     def store(
         self,

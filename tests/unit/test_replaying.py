@@ -15,27 +15,35 @@ A = b"customer-7"
 
 
 class Log:
-    """One partition whose key A is stuck at dead letter 0."""
+    """One partition whose key A, or null keys, are stuck at dead letter 0."""
 
-    def __init__(self, *there: int) -> None:
+    def __init__(self, *there: int, key: bytes | None = A) -> None:
         self._there = there
+        self._key = key
 
     def queues(self) -> dict[int, QueueStatus]:
-        key_hash = hash_of_key(A)
+        key_hash = hash_of_key(self._key)
         return {0: QueueStatus(False, frozenset({key_hash}), None, {key_hash: 0})}
 
     def at(self, _partition: int, offset: int) -> str | None:
         return "a dead letter" if offset in self._there else None
 
 
-def chosen(offset: int, key: bytes = A) -> FoundLetter:
+def chosen(offset: int, key: bytes | None) -> FoundLetter:
     return FoundLetter(DeadLetterPosition("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None))
 
 
-def asked_for(log: Log, kind: ReplayKind) -> list[tuple[bytes | None, int | None]]:
-    letters = [chosen(1, b"other"), chosen(2), chosen(3)]
+def asked_for(log: Log, kind: ReplayKind, *, key: bytes | None = A) -> list[tuple[bytes | None, int | None]]:
+    letters = [chosen(1, b"other"), chosen(2, key), chosen(3, key)]
     requests = requests_for(letters, cast("Any", {"orders": log}), kind=kind, request_id="r1", text="")
     return [(request.key, request.record.dead_letter_offset) for request in requests]
+
+
+@pytest.mark.promise("P9")
+def test_one_that_is_gone_and_holds_back_null_keys_is_asked_for_without_a_key() -> None:
+    asked = asked_for(Log(1, 2, 3, key=None), ReplayKind.REPLAY, key=None)
+
+    assert [(None, 0), (b"other", 1), (None, 2), (None, 3)] == asked
 
 
 @pytest.mark.promise("P9")

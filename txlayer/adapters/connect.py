@@ -44,6 +44,8 @@ LINGER_OF_TASKS_MS = 1.0
 """The same for asyncio: 1,000 tasks make 33,700/s, and 29,600/s with 0.3 ms."""
 OPERATOR_WRITE_MS = 30_000
 """How long a record that an operator writes may wait for its acknowledgement."""
+OPERATOR_TRANSACTION_MS = 10_000
+"""Time-out of an operator's Kafka transaction, as of a consumer's: readers of its partitions wait for so long."""
 CHECK_FETCH_WAIT_MS = 500
 """A question ends the wait; an idle responder should not ask a hundred times a second."""
 
@@ -80,6 +82,15 @@ class Clients:
         """A writer of an operator's records, whose batches have at most so many bytes."""
         return self.half_writer(
             batch_bytes_max=batch_bytes_max, message_timeout_ms=OPERATOR_WRITE_MS, linger_ms=LINGER_MS
+        )
+
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
+        """A writer of an operator's Kafka transactions, not initialised yet."""
+        return self.writer(
+            transactional_id=transactional_id,
+            timeout_ms=OPERATOR_TRANSACTION_MS,
+            batch_bytes_max=batch_bytes_max,
+            compression="none",
         )
 
 

@@ -392,7 +392,7 @@ _SENTENCES: Mapping[DeadLetterResult, str] = {
     DeadLetterResult.UNKNOWN: "was not understood: the group's consumers do not know such a request",
     DeadLetterResult.NOT_FOUND: "is not found: there is no record (any more)",
     DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` says why",
-    DeadLetterResult.LEFT: "was not asked for: the request was stopped before",
+    DeadLetterResult.LEFT: "was not asked for",
     DeadLetterResult.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
     "drop or replay them first",
 }

@@ -239,6 +239,15 @@ class DeadLetterLog:
             )
         return found
 
+    def ends(self, partition: int) -> dict[TopicPartition, int]:
+        """Where dead letters and requests of this partition end, with what an open Kafka transaction hides."""
+        return self._admin.end_offsets([(self.dead_letters, partition), (self.replays, partition)], is_committed=False)
+
+    def is_hidden(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """True while an open Kafka transaction hides what is before one of these ends."""
+        readable = self._admin.end_offsets(list(ends))
+        return any(readable[tp] < end for tp, end in ends.items())
+
     def _span(self, tp: TopicPartition) -> Range:
         return self._admin.start_offsets([tp])[tp], self._admin.end_offsets([tp])[tp]
 
@@ -298,7 +307,8 @@ def in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitio
     """Partitions that are handled in one order whatever the keys: such a chain alone is parked, and keyed ones follow it."""
     found_in: set[int] = set()
     keyed: set[int] = set()  # an open dead letter has a key
-    begun: set[int] = set()  # one without a key was the first of its order
+    begun: set[int] = set()  # one without a key was the first of its order, and is open or came behind those of `keyed`
+    begun_before: set[int] = set()  # the same, but it has ended
     suspects = [p for p in partitions if queues[p].parked == {NO_KEY}]
     for found in log.letters(partitions=suspects):
         if found.reason is None:
@@ -306,11 +316,14 @@ def in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitio
         partition, is_open = found.position.partition, found.history.state not in ENDED
         follows = found.reason is DeadLetterReason.KEY_PARKED
         if found.key is None and not follows:
-            begun.add(partition)
+            (begun if is_open else begun_before).add(partition)
+        elif found.key is not None and is_open and follows:
+            found_in.add(partition)
         elif found.key is not None and is_open:
-            (found_in if follows else keyed).add(partition)
+            keyed.add(partition)
+            begun_before.discard(partition)
     # Where none without a key began to park, one with a key did.
-    return found_in | (keyed - begun)
+    return found_in | (keyed - begun - begun_before)
 
 
 @contextmanager

@@ -1,13 +1,15 @@
 """Dead letters handled again, dropped or edited, and topics paused: what is asked, and what became of it."""
 
 import heapq
+import math
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from txlayer.core.dead_letters import (
     DeadLetterReason,
     DeadLetterState,
     ReplayKind,
+    ReplayOutcome,
     ReplayRecord,
     encode_dead_letter,
     encode_replay,
@@ -28,10 +31,11 @@ from txlayer.core.dead_letters import (
     is_request_id,
     original_headers,
     replay_topic,
+    writer_name,
 )
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import NO_KEY, hash_of_key
-from txlayer.errors import UsageError
+from txlayer.errors import FencedError, RetriableError, TxLayerError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
     DeadLetterFilter,
@@ -42,7 +46,7 @@ from txlayer.operate.dead_letters import (
     position_json,
 )
 from txlayer.operate.operators import OperatorWriter, check_choice, signature_of
-from txlayer.runtime.kafka_transactions import SMALL_BATCH_BYTES
+from txlayer.runtime.kafka_transactions import SMALL_BATCH_BYTES, Entry, KafkaTransactions, WriterConnections
 
 
 class Author(NamedTuple):
@@ -122,7 +126,7 @@ class DeadLetterResult(Enum):
     UNKNOWN = "unknown"  #: the group's consumers do not know such a request
     NOT_FOUND = "not-found"  #: there is no such record
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
-    LEFT = "left"  #: the request was stopped before its turn; nothing was asked for
+    LEFT = "left"  #: the request was stopped before its turn, or an earlier one of its parked key has not ended; nothing was asked for
     LAST_OF_KEY = "last-of-key"  #: its drop would release its parked key past earlier ones that are open
 
 
@@ -176,6 +180,8 @@ class DeadLetterSelection:
     left_count: int = 0  # of a parked key, and not chosen as asked for
     parked_key_count: int = 0
     undecodable_count: int = 0  # passed over by a filter
+    parked: list[list[DeadLetterPosition]] = field(default_factory=list)
+    """The dead letters of each parked key that is replayed whole, in their order, apart from those that had ended."""
 
     @property
     def in_turn(self) -> list[FoundLetter]:
@@ -190,11 +196,11 @@ def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterS
     """What an order is about: the dead letters that it names, or those of these topics that its filter lets through.
 
     What its request id has asked for already is `asked_before`. Unless `is_only`, the other dead letters of a parked key are
-    replayed, too. The last one of a parked key is not dropped while earlier ones are left open, or their replays have no
-    answer: its end would release the key.
+    replayed, too, and none before an earlier one (`held_back`). The last one of a parked key is not dropped while earlier ones
+    are left open, or their replays have no answer: its end would release the key.
     """
     choice = DeadLetterSelection()
-    request_id, is_dropping = order.author.request_id, order.kind is ReplayKind.DROP
+    request_id = order.author.request_id
     if order.names:
         able = frozenset(DeadLetterState) if order.is_again else ABLE
         for position in dict.fromkeys(order.names):
@@ -211,10 +217,10 @@ def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterS
             choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
         if order.limit is not None:
             choice.chosen = heapq.nsmallest(order.limit, choice.chosen, key=lambda c: (c.at_ms, c.position))
-    is_all_there_is = not order.names and order.wanted.is_empty and order.limit is None
-    if not is_all_there_is or is_dropping:  # replays without an answer are not chosen, and may fail
-        for log in logs.values():
-            _add_parked(choice, log, order)
+    for log in logs.values():
+        _add_parked(choice, log, order)
+    choice.chosen, held = held_back(order, choice.parked, logs, choice.chosen)
+    choice.unable += map(_behind_another, held)
     return choice
 
 
@@ -253,6 +259,41 @@ def still_able(
     return able, taken
 
 
+def held_back(
+    order: ReplayOrder,
+    parked: Iterable[Sequence[DeadLetterPosition]],
+    logs: Mapping[str, DeadLetterLog],
+    chosen: Sequence[FoundLetter],
+) -> tuple[list[FoundLetter], list[FoundLetter]]:
+    """(those that may be asked for now, those of a parked key that are left, because an earlier one would come behind them).
+
+    That holds where an earlier one that has not ended is not asked for now: this request id asked for it before, and it failed; or
+    its replay has no answer yet, and comes before a request about a still earlier one, so that its answer is that it failed.
+    """
+    held: set[DeadLetterPosition] = set()
+    asked = {each.position for each in chosen}
+    for positions in () if order.is_again else parked:
+        is_clear, newest = True, -1.0  # the newest request about those before
+        for position in positions:
+            history = logs[position.topic].history(position)
+            said = history.results.get(order.author.request_id)
+            if position in asked:
+                newest = math.inf
+                held |= set() if is_clear else {position}
+            elif history.unanswered:
+                at = max(history.asked[request_id].offset for request_id in history.unanswered)
+                is_clear = is_clear and (at > newest or not history.is_to_be_replayed)
+                newest = max(newest, at)
+            elif history.state not in ENDED and (said is None or said.record.outcome is not ReplayOutcome.MISSING):
+                is_clear = False
+    return [c for c in chosen if c.position not in held], [c for c in chosen if c.position in held]
+
+
+def _behind_another(found: FoundLetter) -> DeadLetterOutcome:
+    why = "an earlier one of its parked key failed, or has no answer yet"
+    return DeadLetterOutcome(found.position, DeadLetterResult.LEFT, found.history.state, why)
+
+
 def _sort_in(
     choice: DeadLetterSelection, found: FoundLetter, able: frozenset[DeadLetterState], request_id: str
 ) -> DeadLetterResult | None:
@@ -263,11 +304,13 @@ def _sort_in(
         choice.asked_before.append(found._replace(record=None))
     elif found.history.state in able:
         choice.chosen.append(found._replace(record=None))
-    elif found.history.state in ENDED:
-        return DeadLetterResult.ALREADY
     else:
-        return DeadLetterResult.REQUESTED_ALREADY
+        return _why_unable(found)
     return None
+
+
+def _why_unable(found: FoundLetter) -> DeadLetterResult:
+    return DeadLetterResult.ALREADY if found.history.state in ENDED else DeadLetterResult.REQUESTED_ALREADY
 
 
 def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOrder) -> None:
@@ -288,7 +331,8 @@ def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOr
     keys = {chain_of(c.position.partition, c.key) for c in ours}
     parked = {chain for chain in keys if chain[1] in queues[chain[0]].parked}
     rest: list[tuple[tuple[int, bytes], FoundLetter]] = []
-    positions = {c.position for c in ours}
+    chains: dict[tuple[int, bytes], list[DeadLetterPosition]] = {}
+    chosen = {c.position for c in (choice.chosen if is_dropping else ours)}
 
     for found in log.letters(partitions={partition for partition, _ in keys}):
         chain = chain_of(found.position.partition, found.key)
@@ -296,14 +340,17 @@ def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOr
             continue
         if found.history.state not in ENDED and found.reason is DeadLetterReason.KEY_PARKED:
             parked.add(chain)
-        is_able = found.history.state in ABLE and order.author.request_id not in found.history.asked
+        if found.history.state not in ENDED:
+            chains.setdefault(chain, []).append(found.position)
+        is_able = found.history.state in ABLE and (is_dropping or order.author.request_id not in found.history.asked)
         is_left = is_able or (is_dropping and found.history.is_to_be_replayed)
-        if is_left and found.position not in positions:
+        if is_left and found.position not in chosen:
             rest.append((chain, found._replace(record=None)))
 
     more = [each for chain, each in rest if chain in parked]
     choice.parked_key_count += len({chain for chain, _ in rest if chain in parked})
     if order.is_whole:
+        choice.parked += (positions for chain, positions in chains.items() if chain in parked)
         choice.chosen += more
         choice.added_count += len(more)
         return
@@ -381,11 +428,14 @@ def requests_for(
     for each in chosen:
         topic, partition, _ = each.position
         stuck = queues[topic][partition].stuck if kind is ReplayKind.REPLAY else {}
-        found = {DeadLetterPosition(topic, partition, stuck[h]) for h in {NO_KEY, hash_of_key(each.key)} & stuck.keys()}
-        gone = [p for p in sorted(found - looked_up) if logs[topic].at(partition, p.offset) is None]
-        looked_up |= found
-        for position in (*gone, each.position):
-            yield Request(topic, partition, each.key, ReplayRecord(kind, request_id, position.offset, text=text))
+        for key in dict.fromkeys((None, each.key)):  # null keys are one chain, and so is a partition in one order
+            offset = stuck.get(hash_of_key(key))
+            if offset is None or (gone := DeadLetterPosition(topic, partition, offset)) in looked_up:
+                continue
+            looked_up.add(gone)
+            if logs[topic].at(partition, offset) is None:
+                yield Request(topic, partition, key, ReplayRecord(kind, request_id, offset, text=text))
+        yield Request(topic, partition, each.key, ReplayRecord(kind, request_id, each.position.offset, text=text))
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------
@@ -470,18 +520,23 @@ def ask(
         TxLayerError: it could not be done; the same order goes on where it was.
     """
     author = order.author
-    # A person may have thought for long: another operator may have asked meanwhile.
-    fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)
-    followed, left = [*choice.asked_before], list[FoundLetter]()
+    fresh = choice.in_turn
+    followed = [*choice.asked_before]
+    taken, held, left = list[FoundLetter](), list[FoundLetter](), list[FoundLetter]()
     if watch is not None:
         watch.begin(order, logs, followed)
     if fresh:
         say(f"request id {author.request_id}")  # the name to run it again with
     for _ in range(ROUND_COUNT_MAX):
-        for step in _steps(order, fresh, watch):
+        for planned_step in _steps(order, fresh, watch):
             if watch is not None and watch.stopped:
-                left += step
+                left += planned_step
                 continue
+            # A person, or the steps before, may have taken long: another operator may have asked meanwhile.
+            able, gone = still_able(logs, planned_step, is_again=order.is_again)
+            step, behind = held_back(order, choice.parked, logs, able)
+            taken += gone
+            held += behind
             with progress("asked for", len(step)) as on_progress:
                 requests = requests_for(step, logs, kind=order.kind, request_id=author.request_id, text=author.text)
                 writer.write(requests, rate_max=order.rate, on_progress=on_progress)
@@ -498,7 +553,8 @@ def ask(
         say(f"{len(fresh):,} more followed their parked keys meanwhile and are asked for too")
     return [
         *choice.unable,
-        *(not_asked(t.position, DeadLetterResult.REQUESTED_ALREADY, t.history) for t in taken),
+        *(not_asked(t.position, _why_unable(t), t.history) for t in taken),
+        *map(_behind_another, held),
         *(not_asked(c.position, DeadLetterResult.LEFT, c.history) for c in left),
         *(answered(c.position, logs[c.position.topic].history(c.position), author.request_id) for c in followed),
     ]
@@ -600,67 +656,111 @@ def _others_of_its_key(log: DeadLetterLog, found: FoundLetter) -> list[FoundLett
 
 
 def replace_value(
-    log: DeadLetterLog, found: FoundLetter, value: bytes, *, author: Author, writer: RequestWriter
+    log: DeadLetterLog,
+    found: FoundLetter,
+    value: bytes,
+    *,
+    author: Author,
+    connections: WriterConnections,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
 ) -> int:
     """Store a copy with this value, drop the first one, and have the copy replayed; returns the copy's offset.
 
     The copy is a dead letter like any other, with the key, the headers and the origin of the first one; its error says whose
-    edit it is, of which dead letter, and why. Drop and replay have one request id.
-
-    The drop goes before the replay, in one batch: if only one of them is written, the copy stays open, and nothing is handled
-    twice. It names the copy, so a parked key stays parked until the copy is handled. The same author's request id a second time
-    writes no second copy.
+    edit it is, of which dead letter, and why. Copy, drop and replay are one Kafka transaction: all of them are there, or none.
+    The drop names the copy, so a parked key stays parked until the copy is handled. The same author's request id a second time
+    ends what the first time left open, and writes no second copy.
 
     Raises:
-        UsageError: it cannot be edited. Nothing was written, or the copy, which is dropped: messages followed meanwhile, or
-            somebody else asked for the first one.
-        RefusedRecordError: the topic refuses the copy, most often because of its size. Nothing was written.
-        TxLayerError: not all is written; again with the same request id it goes on where it was.
+        UsageError: it cannot be edited.
+        RefusedRecordError: the topic refuses the copy, most often because of its size.
+        TxLayerError: anything else. In each case nothing is written, unless the commit got no answer or cannot be read yet: the
+            same request id again says so.
     """
-    letter, position = found.letter, found.position
-    mark = f"request {author.request_id}, copy of offset {position.offset}: "
-    copy = _copy_of(log, found, mark)
-    if copy is None:
-        reason = why_not(log, found)
-        if reason or not isinstance(letter, DeadLetter):
-            raise UsageError(f"{position} cannot be edited: {reason}")
-        header = encode_dead_letter(letter._replace(error_type=EDITED, error_message=f"{mark}{author.text}"))
-        headers = [*original_headers(found.record.headers()), (DLQ_HEADER, header)]
-        records = [(None, log.dead_letters, position.partition, found.key, value)]
-        copies = OperatorWriter(writer.make_log_writer(SMALL_BATCH_BYTES), what="copies", step="edit")
-        ((_, copy),) = copies.write(records, headers=headers)
-    log.follow()
-    at_copy = log.history(position._replace(offset=copy)).asked.get(author.request_id)
-    history = log.history(position)
-    is_taken = author.request_id not in history.asked and history.state not in ABLE
-    is_late = is_taken or any(each.position.offset < copy for each in _others_of_its_key(log, found))
-    wanted: list[tuple[ReplayKind, int, int | None, str]]
-    if is_late or (at_copy is not None and at_copy.record.kind is ReplayKind.DROP):
-        wanted = [(ReplayKind.DROP, copy, None, f"{position.offset} was asked for or followed meanwhile")]
-    else:
-        wanted = [
-            (ReplayKind.DROP, position.offset, copy, f"{copy} replaces it"),
-            (ReplayKind.REPLAY, copy, None, f"it replaces {position.offset}"),
-        ]
-    requests = []
-    for kind, offset, replaced_by, note in wanted:
-        if author.request_id not in log.history(position._replace(offset=offset)).asked:
-            text = f"{author.text} ({note})"
-            record = ReplayRecord(kind, author.request_id, offset, text=text, replaced_by=replaced_by)
-            requests.append(Request(log.topic, position.partition, found.key, record))
-    writer.write(requests)
-    if len(wanted) == 1:
-        raise UsageError(
-            f"{position} cannot be edited: meanwhile a replay or drop of it was requested, or messages of its parked key "
-            "followed it; its copy is dropped"
-        )
+    name = writer_name(log.group, f"edit-{author.request_id}")
+    make = partial(KafkaTransactions, connections, name=name, clock=clock)
+    wait = partial(_wait_until_readable, log, found.position.partition, clock=clock, pause=pause)
+    try:
+        with closing(make()) as transactions:
+            transactions.start()
+            wait()
+            asked = log.history(found.position).asked.get(author.request_id)
+            copy = None if asked is None else asked.record.replaced_by
+            if copy is None:
+                copy = _write_copy(log, found, value, author, transactions, wait)
+                wait()
+    except FencedError:
+        raise  # the same request goes on elsewhere
+    except TxLayerError:
+        with suppress(TxLayerError), closing(make()) as transactions:  # or the broker's time-out ends what is open
+            transactions.start()
+        raise
     return copy
 
 
-def _copy_of(log: DeadLetterLog, found: FoundLetter, mark: str) -> int | None:
-    """The offset of the copy that this request has written before."""
-    for each in log.letters(partitions=[found.position.partition]):
-        letter = each.letter
-        if isinstance(letter, DeadLetter) and letter.error_type == EDITED and letter.error_message.startswith(mark):
-            return each.position.offset
-    return None
+def _write_copy(
+    log: DeadLetterLog,
+    found: FoundLetter,
+    value: bytes,
+    author: Author,
+    transactions: KafkaTransactions,
+    wait: Callable[..., None],
+) -> int:
+    position = found.position
+    note = f"request {author.request_id}, copy of offset {position.offset}: {author.text}"
+    header = encode_dead_letter(_editable(log, found)._replace(error_type=EDITED, error_message=note))
+    headers = [*original_headers(found.record.headers()), (DLQ_HEADER, header)]
+
+    def requests(offsets: list[int]) -> list[Entry]:
+        (copy,) = offsets
+        wait(copy=copy)
+        _editable(log, found)
+        drop = f"{author.text} ({copy} replaces it)"
+        replay = f"{author.text} (it replaces {position.offset})"
+        records = [
+            ReplayRecord(ReplayKind.DROP, author.request_id, position.offset, text=drop, replaced_by=copy),
+            ReplayRecord(ReplayKind.REPLAY, author.request_id, copy, text=replay),
+        ]
+        return [Entry(log.replays, position.partition, found.key, encode_replay(each)) for each in records]
+
+    entry = Entry(log.dead_letters, position.partition, found.key, value, headers)
+    (copy,) = transactions.write([entry], behind=requests)
+    return copy
+
+
+def _editable(log: DeadLetterLog, found: FoundLetter) -> DeadLetter:
+    now = found._replace(history=log.history(found.position))
+    reason = why_not(log, now)
+    if reason or not isinstance(found.letter, DeadLetter):
+        raise UsageError(f"{found.position} cannot be edited: {reason}")
+    return found.letter
+
+
+READABLE_S = 5.0
+"""Shorter than the time-out of a Kafka transaction: the copy's own is open meanwhile."""
+
+
+def _wait_until_readable(
+    log: DeadLetterLog,
+    partition: int,
+    *,
+    copy: int | None = None,
+    clock: Callable[[], float],
+    pause: Callable[[float], None],
+) -> None:
+    """Wait while an open Kafka transaction hides dead letters before the copy, or requests; then read the requests.
+
+    Without a copy, any dead letter.
+    """
+    give_up_at = clock() + READABLE_S
+    ends = log.ends(partition)
+    if copy is not None:
+        ends[log.dead_letters, partition] = copy
+    while log.is_hidden(ends):
+        if clock() >= give_up_at:
+            raise RetriableError(
+                f"a Kafka transaction on {log.dead_letters} or {log.replays} is open, and hides what there is; try again"
+            )
+        pause(LOOK_AGAIN_S)
+    log.follow()

@@ -109,8 +109,16 @@ class KafkaTransactions:
         self._ready_writer()
         self._is_lost = False
 
-    def write(self, entries: Sequence[Entry], *, fence: Callable[[list[int]], Fence] | None = None) -> list[int]:
-        """Write the entries, and store what `fence` makes of their offsets, atomically; returns the offsets.
+    def write(
+        self,
+        entries: Sequence[Entry],
+        *,
+        behind: Callable[[list[int]], Sequence[Entry]] | None = None,
+        fence: Callable[[list[int]], Fence] | None = None,
+    ) -> list[int]:
+        """Write the entries, those that `behind` makes of their offsets, and store what `fence` makes of them, atomically.
+
+        Returns the offsets of the first.
 
         Raises:
             RefusedRecordError, ForbiddenTopicError: a topic is missing or does not accept a record.
@@ -125,6 +133,8 @@ class KafkaTransactions:
         self.has_sent_nothing = True
         writer.begin()
         offsets = self._append(writer, entries)
+        if behind is not None:
+            self._append(writer, behind(offsets))
         fenced = None if fence is None else fence(offsets)
         self.has_sent_nothing = False
         started = self._clock()

@@ -1,4 +1,4 @@
-"""A partition that is one chain (`parallel_by="partition"`), parked, in which a message without a key followed (P9)."""
+"""A parked key is replayed in order, whatever was asked before; also a partition that is one chain, in which a message without a key followed (P9)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_letter_choice import NO_KEY, PARKED, REJECTED, Field, positions
+from tests.contract.test_letter_choice import NO_KEY, PARKED, REJECTED, Field, answer, ask, positions
 from tests.support.consumers import Stage
 from tests.support.dead_letter_stage import make_stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
+from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
+from txlayer.core.progress import hash_of_key
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition
 from txlayer.operate.replay import Author, DeadLetterResult, ReplayOrder, choose
@@ -44,6 +45,65 @@ def test_a_parked_partition_is_replayed_whole_also_when_a_letter_without_a_key_i
     first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 1})
 
     assert [first, second] == positions(field.choose(second))
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("is_dropping", [False, True])
+def test_one_without_a_key_that_was_handled_before_hides_no_parked_partition(
+    field: Field, *, is_dropping: bool
+) -> None:
+    (old,) = field.plant((None, REJECTED))
+    field.say(ask(old, request_id="a"), answer(old, ReplayOutcome.HANDLED, request_id="a"))
+    first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 3})
+
+    choice = field.choose(second, is_whole=not is_dropping, is_dropping=is_dropping)
+
+    assert ([] if is_dropping else [first, second]) == positions(choice)
+
+
+def failed(*letters: DeadLetterPosition, request_id: str) -> list[ReplayRecord]:
+    """Their replays were requested, and failed."""
+    asked = [ask(each, request_id=request_id) for each in letters]
+    return [*asked, *(answer(each, ReplayOutcome.FAILED, request_id=request_id) for each in letters)]
+
+
+def dropped(letter: DeadLetterPosition) -> list[ReplayRecord]:
+    return [ask(letter, request_id="d", kind=ReplayKind.DROP), answer(letter, ReplayOutcome.DROPPED, request_id="d")]
+
+
+@pytest.mark.promise("P9")
+def test_a_request_that_is_repeated_leaves_what_is_behind_one_that_it_has_seen_fail(field: Field) -> None:
+    first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={hash_of_key(b"p"): 2})
+    field.say(*failed(first, second, request_id="r"), *dropped(first))
+
+    by_name, all_there_is = field.choose(third), field.choose()
+
+    for choice in (by_name, all_there_is):
+        assert [] == positions(choice)
+        assert (third, DeadLetterResult.LEFT) == choice.unable[-1][:2]
+
+
+@pytest.mark.promise("P9")
+def test_nothing_is_replayed_behind_one_whose_turn_comes_before_that_of_an_earlier_one(field: Field) -> None:
+    first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={hash_of_key(b"p"): 2})
+    field.say(*failed(first, request_id="a"), ask(second, request_id="a"))
+
+    choice = field.choose(first)
+    field.say(answer(second, ReplayOutcome.FAILED, request_id="a"))
+    later = field.choose(first)
+
+    assert ([first], [(third, DeadLetterResult.LEFT)]) == (positions(choice), [each[:2] for each in choice.unable])
+    assert [first, second, third] == positions(later)
+
+
+@pytest.mark.promise("P9")
+def test_the_last_of_a_parked_key_is_not_dropped_by_the_request_that_has_seen_an_earlier_one_fail(field: Field) -> None:
+    first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={hash_of_key(b"p"): 2})
+    field.say(*failed(first, second, request_id="r"), *dropped(first))
+
+    choice = field.choose(third, is_whole=False, is_dropping=True)
+
+    assert ([], [(third, DeadLetterResult.LAST_OF_KEY)]) == (positions(choice), [each[:2] for each in choice.unable])
 
 
 @pytest.mark.promise("P9")
