@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_letter_choice import NO_KEY, PARKED, REJECTED, Field, answer, ask, positions
+from tests.contract.test_letter_choice import AUTHOR, NO_KEY, PARKED, REJECTED, Field, answer, ask, positions
 from tests.support.consumers import Stage
 from tests.support.dead_letter_stage import make_stage
 from tests.support.lab_memory import MemoryLab
@@ -17,7 +17,7 @@ from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, e
 from txlayer.core.progress import hash_of_key
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition
-from txlayer.operate.replay import Author, DeadLetterResult, ReplayOrder, choose
+from txlayer.operate.replay import Author, DeadLetterResult, ReplayOrder, choose, newcomers
 
 
 @pytest.fixture
@@ -94,6 +94,18 @@ def test_nothing_is_replayed_behind_one_whose_turn_comes_before_that_of_an_earli
 
     assert ([first], [(third, DeadLetterResult.LEFT)]) == (positions(choice), [each[:2] for each in choice.unable])
     assert [first, second, third] == positions(later)
+
+
+@pytest.mark.promise("P9")
+def test_what_followed_meanwhile_is_left_where_another_key_of_a_parked_partition_failed(field: Field) -> None:
+    first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 1})
+    field.say(ask(first), answer(first, ReplayOutcome.HANDLED), *failed(second, request_id="r"))
+    field.plant((b"b", PARKED), parked={NO_KEY: 3})
+    log = field.log()
+    asked = [found for each in (first, second) if (found := log.at(0, each.offset)) is not None]
+    order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR)
+
+    assert [] == newcomers(order, {field.stage.topic: log}, asked)
 
 
 @pytest.mark.promise("P9")

@@ -241,7 +241,8 @@ def newcomers(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Iter
     choice = DeadLetterSelection(asked_before=handled)
     for log in logs.values():
         _add_parked(choice, log, order)
-    choice.chosen = [c for c in choice.chosen if c.reason is DeadLetterReason.KEY_PARKED]
+    followed = [c for c in choice.chosen if c.reason is DeadLetterReason.KEY_PARKED]
+    choice.chosen, _ = held_back(order, choice.parked, logs, followed)
     return choice.in_turn
 
 
