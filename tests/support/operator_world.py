@@ -27,6 +27,7 @@ from txlayer.operate.replay import (
     ReplayOrder,
     choose,
     held_back,
+    newcomers,
     requests_for,
     still_able,
     why_not,
@@ -117,6 +118,7 @@ class Plan(NamedTuple):
     log: Log
     choice: DeadLetterSelection
     rest: list[FoundLetter]
+    asked: list[FoundLetter]
 
 
 class OperatorWorld:
@@ -208,7 +210,7 @@ class OperatorWorld:
         order = ReplayOrder(kind, log.group, Author("zoe: mended", f"r{number}"), is_all=not more.get("names"), **more)
         logs: Any = {log.topic: log}
         choice = choose(order, logs)
-        return Plan(order, log, choice, choice.in_turn)
+        return Plan(order, log, choice, choice.in_turn, [*choice.asked_before])
 
     def _plan(self) -> None:
         dice, log = self._dice, Log(self._owner)
@@ -227,13 +229,18 @@ class OperatorWorld:
             plan = self._dice.choice(self._plans)
             self._ask_for(plan, self._dice.randint(1, 3) if self._is_slow else 1_000)
             if not plan.rest:
+                plan.log.follow()
+                logs: Any = {plan.log.topic: plan.log}
+                more = newcomers(plan.order, logs, plan.asked) if plan.order.is_whole else DeadLetterSelection()
                 self._plans.remove(plan)
+                self._plans += [plan._replace(choice=more, rest=more.in_turn)] * bool(more.chosen)
 
     def _ask_for(self, plan: Plan, count: int) -> None:
         logs: Any = {plan.log.topic: plan.log}
         able, _ = still_able(logs, plan.rest[:count], is_again=False)
         del plan.rest[:count]
         step, _ = held_back(plan.order, plan.choice.parked, logs, able)
+        plan.asked.extend(step)
         author = plan.order.author
         requests = requests_for(step, logs, kind=plan.order.kind, request_id=author.request_id, text=author.text)
         for request in list(requests):

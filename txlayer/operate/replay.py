@@ -224,7 +224,9 @@ def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterS
     return choice
 
 
-def newcomers(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Iterable[FoundLetter]) -> list[FoundLetter]:
+def newcomers(
+    order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Iterable[FoundLetter]
+) -> DeadLetterSelection:
     """What followed the parked keys of `asked` into the dead letters since, and was not asked for.
 
     Not of a key of which an earlier one was not handled.
@@ -243,7 +245,7 @@ def newcomers(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Iter
         _add_parked(choice, log, order)
     followed = [c for c in choice.chosen if c.reason is DeadLetterReason.KEY_PARKED]
     choice.chosen, _ = held_back(order, choice.parked, logs, followed)
-    return choice.in_turn
+    return choice
 
 
 def still_able(
@@ -521,21 +523,20 @@ def ask(
         TxLayerError: it could not be done; the same order goes on where it was.
     """
     author = order.author
-    fresh = choice.in_turn
-    followed = [*choice.asked_before]
+    fresh, followed = choice, [*choice.asked_before]
     taken, held, left = list[FoundLetter](), list[FoundLetter](), list[FoundLetter]()
     if watch is not None:
         watch.begin(order, logs, followed)
-    if fresh:
+    if fresh.chosen:
         say(f"request id {author.request_id}")  # the name to run it again with
     for _ in range(ROUND_COUNT_MAX):
-        for planned_step in _steps(order, fresh, watch):
+        for planned_step in _steps(order, fresh.in_turn, watch):
             if watch is not None and watch.stopped:
                 left += planned_step
                 continue
             # A person, or the steps before, may have taken long: another operator may have asked meanwhile.
             able, gone = still_able(logs, planned_step, is_again=order.is_again)
-            step, behind = held_back(order, choice.parked, logs, able)
+            step, behind = held_back(order, fresh.parked, logs, able)
             taken += gone
             held += behind
             with progress("asked for", len(step)) as on_progress:
@@ -548,10 +549,10 @@ def ask(
             if watch is not None:
                 watch.look(order, logs, followed)
         is_over = not order.is_whole or (watch is not None and watch.stopped)
-        fresh = [] if is_over else newcomers(order, logs, followed)
-        if not fresh:
+        fresh = DeadLetterSelection() if is_over else newcomers(order, logs, followed)
+        if not fresh.chosen:
             break
-        say(f"{len(fresh):,} more followed their parked keys meanwhile and are asked for too")
+        say(f"{len(fresh.chosen):,} more followed their parked keys meanwhile and are asked for too")
     return [
         *choice.unable,
         *(not_asked(t.position, _why_unable(t), t.history) for t in taken),
