@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -454,3 +455,26 @@ def test_after_a_large_batch_the_next_one_is_read_when_the_publish_interval_is_o
 
     assert len(stage.visible()) == count
     assert any(s > 0.01 for s in slept) is waits
+
+
+@pytest.mark.promise("P11")
+def test_a_coordinator_that_is_behind_moves_nothing_whose_decision_it_has_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would write all of its backlog to doubt, ask about it, and fall further behind."""
+    monkeypatch.setattr("txlayer.coordinator.loop.READ_COUNT_MAX", 3)
+    stage = StillCoordinator(doubt_after=timedelta(seconds=2))
+    keys, turns = [txn_key(f"t{number}") for number in range(30)], count()
+
+    def stands_still() -> bool:
+        if next(turns) == 50:
+            for key in keys:
+                stage.commit(key, stage.half(key))
+            stage.world.advance(ms=4_000)
+        stage.world.advance(ms=200)
+        return stage.world.passed_s >= 60
+
+    stage.coordinator.run(should_stop=stands_still)
+
+    assert {txn_id_of(key) for key in keys} == set(stage.visible())
+    assert [] == list(stage.kafka.records(stage.topics.doubt))
