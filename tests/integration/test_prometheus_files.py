@@ -36,7 +36,7 @@ def test_the_rules_are_right(tool: Tool) -> None:
 
 
 def test_every_alert_fires_and_no_other_beside_it(tool: Tool) -> None:
-    code, said = tool("test", "rules", "alerts_test.yml")
+    code, said = tool("test", "rules", "alerts_test.yml", "alerts_days_test.yml")
 
     assert (0, True) == (code, "SUCCESS" in said), said
 
