@@ -9,18 +9,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.broker import create_topic
+from tests.support.commands import run_command
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.broker import BackgroundBroker
 from txlayer.adapters.kafka.local.server import free_ports, is_broker
+from txlayer.cli.main import build_app
 from txlayer.errors import ConfigError
 
 pytestmark = pytest.mark.kafka
@@ -33,6 +35,7 @@ class Terminal:
     data: Path
     port: int
     environment: dict[str, str]
+    capsys: pytest.CaptureFixture[str] | None = None
 
     def command(self, *words: str) -> list[str]:
         """A `txlayer broker` command about this data folder."""
@@ -49,6 +52,15 @@ class Terminal:
             check=False,
             env={**self.environment, **settings},
         )
+
+    def try_here(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Run in the test's process what leaves nothing running."""
+        assert self.capsys is not None
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in {**self.environment, **settings}.items():
+                patched.setenv(name, value)
+            code, out, err = run_command(build_app(), "broker", *words, "--data", str(self.data), capsys=self.capsys)
+        return subprocess.CompletedProcess(words, code, out, err)
 
     def start(self, *words: str) -> dict[str, Any]:
         """Start on the terminal's port; what it says as JSON."""
@@ -67,9 +79,9 @@ def open_terminal(config: LocalConfig, folder: Path) -> Terminal:
 
 
 @pytest.fixture
-def terminal(local_config: LocalConfig, tmp_path: Path) -> Iterator[Terminal]:
+def terminal(local_config: LocalConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
     """A terminal whose broker is gone afterwards."""
-    opened = open_terminal(local_config, tmp_path)
+    opened = replace(open_terminal(local_config, tmp_path), capsys=capsys)
     yield opened
     # A folder that some test made unreadable has no broker.
     with suppress(ConfigError):
@@ -139,7 +151,7 @@ def test_a_broker_outlives_its_command_and_its_data_the_broker_until_both_are_wi
 
 
 def test_status_of_nothing_is_a_finding(terminal: Terminal) -> None:
-    answer = terminal.run("status")
+    answer = terminal.try_here("status")
 
     assert (1, f"not running: no data in {terminal.data}\n") == (answer.returncode, answer.stdout)
     assert not terminal.data.exists()
@@ -147,7 +159,7 @@ def test_status_of_nothing_is_a_finding(terminal: Terminal) -> None:
 
 def test_a_port_in_use_is_one_line_that_names_the_way_out(terminal: Terminal) -> None:
     with socket.create_server(("127.0.0.1", terminal.port)):
-        answer = terminal.run("start", "--port", str(terminal.port))
+        answer = terminal.try_here("start", "--port", str(terminal.port))
 
     assert 2 == answer.returncode
     assert f"another with --port (name='port', value={terminal.port}" in complaint(answer)
@@ -177,7 +189,7 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(terminal: Termin
     (terminal.data / "thesis.txt").write_text("mine", "utf-8")
 
     for words in (("start",), ("stop",), ("wipe", "--yes"), ("status",)):
-        answer = terminal.run(*words)
+        answer = terminal.try_here(*words)
         assert 2 == answer.returncode
         assert "name an empty or a new one with --data" in complaint(answer)
 
@@ -197,7 +209,7 @@ def test_data_that_do_not_fit_are_refused(after_a_stop: Terminal) -> None:
         path = terminal.data / file
         sound = path.read_text("utf-8")
         path.write_text(sound.replace(old, new), "utf-8")
-        answer = terminal.run("start")
+        answer = terminal.try_here("start")
         path.write_text(sound, "utf-8")
 
         assert 2 == answer.returncode
@@ -206,7 +218,7 @@ def test_data_that_do_not_fit_are_refused(after_a_stop: Terminal) -> None:
 
 
 def test_a_missing_kafka_is_one_line(terminal: Terminal, tmp_path: Path) -> None:
-    answer = terminal.run("start", TXLAYER_KAFKA_HOME=str(tmp_path / "nowhere"))
+    answer = terminal.try_here("start", TXLAYER_KAFKA_HOME=str(tmp_path / "nowhere"))
 
     assert 2 == answer.returncode
     assert "no Kafka 3.9 or later there" in complaint(answer)
@@ -216,7 +228,7 @@ def test_a_missing_kafka_is_one_line(terminal: Terminal, tmp_path: Path) -> None
 def test_an_unreachable_repository_is_one_line_after_the_progress(terminal: Terminal, tmp_path: Path) -> None:
     (port,) = free_ports(1)
 
-    answer = terminal.run("start", TXLAYER_HOME=str(tmp_path), TXLAYER_MAVEN_URL=f"http://127.0.0.1:{port}")
+    answer = terminal.try_here("start", TXLAYER_HOME=str(tmp_path), TXLAYER_MAVEN_URL=f"http://127.0.0.1:{port}")
 
     assert 3 == answer.returncode
     *_, line = answer.stderr.splitlines()
@@ -225,10 +237,10 @@ def test_an_unreachable_repository_is_one_line_after_the_progress(terminal: Term
 
 
 def test_a_setting_that_kafka_refuses_is_told_in_kafkas_own_words(terminal: Terminal, old_data: Path) -> None:
-    at_first_start = terminal.run("start", "--property", "num.io.threads=0")
+    at_first_start = terminal.try_here("start", "--property", "num.io.threads=0")
     shutil.rmtree(terminal.data)
     shutil.copytree(old_data, terminal.data)
-    at_a_later_start = terminal.run("start", "--property", "num.io.threads=0")
+    at_a_later_start = terminal.try_here("start", "--property", "num.io.threads=0")
 
     assert (2, 3) == (at_first_start.returncode, at_a_later_start.returncode)
     assert "num.io.threads" in complaint(at_first_start)
