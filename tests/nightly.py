@@ -4,8 +4,6 @@ A stage is some calls of make, as anyone may type them. One that fails does not 
 than its bound. `make nightly STAGES="chaos fuzz"` takes some of them, in the order of the list below.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What values hold → the column `body`: JSON, Avro and Protobuf, also behind a schema registry's prefix."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence

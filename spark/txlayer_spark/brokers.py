@@ -3,8 +3,6 @@
 By the Java client of the connector, with the settings of the job; so nothing else needs to be installed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Mapping
 from types import TracebackType

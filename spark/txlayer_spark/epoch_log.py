@@ -1,7 +1,5 @@
 """What one epoch reads and writes in half, op and doubt, by Spark's own Kafka source and sink. Never: what follows from it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ Columns: `txn_id`, `nonce` (null for forwarded records, which do not name it), `
 it; the functions below say which. Never: what follows from them (ledger.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import reduce

@@ -8,8 +8,6 @@ several attempts, with more messages than a bit set holds, with second copies, w
 `needs_every_record` says which, and `fold_exactly` folds them, rule by rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple

@@ -4,8 +4,6 @@ The same rules as in `txlayer.core.codec` and `txlayer.core.codec`, which a test
 (parse.py), never Python per row.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 
 from pyspark.sql import Column

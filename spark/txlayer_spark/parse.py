@@ -4,8 +4,6 @@
 A row's columns stand in schemas.py, the forms of our lines in lines.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import Enum
 

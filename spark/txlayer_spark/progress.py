@@ -1,7 +1,5 @@
 """`QueryMetrics`: Prometheus metrics of streaming queries, from the progress that Spark reports after each batch."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

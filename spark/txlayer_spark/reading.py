@@ -1,7 +1,5 @@
 """Topics → typed rows, up to now (`read_topic`, `read_committed`) or as a stream (`stream_topic`, `committed_stream`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A summary → one HTML file that needs nothing beside it, and the same numbers as JSON. Never: a rule about verdicts."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Which topic holds what, and the columns that reading it gives; parse.py reads them."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 from pyspark.sql import Column

@@ -18,8 +18,6 @@
 What a killed run left has the number of the next one, which writes it anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum

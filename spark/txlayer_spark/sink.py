@@ -3,8 +3,6 @@
 Never: reading Kafka, deciding (jobs/sink.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import ceil
 from typing import NamedTuple

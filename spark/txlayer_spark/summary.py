@@ -1,7 +1,5 @@
 """The ledger → the few numbers that a report shows. Every result is small, whatever the ledger's size."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

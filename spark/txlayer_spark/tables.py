@@ -3,8 +3,6 @@
 docs/howto/spark-tables.md has every column of `EVENTS`, and of the other two.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce

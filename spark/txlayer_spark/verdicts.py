@@ -3,8 +3,6 @@
 docs/howto/reconcile.md shows the same table; a test compares them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -7,8 +7,6 @@
 What an epoch holds is written before the function is called. So a batch that is done again has the same rows.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import timedelta

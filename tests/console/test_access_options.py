@@ -1,7 +1,5 @@
 """The options of `txlayer console` that say who may use it, and the command that makes a line of the file of users."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

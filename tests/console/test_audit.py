@@ -1,7 +1,5 @@
 """The audit shows what people wrote into the logs, newest first, in a window that it names; nothing that a producer or a consumer wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

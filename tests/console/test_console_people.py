@@ -1,7 +1,5 @@
 """Roles, the file of users, sessions, tokens of forms, and the second person."""
 
-from __future__ import annotations
-
 import pytest
 from argon2 import PasswordHasher
 

@@ -1,7 +1,5 @@
 """Every page of the console in a real browser, on a cluster in memory: light and dark, wide and narrow, and while the console is away."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Dead letters: grouped by what went wrong, shown in full when asked for, replayed and dropped by a request that can be stopped and found again."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What one client may take: sizes, rates and streams by themselves, and on a real server what slow and many clients do."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

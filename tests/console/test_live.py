@@ -1,7 +1,5 @@
 """A view that follows the logs ends with the coordinators' picture, whatever happened meanwhile."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The pages show what the topics hold, on a cluster in memory; what others wrote is text in them and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import html
 import logging

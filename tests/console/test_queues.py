@@ -1,7 +1,5 @@
 """Queues and keys: leases, pauses and parked keys are shown as the logs have them, and people change them by records."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

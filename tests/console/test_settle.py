@@ -1,7 +1,5 @@
 """What people do in the console is in the op log with their names, and the pages say what the logs say became of it."""
 
-from __future__ import annotations
-
 import html
 import re
 import threading

@@ -1,7 +1,5 @@
 """A check handler gets what its transaction asked for, whichever producer it belongs to, on both logs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta

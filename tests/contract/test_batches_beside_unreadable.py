@@ -1,7 +1,5 @@
 """A batch of which one message cannot be read: those behind it, which no handler was given, have had no attempt (P9)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """P11, of a coordinator at work: content in memory, op ahead of half, what a restart reads, each within its named limit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial

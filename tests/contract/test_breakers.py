@@ -1,7 +1,5 @@
 """A breaker in real consumers: on threads, as tasks and with batches, an outage costs no message its attempts."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from dataclasses import replace

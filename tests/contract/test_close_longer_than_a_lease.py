@@ -1,7 +1,5 @@
 """A clean end that waits for handlers for longer than a lease lasts (P9)."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 from typing import Any

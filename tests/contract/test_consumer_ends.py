@@ -1,7 +1,5 @@
 """Consumers when the group shares anew, when handlers are slow, and at their end; over memory and over real Kafka."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection
 from datetime import timedelta

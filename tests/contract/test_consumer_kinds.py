@@ -1,7 +1,5 @@
 """Consumers of other kinds, dead letters that are replayed, keys that are parked; over memory and over real Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import multiprocessing.context

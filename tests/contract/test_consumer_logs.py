@@ -1,7 +1,5 @@
 """What a consumer logs of what goes wrong, each once: its own end, a handler's error, a dead letter; memory and real Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Consumers whose brokers do not answer just then: they ask again, at the start and later; over memory and real Kafka."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

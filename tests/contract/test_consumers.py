@@ -1,7 +1,5 @@
 """Consumers: order, progress, retries, limits, rebalances and ends, over memory and over real Kafka."""
 
-from __future__ import annotations
-
 import random
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests that come late, answers that do not come, owners that come and go: what the writer of dead letters does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Chosen dead letters read again, over both logs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contract.clients import open_writer, put, wait_for

@@ -1,7 +1,5 @@
 """A dead-letter topic of which every partition takes nothing, or cannot be read: other keys go on (P9)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Dead letters and the offsets that account for them: both or neither, over both logs (P1, P9)."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

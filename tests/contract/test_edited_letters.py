@@ -1,7 +1,5 @@
 """A dead letter whose value a person edits: its group's consumers handle the copy in its place, over both logs."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

@@ -1,7 +1,5 @@
 """`txlayer.ext.fastapi` and `txlayer.ext.faststream`: producers that live as long as an app. `django` is in integration/sql."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The topics of a consumer group: dead letters and replays with the partitions of the topic that they belong to."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.broker import unique_name

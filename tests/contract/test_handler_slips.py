@@ -1,7 +1,5 @@
 """Slips of a user's code: what a handler returns by mistake, a `key_group` that raises; over memory and over real Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from datetime import timedelta

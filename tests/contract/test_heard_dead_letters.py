@@ -1,7 +1,5 @@
 """A producer group hears which consumer group gave up which of its messages, and why; over both logs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Handlers that do not come back: their attempt fails at its deadline, and another worker goes on; over memory and real Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """A message that followed its parked key had no attempt, and its dead letter says so (P9, the protocol's header `txl-dlq`)."""
 
-from __future__ import annotations
-
 from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from txlayer.core.dead_letters import DeadLetterReason, dead_letter_of

@@ -1,7 +1,5 @@
 """Which dead letters a command is about, over both logs: filters, what was asked before, parked keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 

@@ -1,7 +1,5 @@
 """Offsets within Kafka transactions: fenced by the member's generation, pending until the end, stored or gone with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Keys that are parked, and whose dead letters retention has removed: no request can release them any more (P9, P11). Memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A parked key is replayed in order, whatever was asked before; also a partition that is one chain, in which a message without a key followed (P9)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

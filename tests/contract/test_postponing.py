@@ -1,7 +1,5 @@
 """`Later` and `suspend` in consumers of all kinds: no attempt is counted, keys and partitions wait, limits are kept."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

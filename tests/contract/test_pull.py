@@ -1,7 +1,5 @@
 """Messages that a program takes itself: the same order, attempts, deadlines and progress as with handlers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Dead letters that their topic refuses: kept without their content, and nothing else runs twice; memory and real Kafka."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

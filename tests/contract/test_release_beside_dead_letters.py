@@ -1,7 +1,5 @@
 """An operator ends the lease of one queue; the consumer claims it again, and its other queues do not notice."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests on their way to the replay topic, over both logs: in order, acknowledged, at a rate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Confluent's serializers in producers and its deserializers in consumers, with its own client and a registry over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

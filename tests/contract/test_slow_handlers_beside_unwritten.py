@@ -3,8 +3,6 @@
 All times are a fortieth of the defaults: tries of 0.25 s (10 s), 1.5 s apart (a minute), 0.125 s for running handlers (5 s).
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

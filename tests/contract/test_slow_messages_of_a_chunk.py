@@ -1,7 +1,5 @@
 """A message that takes long, handed over with many quick ones: it holds up no other key, and what ended is stored (P9)."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A coroutine handler that stops its event loop: what the others were not called for is charged to none of them (P9). Memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What users' tests say about a namespace holds on both logs: what was published, and that nothing was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta

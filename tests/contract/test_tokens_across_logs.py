@@ -1,7 +1,5 @@
 """Fencing tokens grow for as long as the group's progress lives, whatever becomes of the lock log; over memory and real Kafka."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise

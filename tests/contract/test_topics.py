@@ -1,7 +1,5 @@
 """Topics and their settings: what is there, what is refused, which time a record has, what cleaning leaves."""
 
-from __future__ import annotations
-
 import random
 import time
 from datetime import timedelta

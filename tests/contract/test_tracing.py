@@ -1,7 +1,5 @@
 """One trace from the producer's span to the handler's, over memory and over real Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Handlers that take a body of their own type, in consumers of every kind; over memory and over real Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What a handler returns, raises or changes is user code, too: it costs its own attempt and no worker (P9)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, cast

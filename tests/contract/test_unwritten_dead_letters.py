@@ -1,7 +1,5 @@
 """Dead letters that cannot be written or read now, or that take too long together, hold up nothing but their own keys; over memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any

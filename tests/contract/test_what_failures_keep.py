@@ -1,7 +1,5 @@
 """What messages that wait keep in memory besides keys and values (P11)."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

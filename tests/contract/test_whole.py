@@ -1,7 +1,5 @@
 """The whole way of a message, with the real producer and the real coordinator: prepared, decided, forwarded, told."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from datetime import timedelta

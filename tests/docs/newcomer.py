@@ -5,8 +5,6 @@ that stands in for the package index: a new folder, a new HOME, a new environmen
 downloads half a gigabyte. What it measured is written down in docs/explanation/first-message.md.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

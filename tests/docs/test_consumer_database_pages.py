@@ -1,7 +1,5 @@
 """The programs of docs/howto/inbox.md and docs/howto/locks.md run as they stand."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

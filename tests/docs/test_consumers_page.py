@@ -1,7 +1,5 @@
 """The code of docs/howto/consumers.md runs as it stands."""
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack, closing
 from pathlib import Path

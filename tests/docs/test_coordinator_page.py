@@ -1,7 +1,5 @@
 """docs/howto/run-a-coordinator.md names the coordinator's log lines, and its warnings and errors without exception."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands of docs/howto/doctor.md and docs/howto/verify.md run, and their tables name what the code has."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Every program on a page is Python, and has a test that runs it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

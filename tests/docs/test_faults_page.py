@@ -1,7 +1,5 @@
 """The page of faults names the tests that are marked with each fault, and every mark names a fault of the page."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulation.guards import GUARDS

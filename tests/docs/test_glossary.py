@@ -1,7 +1,5 @@
 """The glossary's words are the code's: every name in it exists, and the tables of states and reasons are the enums."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

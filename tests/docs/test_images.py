@@ -1,7 +1,5 @@
 """The Dockerfiles are well made, and the coordinators' image carries neither Spark nor Java."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

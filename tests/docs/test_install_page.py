@@ -1,7 +1,5 @@
 """docs/howto/install.md: its commands install a checkout and a wheel, its extras are those there are, and pages lead to it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Every link of every page leads somewhere: files exist, and so do the headings that are named behind `#`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

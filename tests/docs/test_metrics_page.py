@@ -1,7 +1,5 @@
 """docs/howto/metrics.md has every metric as the code has it; docs/howto/on-call.md has a section for every alert."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

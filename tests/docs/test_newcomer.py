@@ -1,7 +1,5 @@
 """What the new user of tests/docs/newcomer.py types stands on the pages, and it stays little enough for five minutes."""
 
-from __future__ import annotations
-
 import re
 
 from tests.docs.newcomer import (

@@ -1,7 +1,5 @@
 """What every page has: one title, a number where it is a decision, and a table of names where it is reference."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The state diagram of the protocol page is drawn from the transition table."""
 
-from __future__ import annotations
-
 from tests.support.protocol_page import page
 from txlayer.core.ledger.transitions import SETTLED, TRANSITIONS, TxnState
 

@@ -1,7 +1,5 @@
 """The page on security names the tests that are marked with each threat, and every mark names a threat of the page."""
 
-from __future__ import annotations
-
 from tests.support import threat_page
 from tests.support.marked_tests import marked
 

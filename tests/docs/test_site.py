@@ -1,7 +1,5 @@
 """`make docs` builds the site: strictly, so every link leads somewhere, every page is reachable, every docstring is readable."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

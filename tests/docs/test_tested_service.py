@@ -1,7 +1,5 @@
 """The example of a service with tests passes its tests, in memory and on a real broker of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The page on the tests lists the stages that `make nightly` has, with their bounds."""
 
-from __future__ import annotations
-
 import re
 
 from tests.nightly import STAGES

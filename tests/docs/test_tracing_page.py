@@ -1,7 +1,5 @@
 """The program of docs/howto/tracing.md runs as it stands, and its commands and spans exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The vectors for other languages are those of the code, and their page names every part of them."""
 
-from __future__ import annotations
-
 import re
 
 from tests.support import vectors

@@ -1,7 +1,5 @@
 """What every whole-system test needs: coordinators that end with their test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count

@@ -1,7 +1,5 @@
 """A shop with a barrier on a real broker: what its database says is what readers see (P8)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """P1-P6 while the broker itself dies: killed and restarted, and away for a while."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

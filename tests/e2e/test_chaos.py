@@ -1,7 +1,5 @@
 """P1-P10 on three brokers under random faults: a bounded run, or as long as `make chaos MINUTES=n` says."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

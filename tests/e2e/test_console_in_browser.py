@@ -1,7 +1,5 @@
 """A bad night, seen and settled by an operator in a real browser; each page holds what the topics hold, read by plain clients."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

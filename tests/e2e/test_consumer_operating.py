@@ -1,7 +1,5 @@
 """A consumer's program in the hands of who operates it: reset, restarted, and slower than its polls."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`txlayer consumer run` as a process: killed, stopped, misconfigured; what it did stands in a file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """P1-P6 while coordinators are killed with SIGKILL, at whatever they are doing: forwarding, recovering, joining."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """One thread and one key on a real broker: messages arrive in the order in which they were sent (P6)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """P1-P6 while coordinators join and leave, and how one leaves when it is asked to."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

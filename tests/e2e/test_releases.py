@@ -1,7 +1,5 @@
 """Old and new releases side by side: coordinators replaced one by one, forth and back, with records of both."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import tarfile

@@ -1,7 +1,5 @@
 """`txlayer responder run` as a process: killed and started again, stopped in the middle of an answer, on a database."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """P1-P8 while each component is restarted many times in a row under load: a bounded run, or `make restarts`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Scheduled messages while coordinators are killed: before their times, and while they are released."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The eight stages of a transaction, and who is killed at each: database and readers agree in the end (P7, P8)."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

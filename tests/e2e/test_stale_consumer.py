@@ -1,7 +1,5 @@
 """A consumer that was frozen in the middle of a handler, past the expiry of its lease: the database refuses what it writes."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A coordinator that slept past its session: what it still believes must not reach any log (P2)."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

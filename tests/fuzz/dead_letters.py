@@ -1,7 +1,5 @@
 """Dead letters, requests about them, and how command lines name them, fed with arbitrary bytes."""
 
-from __future__ import annotations
-
 from txlayer.cli.options import parse_instant
 from txlayer.core.dead_letters import decode_dead_letter, decode_replay, encode_dead_letter, encode_replay
 from txlayer.core.messages import Undecodable

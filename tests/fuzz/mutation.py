@@ -1,7 +1,5 @@
 """The corpus, and mutations of it: bytes that are nearly right, made by the hundred thousand. Never: what is read of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random

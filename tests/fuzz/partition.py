@@ -5,8 +5,6 @@ nothing raises, what nobody can read is kept aside exactly once, a crash changes
 comes behind them all is forwarded.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """`make fuzz INPUTS=n`: n mutations of the corpus, shared among the targets; what fails is kept in the corpus."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import random

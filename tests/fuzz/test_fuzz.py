@@ -1,7 +1,5 @@
 """A few thousand inputs for every reader of bytes; `make fuzz` feeds a million."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

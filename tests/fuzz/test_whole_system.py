@@ -1,7 +1,5 @@
 """Garbage on every topic of a whole simulated system: coordinators, producers, a broker in memory, and the one judge."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

@@ -1,7 +1,5 @@
 """The wheel holds what users need and nothing else, and works where nothing of ours is beside it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import subprocess

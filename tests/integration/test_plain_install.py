@@ -1,7 +1,5 @@
 """What a plain install, without any extra, does: nothing of a user's machine is needed to see it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A module that somebody put into the working directory runs in no Python that txlayer starts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Processes for handlers: what stands ready behind a chunk, and what becomes of it. No broker."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

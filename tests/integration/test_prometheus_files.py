@@ -1,7 +1,5 @@
 """Prometheus' own tool about our files: they are right, and every alert fires, by itself, on what it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

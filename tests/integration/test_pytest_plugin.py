@@ -1,7 +1,5 @@
 """The plugin in a project of a user's: which Kafka it takes, and what it says when that is not possible."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

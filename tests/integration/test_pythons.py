@@ -1,7 +1,5 @@
 """Every Python that is found here runs a service from the wheel; in `make pythons` the core's tests, too."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Workers as processes: what each of them is told."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Histories that were once judged wrongly, each with the verdict that every judge must give it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@
 judges as many fresh ones, prints each disagreement with the seed that shows it again, and ends with 1 when there was one.
 """
 
-from __future__ import annotations
-
 import argparse
 import secrets
 import sys

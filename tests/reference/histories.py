@@ -8,8 +8,6 @@ a transaction that the coordinator treats wrongly (`MISDEEDS`), or a record that
 Retention, compaction and open Kafka transactions come last, as in a real cluster: they are no faults.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Callable, Sequence

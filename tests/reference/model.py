@@ -24,8 +24,6 @@ What the model decides where the page is silent:
 * One in the order of decisions and one in the order of half have no order by their decisions: only half's is kept.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 import zlib

@@ -1,7 +1,5 @@
 """What the judge of the simulation and of chaos (`tests/support/checker.py`) says of a history."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

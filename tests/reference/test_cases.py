@@ -1,7 +1,5 @@
 """The reference model and `txlayer verify` give each history that was once judged wrongly its right verdict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The judges agree on random histories, and the model finds what was planted in them."""
 
-from __future__ import annotations
-
 import secrets
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Small histories, written as bytes by the protocol page, each with what the model must say of it."""
 
-from __future__ import annotations
-
 import json
 import re
 import zlib

@@ -1,7 +1,5 @@
 """Transactions with times: what the model and `txlayer verify` say of early, late and cancelled messages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from random import Random
 

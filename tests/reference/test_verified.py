@@ -1,7 +1,5 @@
 """What `txlayer verify` says of single histories in memory, against the model."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zlib

@@ -1,7 +1,5 @@
 """What `txlayer verify` says of a history: its own readers and judge, over an administrator and readers of records in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace

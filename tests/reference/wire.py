@@ -1,7 +1,5 @@
 """Records, and what their bytes hold, as docs/explanation/protocol.md says. Bytes out of form are None."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

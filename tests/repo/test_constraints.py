@@ -1,7 +1,5 @@
 """What is installed is what was tested: every requirement of pyproject.toml has one version in the constraints."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who may import whom: the contracts of pyproject.toml hold, and each of them goes red when it is broken."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Docstrings and comments name other code as `Class.member`; a name that leads nowhere misleads its reader."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

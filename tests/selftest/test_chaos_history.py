@@ -1,7 +1,5 @@
 """What chaos writes down, judged as it is after a run: clean when it was clean, and red where something is planted."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from collections.abc import Callable, Mapping, Sequence

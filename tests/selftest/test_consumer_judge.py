@@ -1,7 +1,5 @@
 """The judge of consumers, judged: a clean history is clean, and each thing that can be wrong is found where it is planted."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

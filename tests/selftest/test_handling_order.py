@@ -1,7 +1,5 @@
 """The judge of what restarted consumers wrote down: each thing that can be wrong is found, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.handling_order import Handled, judge_handling

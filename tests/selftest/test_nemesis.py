@@ -1,7 +1,5 @@
 """What chaos says of its own faults: every kind comes before any comes again, and who ended without being told."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any, cast

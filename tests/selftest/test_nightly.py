@@ -1,7 +1,5 @@
 """Every nightly test runs in `make nightly` and in exactly one share of CI; `make test` runs all others."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.nightly import Choice

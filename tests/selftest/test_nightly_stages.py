@@ -1,7 +1,5 @@
 """`make nightly` tells the end of every stage it was asked for, stops none for another's failure, and all at their bound."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

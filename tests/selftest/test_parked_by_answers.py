@@ -1,7 +1,5 @@
 """Who was parked by an answer and decided by the next line gave up its place, though no summary shows it; nobody else did."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A run is made again only when it was late and its broker says that it left a marker out; each repeat is counted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The judge of runs, judged: a clean history is clean, and each thing that can be wrong is found where it is planted."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

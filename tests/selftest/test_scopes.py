@@ -1,7 +1,5 @@
 """Which tests share a worker: those that share a server or a session, and no others."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tests' own waiting: patient with work that goes on, and not with work that stands still."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

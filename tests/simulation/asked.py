@@ -1,7 +1,5 @@
 """Adds what questions carry to the plan of a world. Never: the rest of the plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.simulation.plan import Plan, make_plan

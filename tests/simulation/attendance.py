@@ -1,7 +1,5 @@
 """Who was there to be asked, and when: the membership of the groups that answer check-backs. Never the answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.simulation.world import START_MS, SimulatedWorld

@@ -1,7 +1,5 @@
 """Calls beside a simulated coordinator: greenlets of its process instead of threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Adds check-back to the plan of a world: groups, responders, dying producers, operators. Never: the rest of the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random

@@ -1,7 +1,5 @@
 """Local transactions that lose their row and go on, with a guard of `adapters/sql` and without it: on SQLite, in no world."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace

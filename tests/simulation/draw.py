@@ -1,7 +1,5 @@
 """Draws what happens in one simulated world: who takes part, what they do, what goes wrong. Never: check-back (checked.py)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

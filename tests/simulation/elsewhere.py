@@ -1,7 +1,5 @@
 """Worlds played in processes of their own, whose sets and dicts are in another order. Never what is in a world."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 `python -m tests.simulation.seek` looks for the seeds anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta

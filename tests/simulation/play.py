@@ -1,7 +1,5 @@
 """Plays one world from its plan to its verdict: faults, healing, rest, judgement."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import logging

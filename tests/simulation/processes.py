@@ -1,7 +1,5 @@
 """Simulated client processes: one incarnation each, made of greenlets. Never: when they run (world.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from greenlet import greenlet

@@ -1,7 +1,5 @@
 """Every history also runs with a restart: a process dies behind each of its requests in turn, whatever else goes wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from random import Random

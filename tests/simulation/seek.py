@@ -3,8 +3,6 @@
 python -m tests.simulation.seek [part of a guard's name] [seeds to try]
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Makes a found fault small: leaves out what it does not need, as long as the same kind of finding stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar

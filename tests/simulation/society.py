@@ -1,7 +1,5 @@
 """One world with everybody in it: cluster, coordinators, producers, databases, onlookers. Never: choosing what happens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What every simulated world has: a cluster, processes that come again, and faults at their times. Never: who takes part."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

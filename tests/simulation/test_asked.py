@@ -1,7 +1,5 @@
 """Worlds with faults in which questions carry what their transactions asked for."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Each guard of consumers: the same world is clean with it and red without; the documentation lists them as they are."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulation.consumers.guards import CONSUMER_GUARDS, CONSUMER_SECOND_LINES, ConsumerGuard, ConsumerSecondLine

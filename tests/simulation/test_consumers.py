@@ -1,7 +1,5 @@
 """Worlds of consumers with faults in which every promise that can be judged must hold, and in which everything ends."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Every history also runs with a restart: a process dies behind each of its requests that change something, in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Each guard: the same world is clean with it and red without it; the list in the documentation is the list here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

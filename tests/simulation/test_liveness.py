@@ -1,7 +1,5 @@
 """After all faults are over everything must come to its end, and a world that does not is told apart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Worlds with faults in which every promise that can be judged must hold."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Worlds with faults in which many messages have a time: every promise that can be judged must hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

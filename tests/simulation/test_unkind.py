@@ -1,7 +1,5 @@
 """Worlds whose cluster does all that Kafka may do: strangers' Kafka transactions, late second copies, clocks that differ, costs."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

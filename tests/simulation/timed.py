@@ -1,7 +1,5 @@
 """Adds times to the plan of a world, and people who cancel and move such messages. Never: the rest of the plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

@@ -1,7 +1,5 @@
 """A world's course as a table that a person can read: time, actor, action, record. Never: playing it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Coordinators and checks with one guard of check-back taken out. Never a switch in txlayer."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Coordinators with one guard taken out, by a subclass or by other connections. Never a switch in txlayer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace

@@ -4,8 +4,6 @@ Each process is a few greenlets. One runs until it waits or asks the cluster som
 on. A request is an event of its own, so it arrives whatever becomes of its client.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """One Spark session for the whole run, small, and a namespace of the test's own."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

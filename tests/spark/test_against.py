@@ -1,7 +1,5 @@
 """A user's table against what was published."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

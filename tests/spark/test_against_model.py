@@ -1,7 +1,5 @@
 """The ledger against the reference model: every case that was ever judged wrongly, and random histories."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What rows of half, op and doubt say of earlier attempts of an epoch; no broker runs here."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

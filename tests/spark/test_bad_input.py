@@ -1,7 +1,5 @@
 """What readers meet that nobody planned: no topic, no record, records of a later version, huge ones, a log that was shortened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """Values as JSON, Avro and Protobuf, plain and behind a schema registry's prefix."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import dataclass, make_dataclass

@@ -1,7 +1,5 @@
 """Bronze holds every record of a namespace once: run by run, batch by batch, and after a kill in the middle of one."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

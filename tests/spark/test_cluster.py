@@ -1,7 +1,5 @@
 """Everything runs on a cluster too: a standalone one of two workers, each with an executor of its own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Spark Connect: topics are read, what needs a Java of its own is refused at once, and the example's pipeline runs. `make sparks` runs it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What bronze cannot read of a real topic is known, and excuses what is missing there and nothing else."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import UTC, datetime

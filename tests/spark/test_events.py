@@ -1,7 +1,5 @@
 """Shortcuts on the way from records to what happened give what the long way would give."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

@@ -1,7 +1,5 @@
 """The programs of docs/howto/spark-jobs.md run as they stand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

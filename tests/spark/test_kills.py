@@ -1,7 +1,5 @@
 """`txlayer-spark bronze --every` killed by the system at each of its steps, beside `txlayer-spark ledger`: real command lines."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The ledger run by run: what a run reads is what is new and what was open, and in the end it is what one run would say."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

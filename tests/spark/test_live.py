@@ -1,7 +1,5 @@
 """Streams of committed messages in jobs of one's own: the examples, run on real topics."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

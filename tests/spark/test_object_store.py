@@ -1,7 +1,5 @@
 """Bronze, the ledger and the tables in an object store: an S3 of the test's own. `make object-store` runs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Spark's Python workers run no module of the working directory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

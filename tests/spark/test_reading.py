@@ -1,7 +1,5 @@
 """Topics as typed columns: what Spark reads through a real broker is what the codec says of the same bytes."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

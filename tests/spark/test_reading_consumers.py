@@ -1,7 +1,5 @@
 """What consumers write, as typed columns: what Spark reads through a real broker is what the codecs say of the same bytes."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

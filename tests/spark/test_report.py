@@ -1,7 +1,5 @@
 """The report: one file that needs nothing beside it, the same in JSON, and an exit code that says whether a promise broke."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

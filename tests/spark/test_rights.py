@@ -1,7 +1,5 @@
 """What the role `spark` may read, and a topic that it may not see for a while."""
 
-from __future__ import annotations
-
 import time
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run by run the ledger must say what one run over everything says, also of what was young when it was judged first."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A session: the one that is there, or one of a server elsewhere; what cannot do without a Java of its own says so at once."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import SparkSession
 

@@ -1,7 +1,5 @@
 """What the ledger keeps of earlier runs ends when no run names it any more, wherever a run is killed."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from shutil import copytree

@@ -1,7 +1,5 @@
 """A batch of Spark is published all or nothing, and once per epoch: real topics and a real coordinator."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from datetime import timedelta

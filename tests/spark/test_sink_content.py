@@ -1,7 +1,5 @@
 """Content that the sink publishes as it is, or refuses before anything is written."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import SparkSession
 

@@ -1,7 +1,5 @@
 """An epoch is published once, wherever its process is killed: real kills, real topics, a real coordinator."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

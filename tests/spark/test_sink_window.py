@@ -1,7 +1,5 @@
 """How far back earlier attempts of an epoch are found: op and half within the window, doubt as a whole. No coordinator runs."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator

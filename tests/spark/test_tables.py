@@ -1,7 +1,5 @@
 """Tables for SQL: every question of the page has its answer, what is new is added once, what is old or a person's is gone."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What the ledger says of single histories, with the settings that it has when nobody says anything, `txlayer verify` says too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Records with numbers and times that nobody expects: the ledger and the report judge them, and stop at none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path

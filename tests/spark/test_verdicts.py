@@ -1,7 +1,5 @@
 """Every verdict: exactly that fault is planted in real topics, and found, and nothing else is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reads of several topics: which transaction a row is of, and no transaction is torn between two batches."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

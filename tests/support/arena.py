@@ -1,7 +1,5 @@
 """A namespace with its real topics on a broker, made for one test; when it has come to rest, and what is wrong there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Asks an ASGI app in this process, as one client that follows nothing and keeps no cookie by itself; or serves it on a port."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

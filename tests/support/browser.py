@@ -1,7 +1,5 @@
 """A real Chromium, from Debian's packages: pages light and dark, wide and narrow, and what axe finds wrong in them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

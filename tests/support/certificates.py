@@ -1,7 +1,5 @@
 """A certification authority of the test's own, what it signs, and one that nobody trusts. Keys never leave the test's folder."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The coordinator's side of check-back, played by a test: it asks, and reads what was answered."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from confluent_kafka import Producer

@@ -3,8 +3,6 @@
 A part of `run_checker`: fed by the same `History`, whose `policies` say how the groups may be asked. Never the ledger.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import chain

@@ -1,7 +1,5 @@
 """Check-back in a chaotic run: a shop's database, who answers for it, and what its judge is told. Never the producers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta

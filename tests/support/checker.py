@@ -4,8 +4,6 @@ What each transaction is, and what is wrong with it, says `tests/reference/model
 The fold here counts, and keeps what judges of other things need to know of each transaction.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

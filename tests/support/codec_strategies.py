@@ -1,7 +1,5 @@
 """What hypothesis draws for the records of ours: values of every field, and bytes that are nearly records."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from txlayer.core.dead_letters import (

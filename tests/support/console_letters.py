@@ -1,7 +1,5 @@
 """A consumer group with dead letters, parked keys and leases on the cluster of a console's site, and its owner's answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A console on a cluster in memory, and a browser without scripts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A consumers' history, sorted by queue, source and time for its judge. Never what is right or wrong."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator

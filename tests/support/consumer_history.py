@@ -1,7 +1,5 @@
 """What is known of one run of consumers, simulated or real, for its judge. Never: how it was found out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

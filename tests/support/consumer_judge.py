@@ -4,8 +4,6 @@ What a handler was called for is held against the logs and against what the grou
 that lost its queue may not know it yet: a call counts against what whoever took the queue over as it did could know.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise

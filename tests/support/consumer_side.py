@@ -1,7 +1,5 @@
 """The consumers of a chaotic run: their group, topics and processes, when they are at rest, and their history."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from itertools import count

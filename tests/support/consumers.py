@@ -1,7 +1,5 @@
 """A topic with its dead letters and requests, messages in it, and consumers that keep a journal of what they handled."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Half records and op lines for tests of the core. Every factory has keyword overrides."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

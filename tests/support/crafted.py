@@ -1,7 +1,5 @@
 """Transactions written by hand with a plain client and the codec: every record as a test wants it, right or wrong."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

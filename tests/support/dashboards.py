@@ -1,7 +1,5 @@
 """What the dashboard and the alerts ask for: their expressions, and the metrics that those name."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A consumer group with its topic, its dead letters and its replay topic, on a lab's cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """A process that is killed in the middle of a dead letter's Kafka transaction: by itself, at a named place."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

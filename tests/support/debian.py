@@ -1,7 +1,5 @@
 """Programs that tests need of Debian's packages: found, else installed when this process may."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The files of compose/ as data, and the command lines that stand in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ The engine runs in namespaces of its own: its bridge, its mounts and all process
 engine on the machine notices nothing.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

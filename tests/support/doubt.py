@@ -1,7 +1,5 @@
 """The doubt topic as it stands now: the newest record under each key, tombstones taken away."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tests.support.logs import Seen, header, read_log

@@ -1,7 +1,5 @@
 """A barrier without a database: tests say what became of the local transaction, and what the row says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ For example, `@pytest.mark.fault("producer: its clock is a day off")` puts its t
 columns are `producer` and `its clock is a day off`. The other columns of that table are written by hand.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

@@ -12,8 +12,6 @@ requests of one kind, by Kafka's number of it, one action or several with `+` be
     echo        the same, and the later one comes when `release` is called: where a test says what has happened by then
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

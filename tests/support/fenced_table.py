@@ -1,7 +1,5 @@
 """A user's table whose rows compare fencing tokens, shared by processes; what it took and refused stands beside it."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

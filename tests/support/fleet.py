@@ -1,7 +1,5 @@
 """Processes of one kind under chaos: there are always so many of them, whichever is killed or frozen. Never what they do."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Messages as handlers are given them, made of nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from txlayer.core.messages import Headers

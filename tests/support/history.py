@@ -4,8 +4,6 @@ All of it can be had from plain clients: `logs` by reading to the end, `samples`
 reader that looks on, the rest from the journals of those who sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 The log is folded by the slow rules of `naive_leases`: one holder at every position, and tokens that only grow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 No clock and no Kafka: one list of records, and every member's own fold of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tests.support.naive_leases import Entry

@@ -4,8 +4,6 @@ A random mixture from one seed: one message or several, with an ordering key or 
 once, late or never, sometimes twice, sometimes contrarily. A record is acknowledged or it counts as unknown.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 import threading

@@ -1,7 +1,5 @@
 """What a cluster's topics hold, read whole by plain clients: nothing of txlayer's own reading is trusted here."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Which tests carry a mark, by the names that the mark gives: `pytest.mark.fault("producer: …")`, `pytest.mark.threat("…")`."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 It keeps no promise about transactions or offsets, so nothing is proved with it but what a client does after an error.
 """
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from types import TracebackType

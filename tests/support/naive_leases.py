@@ -1,7 +1,5 @@
 """The rules of the lock log once more, slowly: who holds a queue is found anew from all of its records, every time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ It knows positions in the two logs and what is known of the targets, and nothing
 replays, budgets or fast paths: whatever a ledger went through, it must have come to this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -5,8 +5,6 @@ has not caught up. So with `min.insync.replicas=2` every acknowledged record sur
 (a marker for one without a leader is lost by the broker itself: docs/explanation/kafka.md).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -3,8 +3,6 @@
 python -m tests.support.next_release coordinator run …
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A thread that looks on while a block runs. Never what it looks at."""
 
-from __future__ import annotations
-
 import threading
 from types import TracebackType
 from typing import Self

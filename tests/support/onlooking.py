@@ -1,7 +1,5 @@
 """A live view of a still world, stepped by the test, and the picture that `txlayer tx list` reads at the same moment."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any
 

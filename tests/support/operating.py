@@ -1,7 +1,5 @@
 """What an operator has at hand in tests: `txlayer tx` on one namespace, and transactions that need a person."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Operators of one partition driven by chance: they replay, drop and edit dead letters of parked keys, each with what they saw a while ago."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple

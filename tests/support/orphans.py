@@ -3,8 +3,6 @@
 Half records by a plain client, the row of the barrier where the local transaction was committed, and no op record.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 

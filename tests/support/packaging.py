@@ -1,7 +1,5 @@
 """The project as a user gets it: a wheel, and clean environments that it is installed into."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

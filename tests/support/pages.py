@@ -1,7 +1,5 @@
 """The programs on our pages."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path

@@ -4,8 +4,6 @@ The doubt topic shows what is parked at the end of a Kafka transaction. One whos
 that line of op, and when the next line of the same Kafka transaction decides it, no summary ever says so.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 

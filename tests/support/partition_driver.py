@@ -4,8 +4,6 @@ What happened since the last append is kept as a list of facts (`Applied`, `Tick
 append is in the log: whoever judges the ledger sees the history that counts, whatever was tried and lost in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, cast
 

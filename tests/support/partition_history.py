@@ -3,8 +3,6 @@
 Every append is held against the naive model, and against what a restart would find there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random

@@ -3,8 +3,6 @@
 Everything is written with a plain client and the codec: what a test plants is there, and nothing else.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

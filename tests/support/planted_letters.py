@@ -1,7 +1,5 @@
 """A group's topics on a real broker with dead letters planted in them, `txlayer dlq` on them, and an owner that answers."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

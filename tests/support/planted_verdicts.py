@@ -1,7 +1,5 @@
 """Every verdict, planted in real topics: each on transactions of its own, and right ones beside them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a principal may do on a cluster, found out by doing it with plain clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real txlayer processes: started, killed, frozen, stopped; each by its own pid, and what they logged."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ a batch is refused, the queue has no room, the client's thread breaks.
 Topics, groups, offsets and what is stored are the cluster's own.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

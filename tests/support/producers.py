@@ -1,7 +1,5 @@
 """A producer in an arena, and what it wrote there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.arena import Arena

@@ -1,7 +1,5 @@
 """How many examples hypothesis tries: few by default, many with `--hypothesis-profile=ci` or `deep`."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, Phase, settings
 
 

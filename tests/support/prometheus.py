@@ -1,7 +1,5 @@
 """Debian's Prometheus for tests: found or installed, run in a folder of its own, ended by its process id, and asked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

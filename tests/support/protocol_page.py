@@ -1,7 +1,5 @@
 """The test vectors of docs/explanation/protocol.md, so that the page and the code stay equal."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

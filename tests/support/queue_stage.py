@@ -1,7 +1,5 @@
 """A queue with its broker's side: what was stored, what was dead-lettered, and restarts from it. No Kafka here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord

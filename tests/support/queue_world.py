@@ -1,7 +1,5 @@
 """A queue driven by chance, and a naive account of what it may do: sets, lists, and nothing left out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import blake2b
 

@@ -1,7 +1,5 @@
 """Half and op records written byte by byte with a plain client: also such as no producer of ours would write."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

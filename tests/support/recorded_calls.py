@@ -4,8 +4,6 @@ Each line is a JSON object with `what`: `began` and `ended` of a handler's call,
 `holder` (a name in the lock log). Processes share nothing, so numbers are those of their process; here they get one for all.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

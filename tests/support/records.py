@@ -1,7 +1,5 @@
 """Plain records through plain clients: what a test writes and reads beside txlayer."""
 
-from __future__ import annotations
-
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 

@@ -1,7 +1,5 @@
 """Tests that were made again for somebody else's fault: each is shown at the end of the run, and more than a few fail it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.seed import say

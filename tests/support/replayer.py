@@ -1,7 +1,5 @@
 """An operator under chaos: replays the dead letters of keys that are parked, until none is. Never a consumer."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import count

@@ -1,7 +1,5 @@
 """Real `txlayer responder run` processes, in a folder where their handlers are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Who comes must have been at work before it goes: a process that is ended while it starts was not restarted.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

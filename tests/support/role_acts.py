@@ -3,8 +3,6 @@
 An act fails when a right is missing: what it waits for does not come within the stage's patience.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 One judge for the simulation and for real clusters: it is fed a `History`, and knows nothing of how that was made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tests.support.check_judge import check_back_findings

@@ -3,8 +3,6 @@
 Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.html (subjects, schemas, errors).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

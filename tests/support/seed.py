@@ -1,7 +1,5 @@
 """The seed of one run's random tests; printed by them, so that a run can be repeated."""
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -5,8 +5,6 @@
 Whatever it was told is committed goes into the journal: "PID TRANSACTION-ID", a line each.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """A small application's database: orders, a barrier, and transactions with ids of their own."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

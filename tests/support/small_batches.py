@@ -1,7 +1,5 @@
 """Limits of a batch as after many time-outs, for one ledger."""
 
-from __future__ import annotations
-
 from txlayer.core.batch_size import BatchSize
 from txlayer.core.ledger.ledger import KEY_IN_HALF_MAX
 

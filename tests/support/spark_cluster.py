@@ -1,7 +1,5 @@
 """A standalone cluster of Spark on this machine: one master and workers, each a process, from the pyspark package."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

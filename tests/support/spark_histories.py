@@ -4,8 +4,6 @@ A run of the ledger takes seconds whatever it reads, so histories are judged tog
 the records; nothing else of them is changed.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Mapping, Sequence

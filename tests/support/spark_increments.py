@@ -1,7 +1,5 @@
 """Histories that bronze reads in several calls, each with a cut of its own, and a run of the ledger behind each of them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Topics filled with real encodings and with what is nearly one, and read back by Spark."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from random import Random

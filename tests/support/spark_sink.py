@@ -1,7 +1,5 @@
 """What tests of the sink of Spark write, and what is there afterwards, read by plain clients."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

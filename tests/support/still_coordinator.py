@@ -1,7 +1,5 @@
 """A real coordinator on a cluster in memory, in a world whose clocks stand still until a test moves them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar

@@ -2,8 +2,6 @@
 until an ACL says so. A listener without any of it is left to the administrator of the tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any records on any topics of a test, written with a plain client in one go."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

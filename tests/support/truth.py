@@ -3,8 +3,6 @@
 The rule of the barrier holds: the first row of an id is the truth, whether the shop's own commit or a responder's rollback.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

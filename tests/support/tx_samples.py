@@ -1,7 +1,5 @@
 """A transaction for tests of what `txlayer tx` shows, and what a terminal would get."""
 
-from __future__ import annotations
-
 from rich.console import Console, RenderableType
 
 from txlayer.core.messages import DoubtSummary, OrderMode

@@ -3,8 +3,6 @@
 Inputs are here and on the protocol page. Every result, and every refusal, comes from the code that producers run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ Its program is one line, `consumer = watched("given.json")`, so that `txlayer co
 machine's, in milliseconds, as the brokers' are; each process has a file of its own, of JSON lines.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """A namespace with one real topic, real producers and real coordinators, over whatever log the contract suite runs on."""
 
-from __future__ import annotations
-
 import threading
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """A `read_committed` reader that looks on while the faults happen."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

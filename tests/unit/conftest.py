@@ -1,7 +1,5 @@
 """Hypothesis as it is set for these tests, and the stage of those of producers."""
 
-from __future__ import annotations
-
 from tests.support.producer_stage import stage
 from tests.support.profiles import register_profiles
 

@@ -1,7 +1,5 @@
 """A namespace that is closed to new transactions: producers refuse them, and what has begun goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What a role must be allowed, as data, and what follows from it for a cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer import OrderedConsumer

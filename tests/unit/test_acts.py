@@ -1,7 +1,5 @@
 """What an operator's word became, told from what stood before, the op lines since and what stands now."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Where the coordinator may forward to: topics that a pattern names, and never one of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.adapters.memory import MemoryKafka

@@ -1,7 +1,5 @@
 """Records kept aside, as the doubt topic gives them back to one who looks in."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

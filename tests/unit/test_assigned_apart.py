@@ -1,7 +1,5 @@
 """A topic and its replay topic that have different numbers of partitions for a while: what is assigned of both goes on."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast

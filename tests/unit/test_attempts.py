@@ -1,7 +1,5 @@
 """What follows from what a handler said: the whole table, and how long to wait."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from dataclasses import replace

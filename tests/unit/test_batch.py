@@ -1,7 +1,5 @@
 """What a batch is, and how the one bad line of a Kafka transaction is found."""
 
-from __future__ import annotations
-
 from math import ceil, log2
 
 import pytest

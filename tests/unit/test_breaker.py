@@ -1,7 +1,5 @@
 """A breaker by itself: when it opens, what it lets through then, and when it closes."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

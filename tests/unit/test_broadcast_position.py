@@ -1,7 +1,5 @@
 """A broadcast without a name keeps its position in memory: it goes on there after an error, and stores nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.queue_stage import REJECTED, QueueStage

@@ -1,7 +1,5 @@
 """An operator's lines on their way: in order, told when they are refused, and waited for within bounds."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls of a check handler, on threads and as tasks: side by side, given up, replaced, ended."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import deque

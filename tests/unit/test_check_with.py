@@ -1,7 +1,5 @@
 """`check_with` and `query_id`: what a producer writes, what a coordinator asks with, what a handler gets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

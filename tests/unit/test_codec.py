@@ -1,7 +1,5 @@
 """Records of ours as bytes: the vectors of the protocol page, and round trips."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Whatever bytes come, no reader of records stops: it gets a value that says what was wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

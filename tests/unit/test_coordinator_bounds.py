@@ -1,7 +1,5 @@
 """The coordinator's loop keeps to its bounds: batches shrink after a time-out, and topics that nobody needs are forgotten."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta

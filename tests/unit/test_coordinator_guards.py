@@ -3,8 +3,6 @@
 The coordinator is the real one on the cluster in memory; without a guard one part of it is replaced (tests/simulation/unguarded.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """What a coordinator counts, held to a ledger that is driven through real records."""
 
-from __future__ import annotations
-
 from tests.support.core_records import BORN_MS, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.coordinator.metrics import SAMPLE_COUNT_MAX, CoordinatorCounts

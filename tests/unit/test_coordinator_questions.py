@@ -1,7 +1,5 @@
 """A check topic that refuses: questions wait until it takes them again, and nothing else waits for them."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any

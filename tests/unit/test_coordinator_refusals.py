@@ -1,7 +1,5 @@
 """What a coordinator at work does with real topics that refuse while the broker's word is good, and what it suspects meanwhile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

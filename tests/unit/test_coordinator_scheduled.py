@@ -1,7 +1,5 @@
 """A coordinator releases scheduled messages at their times, by the clock of the broker, over restarts."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Whose clock decides: each partition's own broker's, within what the coordinator's clock believes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """With tracing the coordinator's questions keep to the limits of the check topic, as they do without."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A coordinator from outside: when it is alive and ready, and what its figures say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Dead letters without their content, and with headers of their own."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """The dashboard and the alerts name nothing that no role shows, and say what a person on call needs."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

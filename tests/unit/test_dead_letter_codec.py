@@ -1,7 +1,5 @@
 """Dead letters and replay records as bytes: the vectors of the protocol page, round trips, and garbage."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

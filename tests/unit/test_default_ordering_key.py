@@ -1,7 +1,5 @@
 """The ordering key of a transaction that names none: the key of its messages, where all have the same one (P6)."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

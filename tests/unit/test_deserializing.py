@@ -1,7 +1,5 @@
 """What a deserializer is given, and which of its errors say nothing of the record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

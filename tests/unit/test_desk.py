@@ -1,7 +1,5 @@
 """The desk of a consumer whose program takes messages itself, when the time of what lies there ends."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """What the options of `txlayer dlq` mean: times, names of dead letters, filters, authors."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.cli.dlq import DeadLetterFilters

@@ -1,7 +1,5 @@
 """Each rule of `txlayer doctor`, red where something is wrong and green where it is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta

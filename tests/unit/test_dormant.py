@@ -1,7 +1,5 @@
 """Transactions that sleep on doubt after a restart: who may, who wakes when, and what counts meanwhile."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The doubt topic as its partition's owner knows it: the fold at a restart, and the shelf while it works."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import BORN_MS, GROUP, txn_key

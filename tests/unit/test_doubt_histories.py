@@ -1,7 +1,5 @@
 """One partition: what doubt does not take whole, written again; and what is bounded there."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import half_header, half_record, txn_key

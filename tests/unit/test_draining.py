@@ -1,7 +1,5 @@
 """A consumer that ends waits for what runs, and begins nothing of what a thread was handed beside it."""
 
-from __future__ import annotations
-
 from itertools import count
 
 from tests.support.still_world import StillWorld

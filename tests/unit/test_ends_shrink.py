@@ -1,7 +1,5 @@
 """Dead letters that took too long together go fewer at once, so that they come to an end."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 from typing import Any, cast

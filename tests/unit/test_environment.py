@@ -1,7 +1,5 @@
 """Background calls of a service while the machine has no room for another thread."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """An export holds every byte of a message, and its file is there whole or not at all."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pauses of what cannot be done now: one for all that failed, and the longest ago first."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.consumer.failed_tries import PAUSE_FIRST_MS, PAUSE_MAX_MS, FailedTries

@@ -1,7 +1,5 @@
 """One key with a long backlog delays the others by a tenth at most: workers of equal speed over a queue, in steps."""
 
-from __future__ import annotations
-
 import heapq
 
 import pytest

@@ -1,7 +1,5 @@
 """What is fetched again belongs to the transaction that it is fetched for, and goes where messages may go."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any, cast
 

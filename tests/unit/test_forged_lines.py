@@ -1,7 +1,5 @@
 """What anybody may have written into a topic cannot forge a line, a field, a label, or move a terminal's cursor."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """P6: who of an ordering key may go now."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ Grafana itself was never run here (docs/howto/deploy.md): the types are those th
 schema, for the release that compose names.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The records of one id, folded to a history per nonce."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.core import codec

@@ -1,7 +1,5 @@
 """Transaction ids: their form, and UUIDv7 out of given time and bits."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

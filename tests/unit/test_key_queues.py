@@ -1,7 +1,5 @@
 """Who of a queue may start, and when: order per key, retries, fair picking."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage, records

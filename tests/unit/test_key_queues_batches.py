@@ -1,7 +1,5 @@
 """Several records of one key handed out together, and what is said of a queue."""
 
-from __future__ import annotations
-
 from tests.support.queue_stage import FAILED, REJECTED, REPLAY, TOPIC, QueueStage, records
 from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.key_queue import Item, QueueOrder, QueueSettings

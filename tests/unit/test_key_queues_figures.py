@@ -1,7 +1,5 @@
 """What a queue tells: how many are to be handled, its figures, when attempts ended, and what a limit's error names."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager

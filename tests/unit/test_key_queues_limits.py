@@ -1,7 +1,5 @@
 """Fair picking and limits of a queue."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Whatever handlers, operators and crashes do: order per key, no end twice, no attempt forgotten, nothing lost."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

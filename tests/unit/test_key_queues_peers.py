@@ -1,7 +1,5 @@
 """What went wrong in other consumers: lost at a revocation, out of order, retried for ever, forgotten, too long."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.queue_stage import TOPIC, QueueStage

@@ -1,7 +1,5 @@
 """Requests to replay dead letters, and what waits for them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.queue_stage import PARK, REJECTED, QueueStage

@@ -1,7 +1,5 @@
 """Requests to replay dead letters, when their progress has no room in the metadata (P9)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages of one key that are handed out together to who handles them one after the other."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from itertools import count

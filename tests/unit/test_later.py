@@ -1,7 +1,5 @@
 """What is postponed: it waits with its key, no attempt is counted, and it has limits of its own."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

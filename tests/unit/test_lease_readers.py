@@ -1,7 +1,5 @@
 """A reader that begins ten expiries ago agrees with one that read everything, whatever members that keep the rules went through."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The fold of the lock log: each rule by itself, and P10 for whatever records there may be."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import pytest

@@ -1,7 +1,5 @@
 """One partition: what op lines do to transactions, in which order, and what is kept aside."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import op_line, options, txn_key

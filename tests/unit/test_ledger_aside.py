@@ -1,7 +1,5 @@
 """One partition: what is none of ours, and where a batch ends."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import FAR_AWAY, half_header, op_line, options, txn_key

@@ -1,7 +1,5 @@
 """One partition: batches and moves are bounded by bytes, whether or not the content is in memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import half_bytes, half_header, half_record, options, txn_key

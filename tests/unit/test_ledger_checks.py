@@ -1,7 +1,5 @@
 """One partition: questions to the producer group, their answers, giving up, limits, and what a refused word leads to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

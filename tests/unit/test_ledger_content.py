@@ -1,7 +1,5 @@
 """One partition: content leaves memory oldest first, and a drop looks at nobody who has none any more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

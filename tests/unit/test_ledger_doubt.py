@@ -1,7 +1,5 @@
 """One partition: what goes to the doubt topic, what is parked there, and how it comes back."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One partition: how much one batch may take, what it says of its lines' times, and who is still known afterwards."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

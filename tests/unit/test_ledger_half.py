@@ -1,7 +1,5 @@
 """One partition: how half records become transactions, and which are kept aside."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One partition: what is held while its topic refuses, and how it goes when the topic is mended."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import op_line, options, txn_key

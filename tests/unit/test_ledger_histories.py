@@ -1,7 +1,5 @@
 """One partition: histories that broke a promise once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 What counts is what its own members were asked about and did not decide: anybody who may write half can name any group.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -4,8 +4,6 @@ After every append the history compares all fates, what became visible and in wh
 positions, the memory, and what a restart at this very place would build.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

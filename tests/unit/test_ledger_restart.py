@@ -1,7 +1,5 @@
 """One partition: a ledger that is built again at the stored positions is the one that was there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

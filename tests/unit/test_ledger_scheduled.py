@@ -1,7 +1,5 @@
 """Scheduled messages: a transaction waits on doubt until the coordinator's line releases it, at its time and not before."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import GROUP, op_line, options, txn_key

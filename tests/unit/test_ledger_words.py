@@ -1,7 +1,5 @@
 """What a ledger says and counts, word for word: reports, records kept aside, limits and bytes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import BORN_MS, FAR_AWAY, PARTITION, half_bytes, op_line, options, txn_key

@@ -1,7 +1,5 @@
 """What a replay topic's records mean for dead letters: the fold, record by record."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

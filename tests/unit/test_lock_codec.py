@@ -1,7 +1,5 @@
 """Lock records on the wire: the page's vectors, round trips, and bytes that are none."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

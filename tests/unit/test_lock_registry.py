@@ -1,7 +1,5 @@
 """A process's leases over Kafka in memory: rebalances, crashes, freezes, wrong clocks, short and lagging logs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, RENEWAL_MS, STEP_MS, LockStage

@@ -1,7 +1,5 @@
 """The time as the log tells it."""
 
-from __future__ import annotations
-
 from txlayer.coordinator.log_time import WINDOW_S, LogTime
 
 

@@ -1,7 +1,5 @@
 """Looks at the cluster that are taken beside what shows them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

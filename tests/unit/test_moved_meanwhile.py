@@ -1,7 +1,5 @@
 """Whoever takes a queue over ends at once when the group moves the partitions meanwhile: the next owner handles it, too."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Records of the next release are read, and what only a later one can read is kept."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

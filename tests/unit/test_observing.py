@@ -1,7 +1,5 @@
 """Ports of workers, and the commands' one port."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.commands import run_command

@@ -1,7 +1,5 @@
 """The store of offsets and the lease of a queue: what an error, a rewritten lease and a loss leave behind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A producer group hears of its parked transactions at least once, and may settle them then."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 from typing import Any

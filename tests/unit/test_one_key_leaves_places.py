@@ -1,7 +1,5 @@
 """P9: one failing key delays only itself, also when a whole batch of it failed, and when many keys fail."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.queue_stage import FAILED, REJECTED, TOPIC, QueueStage

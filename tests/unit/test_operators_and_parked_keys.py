@@ -1,7 +1,5 @@
 """Whatever operators replay, drop and edit, beside each other and with what they saw before: the messages of a parked key are handled in order."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.operator_world import OperatorWorld

@@ -1,7 +1,5 @@
 """A database is away for an hour of virtual time: with a breaker no message becomes a dead letter, without one all do."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter, defaultdict
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whoever only looks at what is not settled comes to an end, also where a coordinator would have much to move first."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.core_records import options, txn_key

@@ -1,7 +1,5 @@
 """Where a transaction lives; the numbers are part of the protocol and stable across releases."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

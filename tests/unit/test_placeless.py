@@ -1,7 +1,5 @@
 """Records that are stored while nobody tells their client where: what each of us does then."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Who is there to be asked: looked for aside, and again when a look fails, breaks or never ends."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace

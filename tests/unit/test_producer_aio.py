@@ -1,7 +1,5 @@
 """`AsyncTransactionalProducer` over a log in memory: the same words, awaited, with few wake-ups of the loop."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading

@@ -1,7 +1,5 @@
 """What the end of a joined local transaction means for the resolution: blocks, submitted ones."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Messages as half records, and what is refused before anything is sent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Many threads, and how a producer ends."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """What `submit` gives back is a future like those of concurrent.futures, and runs the local transaction."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

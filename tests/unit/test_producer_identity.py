@@ -1,7 +1,5 @@
 """Ids, nonces and places of new transactions."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Interceptors of a producer: what they see of each transaction, and what happens when they raise."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from functools import partial

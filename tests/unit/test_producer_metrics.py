@@ -1,7 +1,5 @@
 """What a program's producers show: how their transactions ended, how long that took, and what is in flight."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from typing import Any

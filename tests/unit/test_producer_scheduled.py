@@ -1,7 +1,5 @@
 """`deliver_at` and `delay`: what a producer writes for them, and what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """Spans of transactions that go wrong: every span ends, and names the kind of what happened."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

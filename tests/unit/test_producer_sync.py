@@ -1,7 +1,5 @@
 """`TransactionalProducer` over a log in memory: what may be called when, and what leaving a block means."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

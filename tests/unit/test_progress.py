@@ -1,7 +1,5 @@
 """Which offsets are finished, what of it is stored, and what is known after a restart."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A consumer's progress as metadata: the vectors of the protocol page, round trips, limits, and texts of others."""
 
-from __future__ import annotations
-
 import zlib
 from base64 import urlsafe_b64encode
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """What verdicts prove of the promises, and the order of an ordering key."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `import txlayer` offers, and what it does not load."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What becomes of each record of the check topic, step by step, on a clock that the test moves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

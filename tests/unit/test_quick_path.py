@@ -1,7 +1,5 @@
 """The quick way of a plain commit through `Ledger.advance` does what the table says: the slow way's work, and no other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

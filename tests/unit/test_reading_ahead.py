@@ -1,7 +1,5 @@
 """How far an engine reads ahead of its handlers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who is suspected, and who must not wait for it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """What an operator's replay asks for, and in which order."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

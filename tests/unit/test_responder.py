@@ -1,7 +1,5 @@
 """A producer that answers: over a log in memory, with a member whose records the test says."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

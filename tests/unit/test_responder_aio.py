@@ -1,7 +1,5 @@
 """The asyncio producer that answers: coroutine functions on its loop, plain ones beside it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

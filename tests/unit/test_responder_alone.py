@@ -1,7 +1,5 @@
 """The stand-alone responder: it goes on over failures of its client, and says what it cannot mend."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

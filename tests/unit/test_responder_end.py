@@ -1,7 +1,5 @@
 """A producer that answers, and what goes wrong there; its beginning and its end."""
 
-from __future__ import annotations
-
 import logging
 import threading
 

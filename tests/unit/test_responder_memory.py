@@ -1,7 +1,5 @@
 """Two instances of one group on a cluster in memory: shares, limits, an outage, a crash."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

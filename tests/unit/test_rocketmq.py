@@ -1,7 +1,5 @@
 """RocketMQ's words: what the listener returns is what is said, and what it raises comes out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How far half is remembered: at least the distance, and not much more. How many settled transactions are."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Consumers and responders from outside: when they are alive and ready, and what their figures say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How long op lines wait for half: for their position in op, once, by the broker's word."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

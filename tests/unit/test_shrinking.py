@@ -1,7 +1,5 @@
 """A Kafka transaction that the broker ended because it took too long: the next ones are smaller, until they go through."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

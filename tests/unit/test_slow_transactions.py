@@ -1,7 +1,5 @@
 """A transaction that takes longer than any Kafka transaction may: it is parked, and stops no other."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

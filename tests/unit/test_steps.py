@@ -1,7 +1,5 @@
 """A transaction's life, driven by hand: no thread, no waiting. Reports come when the test serves a round."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.producer_stage import HALF, KEY, OP, ORDER, World, finish, waits

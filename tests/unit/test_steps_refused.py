@@ -1,7 +1,5 @@
 """A transaction's steps when a limit or the log refuses: what was stored, and what is said."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any

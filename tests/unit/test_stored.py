@@ -1,7 +1,5 @@
 """Offsets and their metadata, as the protocol page says them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Somebody else's Kafka transaction on half: open, it hides what stands behind it; ended, no record tells of its marker."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

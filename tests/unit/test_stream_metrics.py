@@ -1,7 +1,5 @@
 """What `QueryMetrics` shows of the events of Spark's queries."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What commands print for a person: nothing is cut off in a narrow terminal, and nothing from the log is markup."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which messages a consumer wants."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.core.messages import TagFilter, parse_tags

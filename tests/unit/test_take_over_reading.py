@@ -1,7 +1,5 @@
 """What an engine reads while it takes a further queue over: no record of the others is lost or overtaken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 

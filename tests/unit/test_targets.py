@@ -1,7 +1,5 @@
 """Real topics that a coordinator knows: how long it asks, how many it remembers, whom it never forgets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Which messages fit a description, and how the difference is told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`txlayer top` shows on a terminal what the overview of the console shows, and the loop keeps it current."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

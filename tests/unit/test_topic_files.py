@@ -1,7 +1,5 @@
 """The files of topics/: what one may say, and that ours say what the promises rest on."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

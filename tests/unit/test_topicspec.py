@@ -1,7 +1,5 @@
 """Topics as data: what a topic file may say, and what is planned from it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One transaction in memory: which lines speak of it, what its summary says, and the way back."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The table of a transaction's life: every state with every kind."""
 
-from __future__ import annotations
-
 import pytest
 
 from txlayer.core.ledger.transitions import SETTLED, TRANSITIONS, Effect, TxnEvent, TxnState, transition

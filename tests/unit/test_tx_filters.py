@@ -1,7 +1,5 @@
 """Which transactions the filters of `txlayer tx` let through."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What `txlayer tx` shows: places, ages, states, and nothing that a terminal would obey."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What settling by hand refuses before a broker is asked, and the sentences that it ends with."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What `txlayer tx show` tells of one transaction."""
 
-from __future__ import annotations
-
 import json
 
 from tests.support.tx_samples import KEY, SUMMARY, drawn

@@ -1,7 +1,5 @@
 """What a coordinator does with a transaction that stays without an answer, by its policy, and when op refuses that."""
 
-from __future__ import annotations
-
 import logging
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """What unsettled transactions take in memory is bounded: half waits in its topic, the rest goes on, and nothing is lost."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Requests to replay that were read and wait for room: nothing behind them counts as read before they have ended."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

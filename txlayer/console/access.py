@@ -4,8 +4,6 @@
 (the fields of a POST) and `form_token`, which makes the hidden field of a form from the form's `action`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import html
 import ipaddress

@@ -1,7 +1,5 @@
 """The web application: what its pages share, the live view's thread, and where pages and middleware are put together."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing

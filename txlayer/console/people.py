@@ -4,8 +4,6 @@ Nothing here reads a request or a clock: the caller passes the time in seconds. 
 of the console ends all sessions.
 """
 
-from __future__ import annotations
-
 import hmac
 import re
 import secrets

@@ -1,7 +1,5 @@
 """How values look in a page: times, ages, sizes, text that others wrote, charts. What is not `Markup` is escaped by the template."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode

@@ -1,7 +1,5 @@
 """Work that is not done in the event loop: questions to the cluster, with a deadline, and long jobs beside the pages."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """`AsyncOrderedConsumer`: coroutine handlers, run as tasks of the user's event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

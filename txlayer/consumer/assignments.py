@@ -13,8 +13,6 @@ At a rebalance:
 4. `look_at_leases` takes a queue over when its lease is held and no handler of an earlier lease runs here any more.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Writes the ends of queues: dead letters, and answers to requests, in Kafka transactions with the progress."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """`OrderedConsumer` and `ConcurrentConsumer`: plain handlers on threads or in processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType

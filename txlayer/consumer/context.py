@@ -1,7 +1,5 @@
 """What a handler receives: the message, the context of the attempt, and the lease that it runs under."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

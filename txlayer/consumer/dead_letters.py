@@ -4,8 +4,6 @@ Each assignment uses a new writer name, as in the coordinator, and stores it in 
 write. The next owner of a queue therefore knows the name, and ends what the former owner left open (`assignments.py`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Hands messages to the pool, fairly between queues, and processes their outcomes."""
 
-from __future__ import annotations
-
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Collection, Mapping, Sequence

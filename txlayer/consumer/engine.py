@@ -4,8 +4,6 @@ Crash-only, like the coordinator: after any error of its own the engine drops th
 offsets, which show what has ended. A handler's exception is not such an error.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ A try blocks the engine's thread until its time-out. So the partitions that fail
 and all of them together have one pause: however many they are, handlers begin in most of the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 

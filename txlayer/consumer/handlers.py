@@ -1,7 +1,5 @@
 """Registered handlers: which function handles which message, with its body, tags, retry policy and interceptors."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass

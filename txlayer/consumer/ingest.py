@@ -1,7 +1,5 @@
 """What is read becomes items of queues: messages, requests to replay dead letters, and how much is read ahead."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice

@@ -14,8 +14,6 @@ not from what was sent. Its guards, each of which a simulation may remove by a s
 * nothing is claimed before the log was read from ten expiries ago to its end (`LockLog.is_caught_up`).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping

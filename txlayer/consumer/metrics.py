@@ -1,7 +1,5 @@
 """Metrics and health of a consumer, made from counts that it keeps anyway."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """An owned queue with its lease, order and counts; and the store of offsets."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What a consumer consumes, and how: topics, order, policies and start positions."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

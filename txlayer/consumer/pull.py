@@ -1,7 +1,5 @@
 """Messages that a program takes itself. Their handler hands each over and waits for the answer; all else is as for any handler."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """What every consumer shares: registration of handlers, settings, start, stop, end. Never how a message is handled."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

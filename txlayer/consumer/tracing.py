@@ -3,8 +3,6 @@
 process <topic>       one attempt: interceptors, handler; the current span while the handler runs
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Fetches content that was dropped from memory, in sweeps over half and doubt."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial

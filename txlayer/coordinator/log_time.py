@@ -4,8 +4,6 @@ The wall clock of the coordinator decides nothing. It is only a bound: an append
 against this machine's, and it takes no effect before that time has come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from txlayer.core.checks import CLOCK_ERROR_MS

@@ -7,8 +7,6 @@ At a rebalance (`_take_rebalance`) nothing more is stored: the ledgers and both 
 `_take_over` fences the writers of the former owners, reads the stored offsets, and builds the ledgers of the new assignment.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest

@@ -5,8 +5,6 @@ them while the loop works; a number may be one Kafka transaction behind another.
 transactions it takes an even sample, at most once every few seconds. A test compares docs/howto/metrics.md with these metrics.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_right
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tracks which producer groups have live responders; asks the broker in the background, so that a slow answer delays nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 

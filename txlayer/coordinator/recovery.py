@@ -8,8 +8,6 @@ record, with the metadata `1|writer|half next|op line|replay offset:line|doubt l
 and `coordinator reset`) mean that no record before the two offsets is needed.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

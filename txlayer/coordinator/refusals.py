@@ -4,8 +4,6 @@ A transaction whose record is refused is parked. While it is not known which one
 smaller parts. Which topics hold their transactions: txlayer/coordinator/targets.py.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial

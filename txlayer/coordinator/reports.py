@@ -1,7 +1,5 @@
 """Logs what batches report, with the trace of the transaction."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """What the ledgers of an assignment are built from: the number of partitions, settings and check policies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """One assigned partition: its ledger, its stored positions, and when it stops reading."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

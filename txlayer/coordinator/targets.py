@@ -1,7 +1,5 @@
 """Tracks real topics: which accept writes, which refuse, and when to ask the broker about them again."""
 
-from __future__ import annotations
-
 import fnmatch
 import logging
 import time

@@ -7,8 +7,6 @@ Both follow from the context that the half records carry as an ordinary header. 
 context is not sampled.
 """
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Sequence

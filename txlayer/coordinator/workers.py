@@ -1,7 +1,5 @@
 """Runs N coordinator processes: signals, restarts, exit codes. The processes share no state; they meet in the consumer group."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """How much a Kafka transaction takes after one that took too long, and the search for a refused record."""
 
-from __future__ import annotations
-
 PASSES_TO_GROW = 20
 """Kafka transactions that must succeed before the size limit doubles again."""
 

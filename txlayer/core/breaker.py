@@ -3,8 +3,6 @@
 The failures of that time are the dependency's, not the messages': no attempt is counted.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import InitVar, dataclass
 from enum import Enum

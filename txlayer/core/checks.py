@@ -6,8 +6,6 @@ eight bytes each. A heap has the rest. A transaction that is settled meanwhile i
 most are settled. The ledger writes the check-backs.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Decoders do not raise on malformed bytes: they return `Undecodable`. docs/explan
 with test vectors for other languages.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable
 from sys import intern

@@ -4,8 +4,6 @@ Decoders do not raise on malformed bytes: they return `Undecodable`. docs/explan
 with test vectors.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ For queries by people and programs (`txlayer tx show`, `producer.status`), so it
 It applies the ledger's rule of which line decides to the part of the logs that was read, and adds no rule of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple

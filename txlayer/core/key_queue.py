@@ -18,8 +18,6 @@ to 1.1 µs a record; 1.5 µs while one key of a thousand always fails; 3.5 µs w
 up); 7 µs if each record waits for the one before and is taken alone (`take_runs` and `take_batches` return such runs at once).
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -28,8 +28,6 @@ The decoder of lock records does not raise on malformed bytes: it returns `Undec
 specifies the format, with test vectors.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from enum import Enum

@@ -1,7 +1,5 @@
 """Which partition a record is in: half, op and doubt records by ordering key or transaction id, forwarded messages by their options."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Iterable

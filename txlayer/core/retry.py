@@ -1,7 +1,5 @@
 """Handler results and what follows from them: handled, tried again after a back-off, or given up."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import InitVar, dataclass
 from enum import Enum

@@ -13,8 +13,6 @@ have been stored, and no earlier one may be undecided.
 transactions it keeps only counts.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -15,8 +15,6 @@ do not hold any more (after `txlayer coordinator reset`, or when doubt gives up 
 again from the stored positions.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import deque

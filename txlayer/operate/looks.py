@@ -1,7 +1,5 @@
 """Looks at the cluster that are taken beside what shows them: a page of the console, or the screen of `txlayer top`."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The barrier itself is in `adapters/sql`.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Sizes are counted without compression, and include the headers of a forwarded re
 refused later only if its topic changes; a message that fits only when compressed is refused here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple

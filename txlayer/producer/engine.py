@@ -1,7 +1,5 @@
 """What a started producer consists of, and how it is put together. Both producers, threads and asyncio, hold one."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

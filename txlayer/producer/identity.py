@@ -1,7 +1,5 @@
 """Ids, nonces and partitions of new transactions. A producer takes its time and random numbers only here."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Sequence

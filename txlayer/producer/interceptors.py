@@ -3,8 +3,6 @@
 A producer that has neither runs none of this.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -3,8 +3,6 @@
 An exception or a time-out of the handler gives UNKNOWN, not COMMIT or ROLLBACK.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """The names of RocketMQ's transactional messages, for users who come from RocketMQ; the behaviour is that of producer.py."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Awaitable
 from datetime import timedelta

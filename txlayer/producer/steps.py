@@ -9,8 +9,6 @@
 checks that both write the same bytes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

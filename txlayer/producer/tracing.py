@@ -6,8 +6,6 @@ commit <ns>.op        from the op line queued until it is acknowledged; likewise
 answer <ns>.check     one call of the check handler
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

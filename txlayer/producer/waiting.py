@@ -1,7 +1,5 @@
 """What steps wait for, as values. The drivers for threads and asyncio know how to wait, the steps know for what."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar

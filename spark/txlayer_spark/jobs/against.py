@@ -1,7 +1,5 @@
 """Bronze and a table of the user's → ids that one of them lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Topics of a namespace and its real topics → bronze: raw records as Parquet, each exactly once, and only what is new."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

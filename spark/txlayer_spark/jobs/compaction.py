@@ -3,8 +3,6 @@
 Every record that is kept stays in bronze once at every moment, and every row in the ledger.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import groupby

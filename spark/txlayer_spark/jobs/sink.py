@@ -12,8 +12,6 @@ half and op. So the log itself says which of them counts (docs/howto/spark-jobs.
     confirm     it is the first decision of this attempt: no other run took over meanwhile
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -3,8 +3,6 @@
 What was written is noted under `<data>/tables`; a job that was killed writes the same run again, in place of what is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime

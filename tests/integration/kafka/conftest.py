@@ -1,7 +1,5 @@
 """A namespace of the test's own, or of the file's, on the real broker, and who works in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

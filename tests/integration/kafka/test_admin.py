@@ -1,7 +1,5 @@
 """The administrator's view of a real broker: limits, groups, offsets, and what it says when it is refused."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

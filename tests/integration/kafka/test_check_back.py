@@ -1,7 +1,5 @@
 """Questions about transactions whose resolution never came, from a real coordinator over a real broker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

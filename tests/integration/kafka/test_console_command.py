@@ -1,7 +1,5 @@
 """`txlayer console` on a real broker: what it holds is shown, and SIGTERM ends it cleanly."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`txlayer consumer pause` and `resume` on a real broker: the requests, and who took them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Consumers of a topic that natural retention empties: markers that go are no loss, messages that go are told as one."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from datetime import timedelta

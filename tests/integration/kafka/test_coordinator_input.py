@@ -1,7 +1,5 @@
 """What a coordinator does with what may stand in half and op, in whatever order and however wrong; one for all tests."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from datetime import timedelta

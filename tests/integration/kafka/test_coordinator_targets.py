@@ -1,7 +1,5 @@
 """What a coordinator does when a real topic refuses: hold what belongs to the topic, park what belongs to the record."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """P3 and P4 at their plainest: what a reader sees of transactions that are undecided, rolled back, decided twice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

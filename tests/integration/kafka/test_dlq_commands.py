@@ -1,7 +1,5 @@
 """`txlayer dlq list` and `show` over dead letters planted on a real broker."""
 
-from __future__ import annotations
-
 import json
 import time
 

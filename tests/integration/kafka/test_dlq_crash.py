@@ -1,7 +1,5 @@
 """`txlayer dlq replay` killed in the middle: the same request id goes on, and nothing is asked for twice."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

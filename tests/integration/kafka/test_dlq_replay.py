@@ -1,7 +1,5 @@
 """`txlayer dlq replay` and `drop` on a real broker, with an owner of the partitions that answers requests."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

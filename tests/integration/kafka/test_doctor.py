@@ -1,7 +1,5 @@
 """`txlayer doctor` on real brokers: each finding planted on purpose in a bad cluster, none of them in a good one."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

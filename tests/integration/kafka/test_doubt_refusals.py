@@ -1,7 +1,5 @@
 """Records that the doubt topic refuses: each is kept as its origin, its reason and its size, and nobody waits for it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """`txlayer tx export` on a real broker: parked and open transactions whole, and back again from the file."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

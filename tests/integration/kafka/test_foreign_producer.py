@@ -1,7 +1,5 @@
 """A producer in Java, which knows txlayer from docs/reference/vectors.json alone, against our coordinator."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

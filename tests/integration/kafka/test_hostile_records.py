@@ -1,7 +1,5 @@
 """Records that Python's own client could not write, or whose words Kafka would refuse: nobody may stop at them."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from datetime import timedelta

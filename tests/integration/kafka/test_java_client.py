@@ -1,7 +1,5 @@
 """Kafka's own client beside ours: it reads what was forwarded, and what it wrote is handled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

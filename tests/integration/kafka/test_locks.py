@@ -1,7 +1,5 @@
 """Leases on a real broker, and `txlayer locks` on them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A real Prometheus scrapes real processes of every role under a small load, and answers every query and every alert."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

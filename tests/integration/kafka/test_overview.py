@@ -1,7 +1,5 @@
 """The overview of what stands open agrees with the logs themselves, at whatever point the coordinators are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

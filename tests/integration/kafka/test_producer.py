@@ -1,7 +1,5 @@
 """The producers on a real broker: what they store, and how they are used."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import wait
 

@@ -1,7 +1,5 @@
 """The producer and what goes wrong around it: no broker, one that dies, wrong credentials, forks, interrupts."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

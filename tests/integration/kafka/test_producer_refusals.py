@@ -1,7 +1,5 @@
 """What the producers refuse on a real broker, before anything is stored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Answering check-backs on a real broker: two instances, limits, handlers that misbehave, asyncio, an outage."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Scheduled messages on a real broker: visible at their times, listed, cancelled and moved by a producer or a person."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """`txlayer tx commit|rollback|abandon|check-now` on a real broker and a real coordinator."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

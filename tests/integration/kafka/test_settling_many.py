@@ -1,7 +1,5 @@
 """Many transactions settled by hand at once, chosen by filters, on a real broker and a real coordinator."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.arena import Arena

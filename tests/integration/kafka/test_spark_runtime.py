@@ -1,7 +1,5 @@
 """What Spark is started with: the connector of its own version, and a Java that accepts its arguments."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

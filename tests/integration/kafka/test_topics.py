@@ -1,7 +1,5 @@
 """`txlayer topics` on a real broker: what it creates, alters, reports and leaves."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`txlayer tx` on a real broker: what is open, since when, and what became of a transaction."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

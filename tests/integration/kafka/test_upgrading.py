@@ -1,7 +1,5 @@
 """docs/howto/upgrade.md: its commands, run on a namespace with work in it; and what happens in between."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`txlayer verify` on a real broker: each fault planted by a plain client is found where it stands, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Everybody connects as the broker demands: with a password, a token or a certificate over TLS, and is told what is wrong."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -1,7 +1,5 @@
 """A real topic that the coordinator's user may describe and not write."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What somebody can do who has one right and means harm; docs/explanation/security.md names these tests."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """People under the rights of their roles: the commands that they need work, and those that they must not have do not."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each role of topics/acl can do its work, and none of its rights is one too many."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 

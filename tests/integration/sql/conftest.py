@@ -1,7 +1,5 @@
 """The databases of the run: SQLite files, one PostgreSQL and one MariaDB server, started when a test first asks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path

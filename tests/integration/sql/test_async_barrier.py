@@ -1,7 +1,5 @@
 """The barrier for asyncio: the same answers with the asyncio drivers of every database, through a producer."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable

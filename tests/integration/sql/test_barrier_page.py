@@ -1,7 +1,5 @@
 """The code of docs/howto/barrier.md runs as it stands, on real databases and Kafka in memory."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a check reads, writes and leaves behind: one or many, of right and wrong attempts, with and without a database."""
 
-from __future__ import annotations
-
 import logging
 import time
 from datetime import UTC, datetime, timedelta

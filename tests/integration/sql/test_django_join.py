@@ -1,7 +1,5 @@
 """`txlayer.ext.django`: messages in Django's own transactions, with check-backs answered from the same table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any

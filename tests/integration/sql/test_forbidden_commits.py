@@ -1,7 +1,5 @@
 """What keeps a local transaction from committing beside its row, or without it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

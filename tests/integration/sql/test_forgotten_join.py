@@ -1,7 +1,5 @@
 """A producer with a barrier whose local transaction commits without the row: the sale is refused, not committed beside its messages."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What may be joined, and what the end of a joined local transaction means."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """One table for writers and checks, whatever a session or a pool's connection takes an unqualified name for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Old rows go in bounded pieces, those that a check may need stay; the commands tell no secret."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Every race between a local transaction and a check, on every database and isolation level: decision and database agree."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Draws what happens in one world of consumers: messages, handlers, operators, what goes wrong. Never: playing it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

@@ -3,8 +3,6 @@
 `python -m tests.simulation.consumers.seek` looks for the seeds anew.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Plays one world of consumers from its plan to its verdict: faults, healing, rest, judgement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tests.simulation.consumers.plan import GROUP, ConsumerPlan

@@ -1,7 +1,5 @@
 """Makes a found fault of consumers small. Never: when a smaller world still shows it (tests/simulation/shrink.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """One world of consumers with everybody in it: cluster, consumers, operators, who sends. Never: choosing what happens."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Stores of offsets that are under way while their consumer goes on, as a client's with a thread of its own. Never: faults."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

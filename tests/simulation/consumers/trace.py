@@ -1,7 +1,5 @@
 """A consumers' world as a table that a person can read: time, actor, action, record. Never: playing it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.simulation.consumers.plan import GROUP, ConsumerPlan

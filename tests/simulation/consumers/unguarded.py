@@ -1,7 +1,5 @@
 """Consumers with one guard taken out, by a subclass or by other connections. Never a switch in txlayer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The pages: each module has the routes of one section. They ask `operate`, and show what it answers."""
 
-from __future__ import annotations
-
 from starlette.routing import Route
 
 from txlayer.console import acting

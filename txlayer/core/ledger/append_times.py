@@ -1,7 +1,5 @@
 """The time of one partition as its records tell it: the broker's append times, of which implausible ones do not count."""
 
-from __future__ import annotations
-
 from txlayer.core.checks import CLOCK_ERROR_MS, NEVER_MS
 
 

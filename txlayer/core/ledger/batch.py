@@ -1,7 +1,5 @@
 """The content of one Kafka transaction for one partition."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple

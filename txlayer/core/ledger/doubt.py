@@ -4,8 +4,6 @@
 quarantined records, `QuarantineFold` keeps sizes and names, not bytes: their content may be confidential.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice

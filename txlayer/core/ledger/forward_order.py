@@ -8,8 +8,6 @@ ones block no other. Of those that may go, the first decided one goes first.
 One key may have a hundred thousand transactions: no operation scans all of them to release one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 from txlayer.core.ledger.transaction import OpPosition, Transaction

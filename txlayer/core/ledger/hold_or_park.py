@@ -5,8 +5,6 @@ Parked elsewhere: one whose half records are incomplete (`Ledger._next_event`), 
 refused: coordinator/refusals.py. A held one is tried again when its topics accept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from txlayer.core.ledger.transaction import UNKNOWN_TARGET, Target, Transaction, records_of, user_size

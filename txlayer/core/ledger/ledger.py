@@ -12,8 +12,6 @@ What is an idea of its own has a file of its own: the order of a key (forward_or
 (hold_or_park), misplaced records, check-backs (checks), doubt, second copies, what is unsettled, append times.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -7,8 +7,6 @@
 * A transaction that only such a line names is parked, so that a person can look for its messages.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ transaction's half record is recognised by its key: from memory while the ledger
 that begin transactions between `copies_from` and the low-water mark.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable
 

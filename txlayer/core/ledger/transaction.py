@@ -1,7 +1,5 @@
 """A transaction as the ledger keeps it in memory, and the real topics as the ledger sees them. Compact: there may be a million."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from enum import Enum

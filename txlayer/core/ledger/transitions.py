@@ -4,8 +4,6 @@ Rules for authors: a repeat, a conflict and a refusal are ordinary entries. A mi
 unchanged. The state diagram in docs/explanation/protocol.md is drawn from this table.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from txlayer.errors import InvalidTransitionError

@@ -1,7 +1,5 @@
 """What one partition has open: its transactions in half, by offset, and op records that wait."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Container, Iterator
 from itertools import chain, takewhile
