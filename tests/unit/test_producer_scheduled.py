@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.producer_stage import HALF, ProducerStage
+from tests.support.producer_stage import HALF, OP, ProducerStage
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold
@@ -307,6 +307,29 @@ def test_of_two_words_at_once_the_first_one_counts(time_ms: int | None, is_older
         done(None, SimpleNamespace(offset=lambda: 17))
 
     assert (time_ms is None) is cancelled(look, produce, time_ms=time_ms)
+
+
+@pytest.mark.promise("P4")
+def test_a_decision_to_commit_stays_one_when_the_rest_of_the_transaction_is_cancelled(stage: ProducerStage) -> None:
+    stage.kafka.create_topic("txlayer.doubt", partitions=4)
+    with stage.producer() as producer, producer.transaction("order-1") as tx:
+        tx.send("orders", key=b"k", value=b"bought")
+        tx.send("orders", key=b"k", value=b"please pay", deliver_at=AT)
+        tx.prepare()
+        tx.commit()
+        said = tx.result(10)
+        key = f"order-1/{tx.nonce}"
+        give_up = OpMessage(Resolution.ROLLBACK, key, "g", said.last_half_offset, 0, is_abandon=True)
+        stage.kafka.append(OP, codec.encode_op(give_up).encode(), partition=said.half_partition)
+        stage.kafka.append(
+            "txlayer.doubt",
+            None,
+            key=key.encode(),
+            partition=said.half_partition,
+            headers=codec.abandoned_headers(AT_MS),
+        )
+
+        assert COMMIT is tx.result(10, with_decision=True).decision
 
 
 def test_a_cancellation_on_the_producers_own_thread_is_refused_before_its_line_is_written() -> None:

@@ -393,7 +393,9 @@ class Engine:
             ),
             partitions=[txn.half_partition],
         )
-        return next((h.decision for h in histories if h.nonce == txn.nonce), None)
+        lines = [line.op for h in histories if h.nonce == txn.nonce for line in h.op_lines if line.is_counted]
+        # The first one is final, also if messages that it committed are given up later.
+        return next((op.resolution for op in lines if op.resolution is not Resolution.UNKNOWN), None)
 
 
 def open_engine(
