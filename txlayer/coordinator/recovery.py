@@ -9,7 +9,7 @@ and `coordinator reset`) mean that no record before the two offsets is needed.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing
 from functools import partial
@@ -243,8 +243,10 @@ class Recovery:
                 ops[topics.op, partition] = (p.replay_offset, p.op_offset + (1 if p.op_line else 0))
                 _check_is_there((topics.half, partition), (p.low_water, p.half_next), starts, ends)
                 _check_is_there((topics.op, partition), ops[topics.op, partition], starts, ends)
-            self._read(reader, halves, fold_half)
-            self._read(reader, ops, fold_op)
+            for record in self._records(reader, halves):
+                fold_half(record)
+            for record in self._records(reader, ops):
+                fold_op(record)
 
     @staticmethod
     def applied_lines(value: bytes | None, line_count: int) -> bytes:
@@ -270,21 +272,17 @@ class Recovery:
             ranges[topic, partition] = (low, high)
 
         fold_of = {partition: fold.fold for partition, (fold, _) in folds.items()}
-
-        def take(record: Any) -> None:
+        for record in self._records(reader, ranges):
             fold_of[record.partition()](record.offset(), record.key(), record.value(), record.headers)
-
-        self._read(reader, ranges, take)
         for partition, (done, _) in folds.items():
             if done.unreadable:
                 logger.error("doubt.unreadable", extra={"partition": partition, "count": len(done.unreadable)})
         return folds
 
-    def _read(self, reader: Any, ranges: dict[TopicPartition, Range], on_record: Callable[[Any], None]) -> None:
-        for record in records_of(
+    def _records(self, reader: Any, ranges: dict[TopicPartition, Range]) -> Iterator[Any]:
+        return records_of(
             reader, ranges, is_still_ours=self._is_still_ours, patience_s=STABLE_PATIENCE_S, clock=self._clock
-        ):
-            on_record(record)
+        )
 
 
 def _appended_ms(record: Any, ledger: Ledger) -> int:

@@ -587,7 +587,7 @@ _ASKED = re.compile(rb"[|,][aq]")
 def asked_options_of(headers: Headers | None) -> HalfOptions:
     """The options of the half record with these headers if `a` or `q` is among them; otherwise `NO_OPTIONS`, which is quick to tell."""
     raw = half_header_of(headers) or b""
-    if _ASKED.search(raw, max(raw.rfind(b"|"), 0)) is None:
+    if raw.endswith(b"|") or _ASKED.search(raw, max(raw.rfind(b"|"), 0)) is None:
         return NO_OPTIONS
     half = decode_half_header(raw)
     return half.options if isinstance(half, HalfHeader) else NO_OPTIONS
@@ -729,13 +729,13 @@ def parse_doubt_key(raw: bytes | None) -> tuple[str, int | None] | None:
     if raw is None:
         return None
     try:
-        text, index = raw.decode("ascii"), None
-        if text.count("/") != 1:
-            text, _, number = text.rpartition("/")
-            index = whole(number)
+        text = raw.decode("ascii")
+        if is_key(text):
+            return text, None
+        key, _, number = text.rpartition("/")
+        return (key, whole(number)) if is_key(key) else None
     except ValueError:
         return None
-    return (text, index) if is_key(text) else None
 
 
 def encode_content(

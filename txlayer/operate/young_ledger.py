@@ -109,7 +109,8 @@ class YoungLedger(ContentlessLedger):
 
     def take_doubt(self, key: str, value: bytes | None, *, half_next: int, at_ms: int) -> None:
         """Doubt has this transaction now, or has ended it; half is read to `half_next`."""
-        self.leave(key)
+        if key in self.transactions:
+            self.leave(key)
         if value is None:
             self.rows.end_on_doubt(key, self.partition)
             return
