@@ -282,7 +282,7 @@ def test_a_local_transaction_may_submit_but_not_wait(stage: ProducerStage) -> No
         with pytest.raises(LifecycleError, match="wait for it"):
             producer.close()
         with producer.transaction() as other:
-            other.send("orders", value="v")
+            other.send("orders", value="not sent")
             with pytest.raises(LifecycleError, match="wait for itself"):
                 other.prepare()
             raise KeyError

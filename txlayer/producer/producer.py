@@ -152,8 +152,9 @@ class OpenTransaction:
     def _prepare_steps(self) -> Steps[None]:
         if self._phase is not GATHERING:
             raise self._misfit("prepare")
-        self._phase = PREPARING
         engine = self._engine
+        steps.check_may_wait(engine)
+        self._phase = PREPARING
         try:
             txn = self._txn = yield from steps.launch(
                 engine, PendingTransaction, self._messages, self._entry, self._key
@@ -480,11 +481,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             LifecycleError: called from a local transaction on the producer's own thread, which would wait for itself.
                 Nothing was sent.
         """
-        engine = self._started()
-        if engine.pipeline.is_own_thread:
-            raise LifecycleError(
-                "publish() inside a local transaction would wait for itself; use submit()", state="open"
-            )
+        steps.check_may_wait(self._started())
         return self.submit(messages, txn_id=txn_id, **options).result()
 
     def submit(

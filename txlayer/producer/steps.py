@@ -29,6 +29,18 @@ from txlayer.producer.pipeline import FAILED, STORING, PendingTransaction, Trans
 from txlayer.producer.waiting import Blocking, Steps
 
 
+def check_may_wait(engine: Engine) -> None:
+    """Return if this thread may wait for reports: before anything is sent.
+
+    Raises:
+        LifecycleError: it is the producer's own, which brings them. Nothing was sent.
+    """
+    if engine.pipeline.is_own_thread:
+        raise LifecycleError(
+            "the producer's own thread would wait for itself; submit() waits for nothing", state="open"
+        )
+
+
 def launch(
     engine: Engine, make: MakePending, messages: Sequence[Message], entry: Entry, key: str
 ) -> Steps[PendingTransaction]:
@@ -152,8 +164,7 @@ def change_time(
     Raises:
         TxLayerError: what `TransactionalProducer.cancel` and `reschedule` raise.
     """
-    if engine.pipeline.is_own_thread:
-        raise LifecycleError("the producer's own thread would wait for itself. Nothing was written", state="open")
+    check_may_wait(engine)
     read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key))
     written: dict[str, tuple[TransactionHistory, int]] = {}
     was_given_up = False
