@@ -8,7 +8,7 @@ from tests.support.lab import Lab
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, ResultSearch
 from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
-from txlayer.errors import TxLayerError
+from txlayer.errors import RetriableError, TxLayerError
 
 
 @pytest.fixture
@@ -50,6 +50,25 @@ def test_what_was_removed_is_none(lab: Lab, connections: CoordinatorConnections)
     lab.delete_records(topic, before=2)
 
     assert {0: None, 2: b"v2"} == values(connections, topic, [0, 2])
+
+
+@pytest.mark.promise("P9")
+def test_what_an_open_kafka_transaction_hides_is_not_gone(lab: Lab, connections: CoordinatorConnections) -> None:
+    """As the copy of an edited dead letter: the request to replay it may be visible first."""
+    topic, writer = lab.topic(), open_writer(connections)
+    lab.write(topic, b"v0")
+    writer.begin()
+    put(writer, topic, b"v1")
+
+    assert {0: b"v0"} == values(connections, topic, [0, 1])
+    assert {1_000: None} == values(connections, topic, [1_000])
+    with pytest.raises(RetriableError, match="open"):
+        values(connections, topic, [1])
+
+    writer.commit(timeout_s=10)
+    wait_for(lab, topic, [b"v0", b"v1"])
+    assert {1: b"v1"} == values(connections, topic, [1])
+    writer.close()
 
 
 def test_results_are_found_behind_requests_that_retention_took(lab: Lab, connections: CoordinatorConnections) -> None:

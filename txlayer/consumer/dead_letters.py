@@ -26,7 +26,7 @@ from txlayer.core.dead_letters import (
     replay_topic,
 )
 from txlayer.core.messages import Undecodable
-from txlayer.errors import InvariantError, TxLayerError
+from txlayer.errors import InvariantError, RetriableError, TxLayerError
 from txlayer.runtime.environment import REAL, Background
 from txlayer.runtime.kafka_transactions import TIMEOUT_S, Entry, Fence, KafkaTransactions, WriterConnections
 from txlayer.runtime.producer_replacement import RECYCLE_AFTER_S
@@ -174,8 +174,10 @@ class SweepConnections(Protocol):
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still in the log, per partition."""
 
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offset, per partition."""
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The last stable offset, per partition, else the high watermark."""
 
 
 SEARCH_S = 0.25
@@ -214,15 +216,22 @@ class DeadLetterReader:
 
         It reads them in one sweep in offset order, because a seek for each would cost 1.2 ms. All of them are in memory
         at once, so the caller limits their number or their bytes: the record that reaches `bytes_max` is the last, and
-        the rest is left out. With `bytes_max` the rest is also left out after `SEARCH_S`.
+        the rest is left out. With `bytes_max` the rest is also left out after `SEARCH_S`. What an open Kafka transaction hides
+        is left out, too.
 
         Raises:
+            RetriableError: all of them are hidden.
             TxLayerError: the partition could not be read; you may call it again.
         """
         found: dict[int, Record | None] = dict.fromkeys(offsets)
         tp = (topic, partition)
         first = self._connections.start_offsets([tp])[tp]
         end = self._connections.end_offsets([tp])[tp]
+        if any(offset >= end for offset in found):
+            hidden = range(end, self._connections.end_offsets([tp], is_committed=False)[tp])
+            found = {offset: None for offset in found if offset not in hidden}
+            if not found:
+                raise RetriableError(f"{topic}-{partition}@{end}: an open Kafka transaction hides what is there")
 
         size_bytes = 0
         is_over = self._stop_watch()
