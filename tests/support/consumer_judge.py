@@ -212,7 +212,9 @@ def _note_postponed(evidence: Evidence) -> None:
     for queue, call in evidence.all_calls():
         is_first, batch = call.batch != batch, call.batch
         which = (*evidence.source(queue, call), call.tenure)
-        call.maybe_postponed_ms, call.postponed_ms = maybe.get(which), surely.get(which)
+        # How much of that time was an operator's pause, which does not count, is not known.
+        was_paused = any(request.said.kind is ReplayKind.PAUSE for request in evidence.requests[queue])
+        call.maybe_postponed_ms, call.postponed_ms = maybe.get(which), None if was_paused else surely.get(which)
         if call.taken_ms is None or 0 not in call.counts:
             continue
         maybe.setdefault(which, call.taken_ms)

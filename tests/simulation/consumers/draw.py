@@ -128,7 +128,9 @@ class ConsumerPlanner:
             Outage(dice.choice(plan.topics), dice.uniform(0, plan.until_s / 2), dice.choice((0.5, 2.0, 4.0)))
             for _ in range(dice.choice((1, 1, 2)))
         )
-        return replace(plan, settings=replace(plan.settings, breaker=breaker), outages=outages)
+        has_own = not plan.settings.batch_count_max and dice.random() < 0.5
+        settings = replace(plan.settings, breaker=breaker, has_own_breaker=has_own)
+        return replace(plan, settings=settings, outages=outages)
 
     def _settings(self) -> ConsumerSettings:
         dice = self._dice

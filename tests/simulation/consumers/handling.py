@@ -24,6 +24,7 @@ from txlayer.consumer.pools import (
     give_up,
     items_of,
     take_apart,
+    without_reported,
 )
 from txlayer.core.retry import Ack, HandlerResult, Later, Reject, Retry
 
@@ -72,8 +73,8 @@ class SimulatedPool:
         self.chunks: dict[Any, Chunk] = {}
         """By the greenlet that works on it."""
 
-        self.breakers: dict[str, BreakerTimes] = {}
-        """By topic."""
+        self.breakers: dict[tuple[str, bool], BreakerTimes] = {}
+        """By topic, and whether the message is for the handler with its own."""
 
     @property
     def hung_count(self) -> int:
@@ -108,9 +109,9 @@ class SimulatedPool:
         ended += self._give_up()
         self._begun_count -= len(ended)
         ended += self._take_apart()
-        for outcome in ended:
-            for failed in outcome.failed:
-                for call in self._society.calls_of(outcome.chunk, failed.job):
+        for rest in filter(None, map(without_reported, ended)):
+            for failed in rest.failed:
+                for call in self._society.calls_of(rest.chunk, failed.job):
                     call.taken_ms = self._society.now_ms
         return ended
 
@@ -228,7 +229,7 @@ class Handling:
                 context.token,
                 society.now_ms,
                 batch,
-                breaker=self._pool.breakers.get(message.topic),
+                breaker=self._pool.breakers.get((message.topic, message.tags is not None)),
             )
             if isinstance(record, DeadLetterRecord):
                 call.letter_offset = record._record.offset()

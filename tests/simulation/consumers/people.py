@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.simulation.consumers.plan import GROUP, PlannedMessage, Request
+from tests.simulation.consumers.plan import GROUP, OWN_TAG, PlannedMessage, Request
 from txlayer.adapters.memory import NoAnswerError
 from txlayer.adapters.ports import TopicPartition
 from txlayer.core.dead_letters import (
@@ -18,7 +18,7 @@ from txlayer.core.dead_letters import (
     encode_replay,
     replay_topic,
 )
-from txlayer.core.messages import Undecodable
+from txlayer.core.messages import TAGS_HEADER, Headers, Undecodable
 from txlayer.core.progress import Foreign, decode
 from txlayer.errors import TxLayerError
 
@@ -66,11 +66,17 @@ class Feeder:
         value = str(number).encode()
         while True:
             try:
-                society.kafka.append(message.topic, value, partition=message.partition, key=message.key)
+                society.kafka.append(
+                    message.topic, value, partition=message.partition, key=message.key, headers=self._headers(number)
+                )
                 break
             except (TxLayerError, NoAnswerError):  # no leader, no broker
                 world.pause(0.2)
         world.after(0.0, partial(world.acted, "Produce"))
+
+    def _headers(self, number: int) -> Headers:
+        is_own = self._society.plan.settings.has_own_breaker and number % 2 == 1
+        return [(TAGS_HEADER, OWN_TAG)] if is_own else []
 
     def _send_bundle(self, bundle: Sequence[tuple[int, PlannedMessage]]) -> None:
         society = self._society
@@ -81,7 +87,8 @@ class Feeder:
                 writer.initialise(timeout_s=2.0)
                 writer.begin()
                 for number, message in bundle:
-                    writer.produce(message.topic, str(number).encode(), message.key, message.partition)
+                    value = str(number).encode()
+                    writer.produce(message.topic, value, message.key, message.partition, headers=self._headers(number))
                 writer.flush(timeout_s=2.0)
                 if bundle[0][1].bundle == "kept":
                     writer.commit(timeout_s=2.0)

@@ -17,6 +17,9 @@ NAMESPACE = "sim"
 GROUP = "loyalty"
 TOPICS = ("orders", "stock")
 
+OWN_TAG = b"own"
+"""Of messages whose handler has a breaker of its own."""
+
 ALWAYS = 1_000
 """A message that fails so often fails for ever."""
 
@@ -82,6 +85,7 @@ class ConsumerSettings:
     skews: tuple[float, ...]
     wall_skews: tuple[float, ...]
     breaker: BreakerPolicy | None = None
+    has_own_breaker: bool = False  # half of the messages go to another handler, with a breaker of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def _smaller(plan: ConsumerPlan) -> Iterator[ConsumerPlan]:
         "wall_skews": (0.0,) * 3,
         "metadata_bytes_max": 4096,
         "batch_count_max": 0,
+        "has_own_breaker": False,
         "breaker": None,
     }
     settings = plan.settings

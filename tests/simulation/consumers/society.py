@@ -12,6 +12,7 @@ from tests.simulation.consumers.handling import FencedTable, Handling, Simulated
 from tests.simulation.consumers.plan import (
     GROUP,
     NAMESPACE,
+    OWN_TAG,
     ConsumerPlan,
     ConsumerSettings,
     PlannedMessage,
@@ -29,7 +30,7 @@ from txlayer.config import ConsumerConfig, SystemTopics, milliseconds
 from txlayer.consumer import plan as consumer_plan
 from txlayer.consumer.context import ReceivedMessage
 from txlayer.consumer.engine import Engine
-from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.handlers import HandlerSet, Route
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, HungHandlers, Job, JobOutcome, items_of
@@ -287,8 +288,6 @@ class ConsumerSociety(Stage):
             attempt_timeout_s=settings.attempt_timeout_s,
             hung=variant.hung(count_max=HUNG_MAX),
         )
-        handling = Handling(self, process, pool)
-        handlers = HandlerSet(is_async=False)
         policy = RetryPolicy(
             attempt_count_max=settings.attempt_count_max,
             backoff_first_ms=int(settings.backoff_s * 1000),
@@ -296,14 +295,7 @@ class ConsumerSociety(Stage):
             after_exhausted=settings.after_exhausted,
             later_max_ms=_DAY_MS if settings.breaker is None else LATER_MAX_MS,
         )
-        handlers.add(
-            handling.handle_batch if settings.batch_count_max else handling.handle,
-            topics=(),
-            tags="*",
-            retry=policy,
-            batch_count_max=settings.batch_count_max,
-        )
-        routes = handlers.routes(self.plan.topics)
+        routes = self._routes(Handling(self, process, pool), policy)
         caller = variant.caller(
             routes, attempt_timeout_s=settings.attempt_timeout_s, clock=world.monotonic, wall_clock=world.wall_clock
         )
@@ -336,8 +328,32 @@ class ConsumerSociety(Stage):
                 background=SimulatedBackground(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
             ),
         )
-        pool.breakers = {t: self._watched(b) for t, b in engine._dispatcher.breakers.by_topic.items()}
+        pool.breakers = self._watched_of(engine)
         return engine
+
+    def _routes(self, handling: Handling, policy: RetryPolicy) -> dict[str, Route]:
+        settings, handlers = self.plan.settings, HandlerSet(is_async=False)
+        if settings.has_own_breaker:
+            handlers.add(handling.handle, topics=(), tags=OWN_TAG.decode(), retry=policy, breaker=settings.breaker)
+        handlers.add(
+            handling.handle_batch if settings.batch_count_max else handling.handle,
+            topics=(),
+            tags="*",
+            retry=policy,
+            batch_count_max=settings.batch_count_max,
+        )
+        return handlers.routes(self.plan.topics)
+
+    def _watched_of(self, engine: Engine) -> dict[tuple[str, bool], BreakerTimes]:
+        """The times of the breakers of an engine, as its pool keeps them."""
+        breakers = engine._dispatcher.breakers
+        found_in = {topic: found for topic in self.plan.topics if (found := breakers.of_topic(topic))}
+        watched = {b: self._watched(b) for b in dict.fromkeys(b for found in found_in.values() for b in found)}
+        return {
+            (topic, is_own): watched[found[0 if is_own else -1]]
+            for topic, found in found_in.items()
+            for is_own in (True, False)
+        }
 
     def _leases(self, process: Process, connections: ConsumerConnections) -> LeaseKeeper:
         if not self.plan.settings.is_leased:
