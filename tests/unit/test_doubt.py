@@ -5,7 +5,7 @@ import pytest
 from tests.support.core_records import BORN_MS, GROUP, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, quarantine_key
-from txlayer.core.ledger.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtIndex
+from txlayer.core.ledger.doubt import REWRITE_LAG_MIN, SMALL_OFFSET_MAX, DoubtFold, DoubtIndex
 from txlayer.core.ledger.transaction import Transaction, from_summary
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode, Origin
@@ -161,6 +161,20 @@ def shelf_of(*transactions: Transaction, is_restored: bool = True) -> DoubtIndex
     for offset, txn in enumerate(transactions):
         shelf.put(txn, 10 * offset)
     return shelf
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_offsets_of_a_partition_with_very_many_records_are_kept_whole(is_restored: bool) -> None:
+    first, second = (from_summary(summary(key), doubt_offset=0) for key in (A, B))
+    shelf = shelf_of(first, second)
+    for txn, offset in ((first, SMALL_OFFSET_MAX), (second, SMALL_OFFSET_MAX + 1)):
+        shelf.put(txn, offset)
+    if is_restored:
+        shelf.restore({first.key: first, second.key: second}, ())
+    assert SMALL_OFFSET_MAX == shelf.low
+    first.state = TxnState.COMMITTED
+
+    assert SMALL_OFFSET_MAX + 1 == shelf.low
 
 
 def test_an_empty_shelf_needs_nothing_but_what_comes() -> None:

@@ -47,7 +47,7 @@ _OPEN_WIDTHS = (*_WIDTHS, 4)
 """The same of an undecided one, and the time from its append until its last check-back."""
 _SCHEDULED_WIDTHS = (*_WIDTHS, 7, 5)
 """The same of a scheduled one, with the op position of its commit, and the time from its append until it is due. The hash of an ordering key follows."""
-_PACK_OPEN, _PACK_SCHEDULED = Struct("<QQQIIHBI").pack, Struct("<QQQIIHBQI").pack
+_OPEN_ROW, _SCHEDULED_ROW = Struct("<QQQIIHBI"), Struct("<QQQIIHBQI")
 """Both rows, with neighbours as one number: one call instead of a call for each number. A number below 0 or above the last one's width
 is an error."""
 _LAG_MS = 1 << 47
@@ -168,12 +168,12 @@ class DormantTransactions:
         )
         try:
             if version is _OPEN_VERSION:
-                row = _PACK_OPEN(*numbers, int(asked) - appended_ms * is_checked)
+                row = _OPEN_ROW.pack(*numbers, int(asked) - appended_ms * is_checked)
             else:
                 committed, wait_ms = int(offset) << _LINE_BITS | int(line), int(time) - appended_ms
                 if committed >> 56 or int(line) >> _LINE_BITS:
                     return False
-                row = _PACK_SCHEDULED(*numbers, committed | (wait_ms & 0xFF) << 56, wait_ms >> 8)
+                row = _SCHEDULED_ROW.pack(*numbers, committed | (wait_ms & 0xFF) << 56, wait_ms >> 8)
                 if hashed:
                     row += unhexlify(hashed)
         except StructError:  # the same
@@ -349,39 +349,47 @@ class DormantTransactions:
 
 
 def _transaction(key: str, row: bytes, shapes: Sequence[_Shape]) -> Transaction:
-    shape = shapes[_number(row[_SHAPE])]
-    is_open = shape.state is TxnState.OPEN
-    first, distance, _, doubt_offset, appended_ms, lag, moved, size, *rest = (
-        _number(row[each]) for each in (_OPEN_SLICES if is_open else _SCHEDULED_SLICES)
-    )
-    committed = None if is_open else (rest[0] >> _LINE_BITS, rest[0] & (1 << _LINE_BITS) - 1)
+    is_open = len(row) == _OPEN_ROW.size
+    places, others, times, lag, moved_ms, size, size_high, *rest = (
+        _OPEN_ROW if is_open else _SCHEDULED_ROW
+    ).unpack_from(row)
+    shape = shapes[others & 0xFFFFFF]
+    first_offset, appended_ms = places & (1 << 40) - 1, times & (1 << 48) - 1
+    committed: OpPosition | None = None
+    asked_ms, due_at = 0, tuple[int, ...]()
+    if is_open:
+        asked_ms = appended_ms + rest[0] if shape.checked_count else 0
+    else:
+        position = rest[0] & (1 << 56) - 1
+        committed = position >> _LINE_BITS, position & (1 << _LINE_BITS) - 1
+        due_at = (appended_ms + (rest[0] >> 56 | rest[1] << 8),)
     summary = DoubtSummary(
         key=key,
         state=shape.state.value,
         reason="",
         producer_group=shape.producer_group,
-        first_offset=first,
-        last_offset=first + distance,
+        first_offset=first_offset,
+        last_offset=first_offset + (places >> 40),
         seen=shape.seen,
         count=shape.count,
         appended_ms=appended_ms,
-        born_ms=appended_ms - lag + _LAG_MS,
+        born_ms=appended_ms - (times >> 48 | lag << 16) + _LAG_MS,
         key_hash=hexlify(row[_KEY_HASH]).decode("ascii") or None,
         order=shape.order,
         immunity_ms=None,
         decided_at=committed,
-        moved_ms=appended_ms + moved,
+        moved_ms=appended_ms + moved_ms,
         topics=shape.topics,
         checked_count=shape.checked_count,
         answered_count=shape.answered_count,
-        asked_ms=appended_ms + rest[0] if shape.checked_count else 0,
+        asked_ms=asked_ms,
         answered_number=shape.answered_number,
         sent_to=shape.sent_to,
         released_to=shape.sent_to,
-        times=() if is_open else (appended_ms + rest[1],),
+        times=due_at,
         committed_at=committed,
     )
-    return from_summary(summary, doubt_offset=doubt_offset, size=size)
+    return from_summary(summary, doubt_offset=others >> 24, size=size | size_high << 16)
 
 
 RUN_COUNT = 10_000
@@ -394,17 +402,34 @@ TIMES_MIN = 1_000
 """Times among which obsolete ones may stay; of more, as many as there are others."""
 
 
-class _Run(NamedTuple):
-    """Times of scheduled transactions, the last one first."""
+class _Run:
+    """Times of scheduled transactions, the last one first. They take 4 bytes each, unless there are 49 days between them."""
 
-    times: array[int]
-    keys: list[str]
+    __slots__ = ("_begin_ms", "_times", "keys")
+
+    def __init__(self, times: Sequence[int], keys: list[str]) -> None:
+        self._begin_ms = begin_ms = min(times, default=0)
+        fits = not times or times[0] - begin_ms < 1 << 32
+        self._times = array("I" if fits else "Q", (time_ms - begin_ms for time_ms in times))
+        self.keys = keys
+
+    @property
+    def first_ms(self) -> int:
+        return self._begin_ms + self._times[-1]
+
+    def pop(self) -> str:
+        """Remove the first; its key."""
+        self._times.pop()
+        return self.keys.pop()
+
+    def items(self) -> Iterator[tuple[int, str]]:
+        return ((self._begin_ms + passed_ms, key) for passed_ms, key in zip(self._times, self.keys, strict=True))
 
 
 class ReleaseTimes:
     """The times of scheduled transactions: the earliest first, and of one time what was committed first. Some are obsolete.
 
-    The newest ones are in a heap. Of a million, all but some are in sorted runs, which take 16 bytes each. `committed_at` tells the op
+    The newest ones are in a heap. Of a million, all but some are in sorted runs, which take 12 bytes each. `committed_at` tells the op
     position of a transaction's commit, and `is_awaited` whether a time of it is not obsolete.
     """
 
@@ -421,7 +446,7 @@ class ReleaseTimes:
     @property
     def first_ms(self) -> int:
         """The earliest; later than any time if there is none."""
-        heads = [run.times[-1] for run in self._runs]
+        heads = [run.first_ms for run in self._runs]
         if self._heap:
             heads.append(self._heap[0][0])
         return min(heads, default=NEVER_MS)
@@ -431,7 +456,7 @@ class ReleaseTimes:
         heappush(self._heap, (time_ms, committed_at, key))
         if len(self._heap) > RUN_COUNT:
             self._heap.sort(reverse=True)
-            self._runs.append(_Run(array("q", [time for time, _, _ in self._heap]), [key for _, _, key in self._heap]))
+            self._runs.append(_Run([time for time, _, _ in self._heap], [key for _, _, key in self._heap]))
             self._heap.clear()
         if len(self._runs) > RUNS_MAX or len(self) > self._count_max:
             self._forget_obsolete()
@@ -440,7 +465,7 @@ class ReleaseTimes:
         """Make one run of those that are awaited."""
         times, committed, keys = array("q"), list[int](), list[str]()
         in_heap = ((time_ms, key) for time_ms, _, key in self._heap)
-        for time_ms, key in chain(in_heap, *(zip(run.times, run.keys, strict=True) for run in self._runs)):
+        for time_ms, key in chain(in_heap, *(run.items() for run in self._runs)):
             if self._is_awaited(time_ms, key):
                 offset, line = self._committed_at(key)
                 times.append(time_ms)
@@ -454,14 +479,13 @@ class ReleaseTimes:
         order = sorted(range(len(keys)), key=committed.__getitem__)
         order.sort(key=times.__getitem__)
         order.reverse()
-        run = _Run(array("q"), [])
+        found: list[int] = []
         for index in order:
             # One that was given another time, and then the first one again, is here twice.
-            if not run.keys or (run.times[-1], run.keys[-1]) != (times[index], keys[index]):
-                run.times.append(times[index])
-                run.keys.append(keys[index])
-        if run.keys:
-            self._runs.append(run)
+            if not found or (times[found[-1]], keys[found[-1]]) != (times[index], keys[index]):
+                found.append(index)
+        if found:
+            self._runs.append(_Run([times[index] for index in found], [keys[index] for index in found]))
         self._count_max = max(2 * len(self), TIMES_MIN)
 
     def take(self) -> tuple[int, str]:
@@ -470,12 +494,11 @@ class ReleaseTimes:
         heads: list[tuple[OpPosition, _Run | None]] = []
         if self._heap and self._heap[0][0] == first_ms:
             heads.append((self._heap[0][1], None))
-        heads += [(self._committed_at(run.keys[-1]), run) for run in self._runs if run.times[-1] == first_ms]
+        heads += [(self._committed_at(run.keys[-1]), run) for run in self._runs if run.first_ms == first_ms]
         run = min(heads, key=lambda head: head[0])[1]
         if run is None:
             return first_ms, heappop(self._heap)[2]
-        run.times.pop()
-        key = run.keys.pop()
+        key = run.pop()
         if not run.keys:
             self._runs = [run for run in self._runs if run.keys]
         return first_ms, key

@@ -5,7 +5,7 @@ quarantined records, `QuarantineFold` keeps sizes and names, not bytes: their co
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -21,6 +21,9 @@ PASSED_MAX = 1_024
 REWRITE_LAG_MIN = 200_000
 """Obsolete doubt records that a restart may have to read before the oldest live transactions are written again."""
 
+SMALL_OFFSET_MAX = (1 << 32) - 1
+"""Up to here a doubt offset takes 4 bytes in the index, and 8 beyond."""
+
 
 class DoubtIndex:
     """The transactions on doubt, by the offset of their content. `offset_of` tells where the content of a transaction is now, by its key."""
@@ -33,7 +36,7 @@ class DoubtIndex:
         self.count = 0  # transactions on doubt, with the dormant ones
         self._offset_of = offset_of
         # Two sequences instead of pairs: there may be a million entries.
-        self._offsets: array[int] = array("q")
+        self._offsets = _offsets_of(())
         self._keys: list[str] = []
         self._first = 0  # of the entries; those before it left
 
@@ -46,13 +49,15 @@ class DoubtIndex:
         if not txn.is_in_doubt:
             self.count += 1
         txn.ensure_extras().doubt_offset = doubt_offset
+        if doubt_offset > SMALL_OFFSET_MAX and self._offsets.typecode == "I":
+            self._offsets = array("Q", self._offsets)
         self._offsets.append(doubt_offset)
         self._keys.append(txn.key)
         self.next_offset = max(self.next_offset, doubt_offset + 1)
         if len(self._keys) > 2 * self.count + PASSED_MAX:
             # One that stays must not keep all later ones in memory.
             living = list(self._living())
-            self._offsets, self._keys = array("q", [offset for offset, _ in living]), [key for _, key in living]
+            self._offsets, self._keys = _offsets_of([offset for offset, _ in living]), [key for _, key in living]
             self._first = 0
 
     def restore(self, transactions: Mapping[str, Transaction], dormant: Iterable[str]) -> None:
@@ -60,7 +65,7 @@ class DoubtIndex:
         keys = [*transactions, *dormant]
         offsets = array("q", map(self._offset_of, keys))
         order = sorted(range(len(keys)), key=offsets.__getitem__)
-        self._offsets, self._keys = array("q", [offsets[n] for n in order]), [keys[n] for n in order]
+        self._offsets, self._keys = _offsets_of([offsets[n] for n in order]), [keys[n] for n in order]
         self.count = len(keys)
         self.held = {key: txn for key, txn in transactions.items() if txn.state is TxnState.HELD}
 
@@ -119,6 +124,11 @@ class DoubtIndex:
         """Held transactions older than `age_max_ms` of which a topic is known to refuse. The others are tried first."""
         old = (t for t in self.held.values() if now_ms - t.ensure_extras().moved_ms >= age_max_ms)
         return [t for t in old if any(topic in targets and targets[topic].refusal_of(t) for topic in t.topics)]
+
+
+def _offsets_of(offsets: Sequence[int]) -> "array[int]":
+    """These offsets, in 4 bytes each if that is enough."""
+    return array("I" if max(offsets, default=0) <= SMALL_OFFSET_MAX else "Q", offsets)
 
 
 def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:
