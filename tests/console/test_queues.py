@@ -54,6 +54,17 @@ def test_a_queue_is_shown_with_its_holder_its_token_and_since_when(site: Site) -
     assert "goes on" in page
 
 
+def test_what_could_not_be_read_yet_is_not_said_to_be_being_read(site: Site) -> None:
+    site.stage.kafka.deny(site.stage.topics.locks)
+
+    page = queues(site)
+    overview = site.get("/")
+
+    assert "Not known now: " in page
+    assert '<small id="seen" data-live>not known</small>' in page
+    assert "leases not known" in overview
+
+
 def test_what_a_holder_says_of_its_queue_is_shown_beside_it(site: Site) -> None:
     group = Group(site)
     token = group.lock()

@@ -160,10 +160,11 @@ def overview(body: Json) -> RenderableType:
 
 def _consumers(body: Json) -> Iterator[RenderableType]:
     """A block of consumer groups, and one of their leases."""
-    rows, seen = body["consumers"], f"seen {_time(body['consumers_ms'])}" if body["consumers_ms"] else "being read"
+    rows, at_ms, problem = body["consumers"], body["consumers_ms"], body["consumers_problem"]
+    seen = f"seen {_time(at_ms)}" if at_ms else "not known" if problem else "being read"
     yield Text(f"\nconsumers and leases: {seen}")
-    if body["consumers_problem"]:
-        yield Text(printable(f"not known now: {body['consumers_problem']}"), style="yellow")
+    if problem:
+        yield Text(printable(f"not known now: {problem}"), style="yellow")
     consumed = [row for row in rows or () if row["member_count"] is not None or row["problem"]]
     leased = [row for row in rows or () if row["queue_count"] is not None]
     if consumed:
