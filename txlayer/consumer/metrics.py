@@ -169,7 +169,7 @@ OF_TOPICS: Mapping[str, Family] = {
     ),
     "breaker_is_open": gauge(
         "txlayer_consumer_breaker_open",
-        "1: most attempts failed, and one message at a time is tried; 0: closed, or no breaker.",
+        "1: most attempts failed, and one message at a time is tried; 0: closed, or no breaker or no partition.",
         "topic",
     ),
     "breaker_opened": counter("txlayer_consumer_breaker_openings_total", "Times that the breaker opened.", "topic"),
