@@ -146,8 +146,8 @@ def test_what_was_released_meanwhile_is_not_moved_and_the_page_says_so(desk: Des
     if is_seen:
         desk.look()
 
-    page = desk.settle(plan, to="2h")
-    desk.stage.work(seconds=10_000)
+    page = desk.settle(plan, to="10m")
+    desk.stage.work(seconds=700)
 
     assert "<dt>not-scheduled</dt><dd>1</dd>" in page
     assert [txn_id_of(key)] == desk.stage.visible()
