@@ -6,6 +6,7 @@ fetches contents, its `Recovery.replay` builds a ledger again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -298,6 +299,7 @@ class _Writer:
         self.transactional_id, self.batch_bytes_max = transactional_id, batch_bytes_max
         self._log = log
         self._records: list[MemoryRecord] = []
+        self._counts: Counter[str] = Counter()
         self._reports: list[tuple[Any, MemoryRecord]] = []
         self._offsets: Mapping[TopicPartition, StoredOffset] = {}
         self._refused = ""
@@ -306,7 +308,7 @@ class _Writer:
         """Nobody held the id before."""
 
     def begin(self) -> None:
-        self._records, self._reports, self._refused = [], [], ""
+        self._records, self._counts, self._reports, self._refused = [], Counter(), [], ""
 
     def produce(
         self,
@@ -321,11 +323,11 @@ class _Writer:
     ) -> None:
         assert partition in (-1, PARTITION) or not TOPICS.is_system(topic)
         del timestamp
-        before = sum(record.topic() == topic for record in self._records)
         # The client takes text as well, and writes it in UTF-8.
         sent: list[tuple[str, Any]] = list(headers or ())
         encoded = [(name, head.encode() if isinstance(head, str) else head) for name, head in sent]
-        place = self._log.next_offset(topic) + before
+        place = self._log.next_offset(topic) + self._counts[topic]
+        self._counts[topic] += 1
         record = plain_record(key=key, value=value, headers=encoded, topic=topic, offset=place)
         self._records.append(record)
         self._reports.append((callback or on_delivery, record))
