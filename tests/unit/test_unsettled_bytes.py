@@ -15,7 +15,7 @@ from txlayer.core.ledger.batch import Positions
 from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.ledger import DORMANT_BYTES, FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, UNSETTLED_BYTES, Ledger
 from txlayer.core.ledger.transaction import accepting_target
-from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, DoubtSummary, HalfOptions, OrderMode
+from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, DoubtSummary, HalfOptions, OrderMode, UnresolvedAction
 from txlayer.core.partitions import half_partition, key_hash
 
 READ_COUNT = 5
@@ -228,9 +228,18 @@ def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(monkey
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(
-    ("order", "asks"), [(None, False), (None, True), (OrderMode.COMMIT, False), (OrderMode.PREPARE, False)]
+    "shape",
+    [
+        NO_OPTIONS,
+        HalfOptions(check_with="k+q+horder-id", query_id="invoice"),
+        HalfOptions(timestamp_ms=1_700_000_000_000),
+        HalfOptions(immunity_ms=60_000),
+        HalfOptions(unresolved=UnresolvedAction.ROLLBACK, is_group_named=True),
+        HalfOptions("", OrderMode.COMMIT),
+        HalfOptions("", OrderMode.PREPARE),
+    ],
 )
-def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: OrderMode | None, *, asks: bool) -> None:
+def test_unsettled_transactions_take_no_more_memory_than_is_counted(shape: HalfOptions) -> None:
     """Each of another customer: the key of the message is its ordering key, unless the user names one."""
     count, ids = 3_000, (f"019012ab-1234-7abc-89ab-{n:012x}" for n in range(100_000))
     hashes = (key_hash(f"customer-{n}".encode()) for n in range(100_000))
@@ -243,9 +252,11 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: Order
         ledger = Ledger(0, settings=SETTINGS, targets={"orders": accepting_target(10**6)})
         ledger.times.believe_until(1 << 62)
         for offset, (txn_id, hashed) in enumerate(zip(names, homes, strict=False)):
-            given = NO_OPTIONS if order is None else HalfOptions(hashed, order)
-            if asks:
-                given = HalfOptions(check_with="k+q+horder-id", query_id=f"invoice {offset}")
+            given = shape if shape.key_hash is None else shape._replace(key_hash=hashed)
+            if given.query_id is not None:
+                given = given._replace(query_id=f"invoice {offset}")
+            if given.timestamp_ms is not None:
+                given = given._replace(timestamp_ms=given.timestamp_ms + offset)
             raw = half_header(f"{txn_id}/0000000a", options=given)
             ledger.fold_half(offset, 1_800_000_000_000, raw, half_record(raw, value=b""))
         for round_ in range(4):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txlayer.core.codec import WHOLE_MAX, brief_check_with
@@ -298,11 +299,10 @@ class Transaction:
             extras.lag_ms = self.appended_ms - int(self.born)
             self.born = ""
         self.content = None
-        options = self.options
-        if options.check_with or options.query_id is not None or options.is_group_named:
-            self.options = _kept_options(
-                options.key_hash, options.order, options.immunity_ms, options.check_with, options.unresolved
-            )
+        given = self.options
+        kept = _kept_options(given.key_hash, given.order, given.immunity_ms, given.check_with, given.unresolved)
+        if kept != given or given.key_hash is None:  # those of one key share an object already
+            self.options = kept
 
     def summary(self) -> DoubtSummary:
         """The summary for the doubt topic. The transaction stays as it is, and as small."""
@@ -344,12 +344,14 @@ def _kept_options(
     check_with: str,
     unresolved: UnresolvedAction | None,
 ) -> HalfOptions:
-    """What is kept in memory of the options of a transaction on doubt; the most frequent ones share an object."""
+    """What is kept in memory of the options of a transaction on doubt; equal ones without an ordering key share an object."""
     options = HalfOptions(key_hash, order, immunity_ms, check_with=brief_check_with(check_with), unresolved=unresolved)
-    return _SHARED_OPTIONS.get(options, options)
+    return options if key_hash is not None else _shared(options)
 
 
-_SHARED_OPTIONS = {options: options for options in (NO_OPTIONS, *(HalfOptions(check_with=part) for part in ("k", "c")))}
+@lru_cache(maxsize=1_000)
+def _shared(options: HalfOptions) -> HalfOptions:
+    return NO_OPTIONS if options == NO_OPTIONS else options
 
 
 def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0, check_with: str = "") -> Transaction:
