@@ -151,17 +151,17 @@ def test_what_on_parked_returns_is_written(stage: ProducerStage, said: Resolutio
 def test_on_parked_may_leave_it_raise_or_be_missing_and_questions_go_on(
     stage: ProducerStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said = iter([None, UNKNOWN, "commit", ValueError("as planned")])
+    said = iter([None, UNKNOWN, "commit", ValueError("as planned"), SystemExit(), asyncio.CancelledError()])
 
     def on_parked(_: ParkedTransaction) -> Any:
         answer = next(said)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
     producer = stage.producer(check=lambda _: COMMIT, on_parked=on_parked)
     producer.start()
-    stage.ask(*(parking(name) for name in "abcd"), parking("e", group="other"), question("f"))
+    stage.ask(*(parking(name) for name in "abcdgh"), parking("e", group="other"), question("f"))
 
     assert ["f/0000000a"] == [answer.key for answer in stage.answers(1)]
     assert {"on_parked.returned", "on_parked.raised"} <= {record.getMessage() for record in caplog.records}

@@ -21,8 +21,11 @@ from txlayer.producer.submitted import SubmittedTransaction
 class Notes(ProducerInterceptor):
     """Writes down what it is called with; raises in the hooks that the test names."""
 
-    def __init__(self, name: str = "", seen: list[str] | None = None, *, raises: str = "") -> None:
+    def __init__(
+        self, name: str = "", seen: list[str] | None = None, *, raises: str = "", error: type[BaseException] = KeyError
+    ) -> None:
         self.name = name
+        self.error = error
         self.seen: list[str] = [] if seen is None else seen
         self.sent: list[SentTransaction] = []
         self.raises = raises
@@ -31,7 +34,7 @@ class Notes(ProducerInterceptor):
         self.seen.append(" ".join(filter(None, [self.name, hook, *map(str, said)])))
         self.sent.append(sent)
         if hook == self.raises:
-            raise KeyError(hook)
+            raise self.error(hook)
 
     def before_send(self, transaction: SentTransaction) -> None:
         self._note("before_send", transaction)
@@ -112,11 +115,12 @@ def test_what_before_send_raises_stops_the_send_and_frees_its_place(stage: Produ
     assert 1 == len(stage.writer.of(HALF))
 
 
+@pytest.mark.parametrize("error", [KeyError, SystemExit, asyncio.CancelledError])
 @pytest.mark.parametrize("hook", ["after_send", "before_end", "after_end"])
 def test_what_another_hook_raises_is_logged_and_changes_nothing(
-    stage: ProducerStage, hook: str, caplog: pytest.LogCaptureFixture
+    stage: ProducerStage, hook: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    notes = Notes(raises=hook)
+    notes = Notes(raises=hook, error=error)
     with caplog.at_level(logging.ERROR), stage.producer(interceptors=[notes]) as producer:
         assert COMMIT is producer.publish(ORDER).resolution
 

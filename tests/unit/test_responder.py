@@ -280,14 +280,15 @@ def test_limits_of_other_groups_stop_nobody(stage: ProducerStage) -> None:
     producer.publish(ORDER)
 
 
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
 def test_a_refusal_is_told_and_logged_and_a_callback_that_raises_harms_nobody(
-    stage: ProducerStage, caplog: pytest.LogCaptureFixture
+    stage: ProducerStage, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     told: list[RefusedResolution] = []
 
     def on_refused(refused: RefusedResolution) -> None:
         told.append(refused)
-        raise KeyError(refused.txn_id)
+        raise error(refused.txn_id)
 
     producer = stage.producer(check=commit, on_refused=on_refused)
     producer.start()

@@ -124,7 +124,9 @@ class _Intercepted:
         for each in reversed(self._interceptors) if is_reversed else self._interceptors:
             try:
                 getattr(each, hook)(self._sent, *said)
-            except Exception:
+            except KeyboardInterrupt:
+                raise  # it is for the main thread, which happens to be in a hook
+            except BaseException:
                 # The user's code; the transaction goes on whatever it raises.
                 logger.exception("interceptor.raised", extra={"txn_id": self._sent.txn_id, "nonce": self._sent.nonce})
 

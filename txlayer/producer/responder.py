@@ -343,7 +343,7 @@ class Responder:
             return
         try:
             self._refused_callback(refused)
-        except Exception:
+        except BaseException:
             # The user's code; answering goes on whatever it raises.
             logger.exception("on_refused.raised", extra={"txn_id": refused.txn_id, "trace_id": refused.trace_id})
 
@@ -352,7 +352,7 @@ class Responder:
         assert self._parked_callback is not None
         try:
             self._parked_callback(parked, partial(self._settle, check))
-        except Exception:
+        except BaseException:
             # The user's code. The coordinator sends the notice again.
             logger.exception("on_parked.raised", extra={"txn_id": parked.txn_id, "trace_id": parked.trace_id})
 
