@@ -69,12 +69,21 @@ class Folder:
         where = self._new_path(self.at(*below))
         if not self._files.exists(where):
             return []
+        return sorted(path.rpartition("/")[2] for path in self._paths(self._files.listStatusIterator(where)))
+
+    def files(self, *below: str) -> list[str]:
+        """All files in a folder in it, also in folders there, by their paths from that folder."""
+        where = self._files.makeQualified(self._new_path(self.at(*below)))
+        start = len(str(where.toString())) + 1
+        return sorted(path[start:] for path in self._paths(self._files.listFiles(where, True)))
+
+    def _paths(self, found: Any) -> list[str]:
         # As one text: Java is not called for each of thousands.
-        listed = self._to_list(self._files.listStatusIterator(where))
+        listed = self._to_list(found)
         paths = _PATH.findall(str(listed.toString()))
         if len(paths) != len(listed):
             paths = [str(status.getPath().toString()) for status in listed]
-        return sorted(path.rpartition("/")[2] for path in paths)
+        return paths
 
     def size(self, *below: str) -> int:
         """The bytes of all files in a folder in it."""
@@ -88,20 +97,28 @@ class Folder:
         """End a file, or a folder with all in it; nothing when it is not there."""
         self._files.delete(self._new_path(self.at(*names)), True)
 
-    def move(self, names: Sequence[str], to: Sequence[str]) -> None:
-        """Put a file or folder in it in place of what is there."""
-        self.remove(*to)
-        self.rename(names, to)
-
     def rename(self, names: Sequence[str], to: Sequence[str]) -> None:
-        """Put a file or folder in it where nothing is.
+        """Put a file or folder in it where nothing is, or only files of it that a killed rename put there.
+
+        An object store has no rename of a folder: Hadoop copies its files and deletes them, some at a time.
 
         Raises:
             UsageError: another job did meanwhile.
         """
-        self._files.mkdirs(self._new_path(self.at(*to[:-1])))
-        if not self._files.rename(self._new_path(self.at(*names)), self._new_path(self.at(*to))):
-            raise UsageError(f"{self.at(*names)} was moved by another job meanwhile: run one at a time")
+        if not self.has(*to):
+            self._files.mkdirs(self._new_path(self.at(*to[:-1])))
+            if not self._rename(names, to):
+                raise UsageError(f"{self.at(*names)} was moved by another job meanwhile: run one at a time")
+            return
+        for file in self.files(*names) if self.has(*names) else []:
+            parts = file.split("/")
+            # One that is there is whole: a store shows a copy when it has ended.
+            if not self.has(*to, *parts):
+                self.rename((*names, *parts), (*to, *parts))
+        self.remove(*names)
+
+    def _rename(self, names: Sequence[str], to: Sequence[str]) -> bool:
+        return bool(self._files.rename(self._new_path(self.at(*names)), self._new_path(self.at(*to))))
 
     def read_json(self, *names: str) -> Any:
         """A small file of ours."""
@@ -129,7 +146,7 @@ class Folder:
         finally:
             stream.close()
         # Never over another one: most file systems could only end that first, and be killed in between.
-        if self.has(*names) or not self._files.rename(draft, self._new_path(self.at(*names))):
+        if self.has(*names) or not self._rename((*folders, f"_{name}"), names):
             raise UsageError(f"{self.at(*names)} was written by another job meanwhile: run one at a time")
 
 

@@ -31,6 +31,8 @@ _PARTS = {"bronze": ("day", "run"), "events": ("day", "run"), "ledger": ("day",)
 
 _NEW = "_new"
 """Where Parquet is written before it takes the place of what is there: Spark reads no such folder."""
+_CLEARED = "cleared.json"
+"""What is replaced has been removed, or put aside: what is there now is a part of what takes its place."""
 _FOLDED = "_folded"
 """Where runs of a day are folded into one before that takes their place: `_folded/day=2026-01-31/7-30/run=30`."""
 _FILE_BYTES = 128 * 1024 * 1024
@@ -104,11 +106,16 @@ class Table:
         if self._format is not Format.PARQUET:
             return
         folder = Folder(self._spark, self.path)
-        for day in folder.names(_NEW) if folder.has(_NEW, COMPLETE) else []:
-            if day.startswith("day="):
-                is_whole = _PARTS[self._table] == ("day",)
-                for place in [(day,)] if is_whole else [(day, run) for run in folder.names(_NEW, day)]:
-                    folder.move((_NEW, *place), place)
+        if folder.has(_NEW, COMPLETE):
+            places: list[tuple[str, ...]] = [(name,) for name in folder.names(_NEW) if name.startswith("day=")]
+            if _PARTS[self._table] != ("day",):
+                places = [(*day, run) for day in places for run in folder.names(_NEW, *day)]
+            if not folder.has(_NEW, _CLEARED):
+                for place in places:
+                    folder.remove(*place)
+                folder.write_json({}, _NEW, _CLEARED)
+            for place in places:
+                folder.rename((_NEW, *place), place)
         folder.remove(_NEW)
         for day in folder.names(_FOLDED):
             for span in folder.names(_FOLDED, day) if day.startswith("day=") else []:
@@ -216,16 +223,19 @@ class Table:
 def _put_folded(folder: Folder, day: str, span: str) -> None:
     """Put a day with folded runs in place of the one that is there, as a whole; the other runs of the day move into it."""
     first, last = map(int, span.split("-"))
-    new, before = (_FOLDED, day, span), (_FOLDED, f"_{day}")
-    if not folder.has(*new, f"run={last}", COMPLETE):
-        return
+    new, before, cleared = (_FOLDED, day, span), (_FOLDED, f"_{day}"), (_FOLDED, f"_{day}-{_CLEARED}")
     # Nothing is removed here: of two jobs that do this at a time, one ends.
-    if folder.has(day):
-        folder.rename((day,), before)
-    for run in folder.names(*before):
-        if not first <= int(run.removeprefix("run=")) <= last:
-            folder.rename((*before, run), (*new, run))
-    folder.rename(new, (day,))
+    if not folder.has(*cleared):
+        if not folder.has(*new, f"run={last}", COMPLETE):
+            return
+        if folder.has(day):
+            folder.rename((day,), before)
+        for run in folder.names(*before):
+            if not first <= int(run.removeprefix("run=")) <= last:
+                folder.rename((*before, run), (*new, run))
+        folder.write_json({}, *cleared)
+    if folder.has(*new):
+        folder.rename(new, (day,))
 
 
 def update_tables(spark: SparkSession, settings: TableSettings) -> int:
