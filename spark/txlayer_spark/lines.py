@@ -187,9 +187,20 @@ def header(headers: Column, name: str, *, usual_index: int = -1) -> Column:
     return F.when(is_last, usual["value"]).otherwise(F.try_element_at(every, F.lit(-1))["value"])
 
 
-def of_user(headers: Column) -> Column:
-    """The headers that are not ours; null stays null."""
-    return F.filter(headers, lambda each: ~each["key"].startswith(RESERVED_HEADER_PREFIX))
+def of_user(headers: Column, *usual: str) -> Column:
+    """The headers that are not ours; null stays null.
+
+    `usual` are ours that are nearly always there, behind all others: one look at the names instead of a walk that Spark does not compile.
+    """
+    others = F.filter(headers, lambda each: ~each["key"].startswith(RESERVED_HEADER_PREFIX))
+    if not usual:
+        return others
+    names = F.concat(F.lit("\n"), F.array_join(headers["key"], "\n"))
+    ahead = F.substring_index(names, f"\n{RESERVED_HEADER_PREFIX}", 1)
+    is_usual = F.concat(ahead, F.lit("".join(f"\n{name}" for name in usual))) == names
+    for at, name in enumerate(usual, start=-len(usual)):
+        is_usual = is_usual & (F.try_element_at(headers, F.lit(at))["key"] == name)
+    return F.when(is_usual, F.slice(headers, F.lit(1), F.size(headers) - len(usual))).otherwise(others)
 
 
 def of_txlayer(headers: Column) -> Column:

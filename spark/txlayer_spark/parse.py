@@ -172,7 +172,8 @@ _OPTION_LETTERS = ("i", "n", "t", "m")
 
 def parse(raw: DataFrame, kind: TopicKind) -> DataFrame:
     """Kafka records (with headers) of topics of one kind → the columns that `SCHEMAS` says of it."""
-    return _DECODERS[kind](raw).to(SCHEMAS[kind])
+    # Not by `to`, which makes each header anew, by a walk that Spark does not compile.
+    return _DECODERS[kind](raw).select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in SCHEMAS[kind]))
 
 
 def _half(raw: DataFrame) -> DataFrame:
@@ -180,7 +181,7 @@ def _half(raw: DataFrame) -> DataFrame:
         *POSITION,
         "key",
         "value",
-        lines.of_user(F.col("headers")).alias("headers"),
+        lines.of_user(F.col("headers"), codec.HALF_HEADER).alias("headers"),
         lines.text(lines.header(F.col("headers"), codec.HALF_HEADER)).alias("_line"),
     )
     return _with_half_columns(located).select(*(field.name for field in schemas.HALF))
@@ -408,17 +409,18 @@ _FORWARDED_HEADERS = (codec.ID_HEADER, codec.ORIGIN_HEADER)
 
 def _forwarded(raw: DataFrame) -> DataFrame:
     headers = F.col("headers")
-    of_user = lines.of_user(headers)
+    # Apart, or Spark would look through the headers for each use.
+    raw = raw.withColumn("_user", lines.of_user(headers, *_FORWARDED_HEADERS))
     last = [F.try_element_at(headers, F.lit(at))["key"] for at in (-2, -1)]
     # As coordinators write them they need no further walk, which Spark does not compile.
     is_usual = all_of([name == ours for name, ours in zip(last, _FORWARDED_HEADERS, strict=True)])
-    is_usual = is_usual & (F.size(of_user) == F.size(headers) - len(_FORWARDED_HEADERS))
+    is_usual = is_usual & (F.size("_user") == F.size(headers) - len(_FORWARDED_HEADERS))
     every = F.size(F.filter(headers, lambda each: each["key"].isin(*_FORWARDED_HEADERS)))
     located = raw.select(
         *POSITION,
         "key",
         "value",
-        of_user.alias("headers"),
+        F.col("_user").alias("headers"),
         lines.text(lines.header(headers, codec.ID_HEADER, usual_index=-2)).alias("_id"),
         lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_line"),
         F.when(is_usual, len(_FORWARDED_HEADERS)).otherwise(every).alias("_ours"),

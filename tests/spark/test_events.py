@@ -39,6 +39,31 @@ def test_the_last_header_of_a_name_is_found_wherever_it_stands(spark: SparkSessi
         assert [expected for _, expected in cases] == [None if value is None else bytes(value) for value in values]
 
 
+def test_the_headers_of_a_user_are_those_that_are_not_ours_wherever_they_stand(spark: SparkSession) -> None:
+    broken, other, nameless = ("a\ntxl-id", b"5"), ("txx", None), ("", b"6")
+    cases: list[list[tuple[str, bytes | None]] | None] = [
+        [USER, other, ID, ORIGIN],
+        [ID, ORIGIN],
+        [USER, USER],
+        [ID, USER, ORIGIN],
+        [ID, AGAIN, USER],
+        [broken, ORIGIN],
+        [USER, ID, broken],
+        [USER, ("txl", None), ID, ORIGIN],
+        [USER, ("txl", None)],
+        [nameless, ID],
+        [nameless],
+        [],
+        None,
+    ]
+    frame = spark.createDataFrame([(headers,) for headers in cases], "headers array<struct<key:string,value:binary>>")
+
+    expected = [None if case is None else [each for each in case if not each[0].startswith("txl")] for case in cases]
+    for usual in ((), ("txl",), ("txl-id", "txl-origin")):
+        found = frame.select(lines.of_user(F.col("headers"), *usual).alias("user")).collect()
+        assert expected == [row.user and [tuple(each) for each in row.user] for row in found], usual
+
+
 def test_a_name_has_its_number_however_many_there_are(spark: SparkSession) -> None:
     every = {count: [f"t{number}" for number in range(count)] for count in (0, 1, 16, 17, 100)}
     asked = ["t0", "t15", "t16", "t99", "unknown", None]
