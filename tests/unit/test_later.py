@@ -159,6 +159,19 @@ def test_a_partition_in_which_nothing_succeeds_is_suspended_for_so_long_in_all()
 
 
 @pytest.mark.promise("P9")
+def test_what_a_batch_handled_before_a_message_that_cannot_be_read_is_a_success_of_its_partition() -> None:
+    stage = stage_of(A, B, B, later_max=timedelta(milliseconds=600))
+    assert "" == postpone(stage, PARTITION)
+    stage.advance(500)
+    (batch,) = stage.queue.take_batches(1, records_max=2, now_ms=stage.now_ms)
+    unread = stage.queue.end_before(batch, 1)
+    stage.queue.undecodable(unread, FAILED, now_ms=stage.now_ms)
+    stage.append(b"c")
+
+    assert "" == stage.queue.postpone(stage.take(1), PARTITION, now_ms=stage.now_ms)
+    assert stage.now_ms + 500 == stage.queue.suspended_until_ms
+
+
 def test_time_in_which_a_partition_is_not_suspended_does_not_count() -> None:
     stage = stage_of(A, B, later_max=timedelta(seconds=1))
     assert "" == postpone(stage, PARTITION)

@@ -1017,6 +1017,8 @@ class PartitionQueue(Generic[R]):
         Returns the item at `index`, which must end next.
         """
         before = batch[:index]
+        if before:
+            self._suspended_ms = 0
         self.in_flight_count -= len(before)
         self._topic.finish([item.offset for item in before])
         self.size_bytes -= sum(item.size_bytes for item in before)
