@@ -27,12 +27,13 @@ HOUR_MS = 3_600_000
 
 
 @pytest.mark.fault(
-    "Spark: a topic is shortened by retention, compacted, deleted, or ends at the open Kafka transaction of a stranger"
+    "Spark: a topic is shortened by retention, compacted, deleted, or ends at the open Kafka transaction of a stranger",
+    "Spark: two ledger runs overlap, or the cluster has other settings for writing",
 )
 def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_have_taken_is_not_judged(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when that transaction ends while bronze reads."""
+    """Also when that transaction ends while bronze reads, and the cluster leaves out the file by which a folder counts."""
     field = Field(broker.bootstrap_servers)
     compacted = create_topic(
         field.servers,
@@ -76,7 +77,12 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
 
     with monkeypatch.context() as patched:
         patched.setattr(_Reading, "_note_edges", when_it_has_ended)
-        assert expected == verdicts()
+        settings = spark.sparkContext._jsc.hadoopConfiguration()
+        settings.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        try:
+            assert expected == verdicts()
+        finally:
+            settings.unset("mapreduce.fileoutputcommitter.marksuccessfuljobs")
     assert [field.stock] == report_of(spark, field, tmp_path).hidden_topics
     assert {**expected, behind.txn_id: "ok"} == verdicts()
 
@@ -327,24 +333,6 @@ def test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is(
     assert {lost.txn_id: "lost", torn.txn_id: "torn", good.txn_id: "ok"} == said
     field.forward(lost)
     assert {**said, lost.txn_id: "ok"} == ledger_of(spark, field, tmp_path)
-
-
-@pytest.mark.fault("Spark: two ledger runs overlap, or the cluster has other settings for writing")
-def test_what_a_cluster_says_of_the_file_that_ends_a_write_hides_nothing(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    """By that file a folder counts; some clusters leave it out."""
-    field = Field(broker.bootstrap_servers)
-    lost = field.prepare()
-    field.commit(lost)
-    settings = spark.sparkContext._jsc.hadoopConfiguration()
-    settings.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    try:
-        said = ledger_of(spark, field, tmp_path)
-    finally:
-        settings.unset("mapreduce.fileoutputcommitter.marksuccessfuljobs")
-
-    assert {lost.txn_id: "lost"} == said
 
 
 @pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
