@@ -132,13 +132,14 @@ kafkas: setup jars
 	done
 
 # Spark's tests on every release of Spark whose connector is locked; each is installed beside the environment, and found first.
+# Here Spark compiles the plans of all tests; `make test` does so for the commands alone.
 sparks: setup jars
 	@for release in $(SPARKS); do \
 		echo "== Spark $$release"; folder="build/spark/$$release"; \
 		test -d "$$folder" || { $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet \
 			--build-constraint $(CONSTRAINTS) --target "$$folder.part" "pyspark[connect]==$$release" "pandas<3" && \
 			mv "$$folder.part" "$$folder"; } || exit 1; \
-		PYTHONPATH="$(CURDIR)/$$folder" $(BIN)/python -m pytest --nightly none $(SPARK_TESTS) $(REPORT) || exit 1; \
+		TXLAYER_TEST_COMPILED=1 PYTHONPATH="$(CURDIR)/$$folder" $(BIN)/python -m pytest --nightly none $(SPARK_TESTS) $(REPORT) || exit 1; \
 	done
 
 # Spark's jobs on an object store: an S3 of the tests' own, installed beside the environment.

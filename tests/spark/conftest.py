@@ -24,7 +24,11 @@ SETTINGS = {
     # which the plans of all tests of one process may fill.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
     "spark.sql.streaming.minBatchesToRetain": "5",
+    "spark.sql.maxPlanStringLength": "100",
 }
+if not os.environ.get("TXLAYER_TEST_COMPILED"):
+    # To compile the plans of a few rows takes a fourth of a run of the ledger. `make sparks` compiles them, as users' sessions do.
+    SETTINGS |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 # Only these tests need their packages, which are large: `make sparks` and `make object-store` install them.
 collect_ignore = [
