@@ -1,6 +1,6 @@
 """One partition of the log as tests see it: half, op, doubt, stored positions and what is visible. It survives a crash.
 
-It plays Kafka and nothing else: the coordinator's own `Publisher` writes each Kafka transaction, its `fill_contents`
+It plays Kafka and nothing else: the coordinator's own `Publisher` writes each Kafka transaction, its `Contents`
 fetches contents, its `Recovery.replay` builds a ledger again.
 """
 
@@ -17,7 +17,7 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.world import ClientError
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.contents import fill_contents
+from txlayer.coordinator.contents import Contents
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored, encode_stored
 from txlayer.coordinator.refusals import Refusals
@@ -253,7 +253,7 @@ class PartitionLog:
 
     def fill(self, ledger: Ledger) -> None:
         """Fetch the content that the batch needs and that is not in memory."""
-        fill_contents([(PARTITION, ledger.batch)], {PARTITION: ledger}, config=CONFIG, connections=self.connections)
+        Contents(CONFIG, self.connections).fill([(PARTITION, ledger.batch)], {PARTITION: ledger})
 
     # --- restart ------------------------------------------------------------------------------------------------------
 
@@ -375,7 +375,8 @@ class _Connections:
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> _Writer:
         return _Writer(self._log, transactional_id, batch_bytes_max)
 
-    def make_reader(self, isolation: str) -> _Reader:
+    def make_reader(self, isolation: str, *, is_sparing: bool = False) -> _Reader:
+        del is_sparing
         assert "read_committed" == isolation
         return _Reader(self._log)
 

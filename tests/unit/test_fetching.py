@@ -8,6 +8,7 @@ import pytest
 from tests.support.core_records import half_header, plain_record, txn_key
 from tests.support.memory_stage import Stage
 from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.readers import RangeReader
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.publish import Precautions, Publisher
@@ -19,6 +20,11 @@ from txlayer.core.messages import NO_OPTIONS
 from txlayer.errors import InvariantError
 
 A, B = txn_key("a"), txn_key("b")
+
+
+def range_reader(stage: Stage) -> RangeReader:
+    client = stage.connections().make_reader("read_committed")
+    return RangeReader(client, patience_s=5, clock=stage.world.monotonic)
 
 
 def transaction(offset: int) -> Transaction:
@@ -36,11 +42,10 @@ def test_the_same_key_in_two_partitions_is_two_transactions() -> None:
     half_writer.close(timeout_s=20)
 
     found = fetch_contents(
-        stage.connections().make_reader("read_committed"),
+        range_reader(stage),
         [(partition, transaction(0), 1) for partition in (0, 1)],
         half_topic="source",
         doubt_topic="doubt",
-        patience_s=5,
     )
 
     assert {(0, A): [b"0"], (1, A): [b"1"]} == {
@@ -87,10 +92,7 @@ def doubtful() -> Transaction:
 
 
 def fetch(stage: Stage, txn: Transaction, count: int) -> list[bytes | None]:
-    reader = stage.connections().make_reader("read_committed")
-    found = fetch_contents(
-        reader, [(0, txn, count)], half_topic="source", doubt_topic="doubt", patience_s=5, clock=stage.world.monotonic
-    )
+    found = fetch_contents(range_reader(stage), [(0, txn, count)], half_topic="source", doubt_topic="doubt")
     return [content.record.value() for content in found[0, A]]
 
 

@@ -190,9 +190,10 @@ class _Connected:
             compression=self._compression,
         )
 
-    def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
-        return self._clients.reader(isolation=isolation, **self._reading)
+    def make_reader(self, isolation: str, *, is_sparing: bool = False) -> LogReader:
+        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`. `is_sparing`: it fetches little at once."""
+        reading = {**self._reading, "is_sparing": True} if is_sparing else self._reading
+        return self._clients.reader(isolation=isolation, **reading)
 
     def close(self) -> None:
         self._admin.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,8 @@ from txlayer.config import SystemTopics
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
+from txlayer.core.ledger.batch import NO_LIMIT
+from txlayer.core.ledger.transaction import record_size
 from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -45,14 +48,153 @@ from txlayer.errors import (
 if TYPE_CHECKING:
     from txlayer.adapters.connect import Clients
 
-READ_COUNT_MAX = 20_000
-"""Records per read; it limits the time between two calls of `is_still_ours`."""
+READ_COUNT_MIN, READ_COUNT_MAX = 100, 20_000
+"""Records per read; the latter limits the time between two calls of `is_still_ours`."""
 
 RUN_GAP_MAX = 5_000
 """Records read and dropped instead of a seek, which costs about as much as reading this many (1.2 ms)."""
 
 Range = tuple[int, int]
 """[from, to)."""
+
+
+KEPT_COUNT_MAX = 5_000
+"""Records that a `RangeReader` keeps for its next range."""
+
+KEPT_BYTES_MAX = 8 * 1024 * 1024
+"""Their bytes."""
+
+
+class RangeReader:
+    """Reads ranges of partitions, one call after the other. One thread uses it.
+
+    Where a range begins near the end of the one before, it reads on: a new position costs a seek, and what is fetched is lost. What comes
+    beyond a range is kept for the next one, within limits. `is_still_ours` is called after each read.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        *,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        is_still_ours: Callable[[], None] = lambda: None,
+        does_keep: bool = True,
+    ) -> None:
+        self._reader, self._patience_s, self._clock = reader, patience_s, clock
+        self._is_still_ours = is_still_ours
+        self._kept_max = (KEPT_COUNT_MAX, KEPT_BYTES_MAX) if does_keep else (0, 0)
+        self._next: dict[TopicPartition, int] = {}  # of each partition that it reads: the offset of the next record
+        self._kept: dict[TopicPartition, deque[tuple[Any, int]]] = {}  # with their sizes
+        self._kept_count = self._kept_bytes = 0
+        self._is_whole = True  # False: a call was not read to its end, and records of it are lost
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        """(first offset, next offset that a reader of this isolation level sees)."""
+        return self._reader.watermarks(partition, timeout_s=self._patience_s)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def read(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[Any]:
+        """Every record of the ranges, in offset order per partition.
+
+        Raises:
+            BrokerUnavailableError: no record arrived for `patience_s`; some records were already passed on.
+            RetriableError: an offset is no longer in the log, or not yet; ask for starts and ends again.
+            NotAuthorisedError: a topic may not be read (any more).
+        """
+        left = {tp: (start, end) for tp, (start, end) in ranges.items() if start < end}
+        self._go_to({tp: start for tp, (start, _) in left.items()})
+        self._is_whole = False
+        for tp, (start, end) in list(left.items()):
+            yield from (record for record in self._take_kept(tp, before=end) if record.offset() >= start)
+            if self._kept[tp] or self._next[tp] >= end:
+                del left[tp]
+        heard_at = self._clock()
+        while left:
+            # No more than is needed: what comes beyond a range must be kept.
+            count = sum(end - max(start, self._next[tp]) for tp, (start, end) in left.items())
+            records = self._reader.read(record_count_max=min(max(count, READ_COUNT_MIN), READ_COUNT_MAX), timeout_s=0.1)
+            self._is_still_ours()
+            if records:
+                heard_at = self._clock()
+            elif self._clock() - heard_at > self._patience_s:
+                raise BrokerUnavailableError(
+                    "the broker stopped answering; not read to the end: "
+                    + ", ".join(f"{t}-{p}" for t, p in sorted(left)),
+                    waited_ms=int(self._patience_s * 1000),
+                )
+            yield from self._wanted_of(records, left)
+        self._is_whole = True
+
+    def _wanted_of(self, records: Sequence[Any], left: dict[TopicPartition, Range]) -> Iterator[Any]:
+        """Those of the ranges that are left; a range that is over leaves them."""
+        topic, number, tp, start, end = "", -1, ("", -1), 0, 0
+        for record in records:  # hot path: consecutive records are mostly of one partition
+            if record.partition() != number or record.topic() != topic:
+                topic, number = tp = (record.topic(), record.partition())
+                start, end = left.get(tp, (0, 0))
+            if tp not in self._next:
+                continue
+            offset, error = record.offset(), record.error()
+            if error is None:
+                self._next[tp] = offset + 1
+                if offset >= end:
+                    self._keep(tp, record)
+                elif offset >= start:
+                    yield record
+                is_over = offset >= end - 1
+            else:
+                if end or error.name() == "_PARTITION_EOF":
+                    check_end(error, record, tp)
+                    self._next[tp] = offset
+                else:
+                    self._forget(tp)
+                is_over = offset >= end
+            if end and is_over:
+                del left[tp]
+                end = 0
+
+    def _go_to(self, starts: Mapping[TopicPartition, int]) -> None:
+        near = {tp for tp, start in starts.items() if self._is_whole and self._is_near(tp, start)}
+        if len(near) == len(starts):
+            return
+        for tp in self._next.keys() - near:
+            self._forget(tp)
+        far = starts.keys() - near
+        self._next.update({tp: starts[tp] for tp in far})
+        self._kept.update({tp: deque() for tp in far})
+        self._reader.assign(self._next)
+
+    def _is_near(self, tp: TopicPartition, start: int) -> bool:
+        if tp not in self._next:
+            return False
+        first = self._kept[tp][0][0].offset() if self._kept[tp] else self._next[tp]
+        return first <= start <= self._next[tp] + RUN_GAP_MAX
+
+    def _keep(self, tp: TopicPartition, record: Any) -> None:
+        size = record_size(record)
+        self._kept[tp].append((record, size))
+        self._kept_count += 1
+        self._kept_bytes += size
+        count_max, bytes_max = self._kept_max
+        if self._kept_count > count_max or self._kept_bytes > bytes_max:
+            self._forget(tp)
+            self._reader.pause(tp)
+
+    def _take_kept(self, tp: TopicPartition, *, before: int) -> Iterator[Any]:
+        kept = self._kept[tp]
+        while kept and kept[0][0].offset() < before:
+            record, size = kept.popleft()
+            self._kept_count -= 1
+            self._kept_bytes -= size
+            yield record
+
+    def _forget(self, tp: TopicPartition) -> None:
+        for _ in self._take_kept(tp, before=NO_LIMIT):
+            pass
+        del self._next[tp], self._kept[tp]
 
 
 def records_of(
@@ -63,50 +205,9 @@ def records_of(
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Any]:
-    """Every record of the ranges, in offset order per partition.
-
-    Raises:
-        BrokerUnavailableError: no record arrived for `patience_s`; some records were already passed on.
-        RetriableError: an offset is no longer in the log, or not yet; ask for starts and ends again.
-        NotAuthorisedError: a topic may not be read (any more).
-    """
-    ends = {partition: to for partition, (start, to) in ranges.items() if start < to}
-    if not ends:
-        return
-    reader.assign({partition: ranges[partition][0] for partition in ends})
-    heard_at = clock()
-    while ends:
-        records = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.1)
-        is_still_ours()
-        if records:
-            heard_at = clock()
-        elif clock() - heard_at > patience_s:
-            raise BrokerUnavailableError(
-                "the broker stopped answering; not read to the end: " + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
-                waited_ms=int(patience_s * 1000),
-            )
-        topic, number, partition, start, end = "", -1, ("", -1), 0, None
-        for record in records:  # hot path: consecutive records are mostly of one partition
-            if record.partition() != number or record.topic() != topic:
-                topic, number = partition = (record.topic(), record.partition())
-                end = ends.get(partition)
-                start = ranges[partition][0] if end is not None else 0
-            if end is None:
-                continue
-            error = record.error()
-            if error is not None:
-                check_end(error, record, partition)
-                if record.offset() >= end:
-                    del ends[partition]
-                    end = None
-                continue
-            offset = record.offset()
-            if start <= offset < end:
-                yield record
-            if offset >= end - 1:
-                del ends[partition]
-                end = None
-                reader.pause(partition)
+    """As `RangeReader.read`, for one call."""
+    reading = RangeReader(reader, patience_s=patience_s, clock=clock, is_still_ours=is_still_ours, does_keep=False)
+    return reading.read(ranges)
 
 
 def check_end(error: Any, record: Any, partition: TopicPartition) -> None:

@@ -1,13 +1,12 @@
 """Fetches content that was dropped from memory, in sweeps over half and doubt."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.ports import LogReader, TopicPartition
-from txlayer.adapters.readers import RUN_GAP_MAX, Range, records_of, runs_of
+from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.readers import RUN_GAP_MAX, Range, RangeReader, runs_of
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Batch
@@ -53,40 +52,84 @@ def is_cut(record: Any) -> bool:
     return isinstance(record, DoubtRecord) and codec.is_cut(record.headers())
 
 
-def fill_contents(
-    batches: list[tuple[int, Batch]],
-    ledgers: Mapping[int, Ledger],
-    *,
-    config: CoordinatorConfig,
-    connections: CoordinatorConnections,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Fetch the contents that the batches need and that are not in memory, and what their questions carry.
+REST_S = 2.0
+"""After so long without a fetch the client is closed: it asks the broker for more all the time."""
 
-    Raises:
-        InvariantError: a content is not where it must be.
-        BrokerUnavailableError: no broker answered; nothing was changed.
-    """
-    absent: dict[
-        PartitionAndKey, Needed
-    ] = {}  # once each, also one that moves to doubt in the batch that forwards a part of it
-    asked = [(p, batch, txn) for p, batch in batches for txn in _asked_with_details(batch)]
-    for p, batch in batches:
-        needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
-        absent |= {(p, t.key): (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)}
-    for_questions = [(p, t, 1) for p, batch, t in asked if t.content is None and not batch.to_doubt[t.key].is_whole]
-    found: dict[PartitionAndKey, list[Content]] = {}
-    wanted = [*absent.values()]
-    if wanted or for_questions:
-        found = _fetch(batches, ledgers, wanted, for_questions, config=config, connections=connections, clock=clock)
-    for p, txn, _ in wanted:
-        joined = _joined(txn)
-        if ledgers[p].is_beyond_limit(txn):
-            joined = [cut_whole(content, partition=p, count=txn.count) for content in joined]
-        ledgers[p].filled(txn, [*found[p, txn.key], *joined])
-    for p, batch, txn in asked:
-        contents = contents_of(txn) or found[p, txn.key]
-        batch.details[txn.key] = codec.encode_details(contents[0].record)
+
+class Contents:
+    """Fetches the contents that a coordinator's batches need. Its client stays for the next batch, which mostly reads on. One thread uses it."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        connections: CoordinatorConnections,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._connections, self._clock = config, connections, clock
+        self._reader: RangeReader | None = None
+        self._used_at = 0.0
+
+    def fill(self, batches: list[tuple[int, Batch]], ledgers: Mapping[int, Ledger]) -> None:
+        """Fetch the contents that the batches need and that are not in memory, and what their questions carry.
+
+        Raises:
+            InvariantError: a content is not where it must be.
+            BrokerUnavailableError: no broker answered; nothing was changed.
+        """
+        # Once each, also one that moves to doubt in the batch that forwards a part of it.
+        absent: dict[PartitionAndKey, Needed] = {}
+        asked = [(p, batch, txn) for p, batch in batches for txn in _asked_with_details(batch)]
+        for p, batch in batches:
+            needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
+            absent |= {(p, t.key): (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)}
+        for_questions = [(p, t, 1) for p, batch, t in asked if t.content is None and not batch.to_doubt[t.key].is_whole]
+        found: dict[PartitionAndKey, list[Content]] = {}
+        wanted = [*absent.values()]
+        if wanted or for_questions:
+            found = self._fetch(batches, ledgers, wanted, for_questions)
+        for p, txn, _ in wanted:
+            joined = _joined(txn)
+            if ledgers[p].is_beyond_limit(txn):
+                joined = [cut_whole(content, partition=p, count=txn.count) for content in joined]
+            ledgers[p].filled(txn, [*found[p, txn.key], *joined])
+        for p, batch, txn in asked:
+            contents = contents_of(txn) or found[p, txn.key]
+            batch.details[txn.key] = codec.encode_details(contents[0].record)
+
+    def rest(self) -> None:
+        """Close the client if there was nothing to fetch for a while."""
+        if self._clock() - self._used_at >= REST_S:
+            self.close()
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _fetch(
+        self,
+        batches: list[tuple[int, Batch]],
+        ledgers: Mapping[int, Ledger],
+        wanted: list[Needed],
+        for_questions: list[Needed],
+    ) -> dict[PartitionAndKey, list[Content]]:
+        config = self._config
+        if self._reader is None:
+            client = self._connections.make_reader("read_committed", is_sparing=True)
+            patience_s = config.kafka_transaction_timeout.total_seconds()
+            self._reader = RangeReader(client, patience_s=patience_s, clock=self._clock)
+        found = fetch_contents(
+            self._reader,
+            [*wanted, *for_questions],
+            half_topic=config.topics.half,
+            doubt_topic=config.topics.doubt,
+            # What is only rewritten on doubt, or is due at another time, stays as it is there: half may no longer have the rest of it.
+            forwarded={(p, txn.key) for p, batch in batches for txn in batch.forwards},
+            to_cut={(p, txn.key) for p, txn, _ in wanted if ledgers[p].is_beyond_limit(txn)},
+        )
+        self._used_at = self._clock()
+        return found
 
 
 def _asked_with_details(batch: Batch) -> list[Transaction]:
@@ -94,47 +137,16 @@ def _asked_with_details(batch: Batch) -> list[Transaction]:
     return [txn for txn in found if txn.options.check_with]
 
 
-def _fetch(
-    batches: list[tuple[int, Batch]],
-    ledgers: Mapping[int, Ledger],
-    wanted: list[Needed],
-    for_questions: list[Needed],
-    *,
-    config: CoordinatorConfig,
-    connections: CoordinatorConnections,
-    clock: Callable[[], float],
-) -> dict[PartitionAndKey, list[Content]]:
-    # What is only rewritten on doubt, or is due at another time, stays as it is there: half may no longer have the rest of it.
-    forwarded = {(p, txn.key) for p, batch in batches for txn in batch.forwards}
-    to_cut = {(p, txn.key) for p, txn, _ in wanted if ledgers[p].is_beyond_limit(txn)}
-    reader = connections.make_reader("read_committed")
-    try:
-        return fetch_contents(
-            reader,
-            [*wanted, *for_questions],
-            half_topic=config.topics.half,
-            doubt_topic=config.topics.doubt,
-            patience_s=config.kafka_transaction_timeout.total_seconds(),
-            clock=clock,
-            forwarded=forwarded,
-            to_cut=to_cut,
-        )
-    finally:
-        reader.close()
-
-
 def _joined(txn: Transaction) -> list[Any]:
     return (txn.extras.joined if txn.extras is not None else None) or []
 
 
 def fetch_contents(
-    reader: LogReader,
+    reader: RangeReader,
     wanted: Iterable[Needed],
     *,
     half_topic: str,
     doubt_topic: str,
-    patience_s: float,
-    clock: Callable[[], float] = time.monotonic,
     forwarded: Collection[PartitionAndKey] | None = None,
     to_cut: Collection[PartitionAndKey] = (),
 ) -> dict[PartitionAndKey, list[Content]]:
@@ -160,15 +172,19 @@ def fetch_contents(
     found: dict[PartitionAndKey, dict[int, Content]] = {which: {} for which in missing}
     all_spans: dict[TopicPartition, list[tuple[int, int]]] = {}
     ends: dict[PartitionAndKey, tuple[TopicPartition, int]] = {}  # on doubt: read up to here
+    on_doubt: dict[tuple[int, bytes], str] = {}  # by the key of each content
     for partition, txn, count in wanted:
         topic, span = (doubt_topic if txn.is_in_doubt else half_topic), _span_of(txn, count)
         all_spans.setdefault((topic, partition), []).append(span)
         if txn.is_in_doubt:
             ends[partition, txn.key] = ((topic, partition), span[1])
-    half_starts = _starts(reader, half_topic, {p for p, _ in to_cut}, patience_s=patience_s)
+            on_doubt.update({(partition, codec.content_key(txn.key, index)): txn.key for index in range(count)})
+    half_starts = {p: reader.watermarks((half_topic, p))[0] for p in {p for p, _ in to_cut}}
 
     def take(record: Any) -> None:
         is_doubt = record.topic() == doubt_topic
+        if is_doubt and (record.partition(), record.key()) not in on_doubt:
+            return
         half = _half_on_doubt(record) if is_doubt else _half_of(record, record.offset())
         if half is None:
             return
@@ -187,51 +203,34 @@ def fetch_contents(
                 content = cut_whole(content, partition=which[0], count=header.count)
             found[which][header.index] = content
 
-    rounds = {partition: runs_of(spans) for partition, spans in all_spans.items()}
+    def short() -> list[tuple[TopicPartition, int]]:
+        return [end for which, end in ends.items() if len(found[which]) < missing[which]]
 
-    def read(ranges: Mapping[TopicPartition, Range]) -> None:
-        for record in records_of(reader, ranges, patience_s=patience_s, clock=clock):
-            take(record)
-
-    while any(rounds.values()):
-        read({partition: runs.pop(0) for partition, runs in rounds.items() if runs})
-    _read_further(
-        reader,
-        read,
-        lambda: [end for which, end in ends.items() if len(found[which]) < missing[which]],
-        patience_s=patience_s,
-    )
+    for record in _sweep(reader, all_spans, short):
+        take(record)
     for (partition, key), count in missing.items():
         if len(found[partition, key]) < count:
             raise InvariantError(f"{len(found[partition, key])} of {count} contents of {key} are where they must be")
-    make_whole = partial(_make_whole, reader, half_topic, patience_s=patience_s, clock=clock)
     for which, contents in found.items():
         offsets = {content.offset for content in contents.values() if is_cut(content.record)}
         if forwarded is not None and which in forwarded:
             offsets &= {content.offset for content in contents.values() if goes_now(txns[which], content)}
         if forwarded is None or which in forwarded:
-            make_whole(which, contents, offsets)
+            _make_whole(reader, half_topic, which, contents, offsets)
     return {which: [contents[i] for i in sorted(contents)] for which, contents in found.items()}
 
 
 def _make_whole(
-    reader: LogReader,
-    half_topic: str,
-    which: PartitionAndKey,
-    contents: dict[int, Content],
-    offsets: Collection[int],
-    *,
-    patience_s: float,
-    clock: Callable[[], float],
+    reader: RangeReader, half_topic: str, which: PartitionAndKey, contents: dict[int, Content], offsets: Collection[int]
 ) -> None:
     """Read those at these offsets, which doubt did not take whole, from half."""
     if not offsets:
         return
     half = (half_topic, which[0])
     whole: dict[int, Any] = {}
-    start = reader.watermarks(half, timeout_s=patience_s)[0]
+    start = reader.watermarks(half)[0]
     for run in runs_of((offset, offset + 1) for offset in offsets if offset >= start):
-        for record in records_of(reader, {half: run}, patience_s=patience_s, clock=clock):
+        for record in reader.read({half: run}):
             whole[record.offset()] = record
     for index, content in contents.items():
         if content.offset in offsets and content.offset not in whole:
@@ -244,38 +243,35 @@ def _make_whole(
             contents[index] = content._replace(record=whole[content.offset])
 
 
-def _starts(reader: LogReader, topic: str, partitions: Collection[int], *, patience_s: float) -> dict[int, int]:
-    return {p: reader.watermarks((topic, p), timeout_s=patience_s)[0] for p in partitions}
-
-
 def _span_of(txn: Transaction, count: int) -> Range:
     start = txn.ensure_extras().doubt_offset if txn.is_in_doubt else txn.first_offset
     return start, start + count if txn.is_in_doubt else txn.last_offset + 1
 
 
-def _read_further(
-    reader: LogReader,
-    read: Callable[[dict[TopicPartition, Range]], None],
+def _sweep(
+    reader: RangeReader,
+    spans: Mapping[TopicPartition, list[Range]],
     short: Callable[[], list[tuple[TopicPartition, int]]],
-    *,
-    patience_s: float,
-) -> None:
-    """Read on until every content on doubt is found, or the topic ends. `short`: behind which offsets some are missing.
+) -> Iterator[Any]:
+    """The records of these spans; then on until every content on doubt is found, or the topic ends. `short`: behind which offsets some are missing.
 
     Transaction markers that were written between the batches of their Kafka transaction took offsets.
     """
+    rounds = {tp: runs_of(of_partition) for tp, of_partition in spans.items()}
+    while any(rounds.values()):
+        yield from reader.read({tp: runs.pop(0) for tp, runs in rounds.items() if runs})
     read_to: dict[TopicPartition, int] = {}
     while True:
         ranges: dict[TopicPartition, Range] = {}
         missing = short()
         for tp in {tp for tp, _ in missing}:
             start = max(read_to.get(tp, 0), min(end for other, end in missing if other == tp))
-            read_to[tp] = min(start + RUN_GAP_MAX, reader.watermarks(tp, timeout_s=patience_s)[1])
+            read_to[tp] = min(start + RUN_GAP_MAX, reader.watermarks(tp)[1])
             if start < read_to[tp]:
                 ranges[tp] = start, read_to[tp]
         if not ranges:
             return
-        read(ranges)
+        yield from reader.read(ranges)
 
 
 def cut_whole(content: Content, *, partition: int, count: int) -> Content:
@@ -293,14 +289,13 @@ def cut_whole(content: Content, *, partition: int, count: int) -> Content:
 
 def _half_on_doubt(record: Any) -> tuple[HalfHeader, int, Any] | None:
     """(header, half offset, half record) of a content on doubt."""
-    parsed = codec.parse_doubt_key(record.key())
-    if parsed is None or parsed[1] is None or record.value() is None:
+    if record.value() is None:
         return None
     held = DoubtRecord(record.value(), record.headers())
     origins = [value for name, value in held.headers() if name == codec.ORIGIN_HEADER]
     origin = codec.decode_origin((origins[-1] if origins else None) or b"")
     half = _half_of(held, record.offset() if isinstance(origin, Undecodable) else origin[1])
-    return half if half is not None and parsed == (half[0].key, half[0].index) else None
+    return half if half is not None and record.key() == codec.content_key(half[0].key, half[0].index) else None
 
 
 def _half_of(record: Any, offset: int) -> tuple[HalfHeader, int, Any] | None:

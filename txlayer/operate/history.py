@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import HistoryStart
-from txlayer.adapters.readers import HalfOwner, LogHistoryReader, runs_of
+from txlayer.adapters.readers import HalfOwner, LogHistoryReader, RangeReader, runs_of
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.recovery import decode_stored
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
@@ -328,13 +328,12 @@ def read_with_contents(
         InvariantError: a content is not there any more; those before it were given.
     """
     topics = connections.config.topics
-    with closing(connections.make_reader("read_committed")) as reader:
+    client = connections.make_reader("read_committed")
+    with closing(RangeReader(client, patience_s=STABLE_PATIENCE_S)) as reader:
         for start in range(0, len(found), FETCH_COUNT):
             part = found[start : start + FETCH_COUNT]
             # There is no half record of one that is known from an op line alone.
             wanted = [(s.partition, s.txn, s.txn.seen) for s in part if s.txn.seen]
-            contents = fetch_contents(
-                reader, wanted, half_topic=topics.half, doubt_topic=topics.doubt, patience_s=STABLE_PATIENCE_S
-            )
+            contents = fetch_contents(reader, wanted, half_topic=topics.half, doubt_topic=topics.doubt)
             for each in part:
                 yield each, contents.get((each.partition, each.txn.key), [])

@@ -9,7 +9,13 @@ from enum import Enum
 from txlayer.errors import InvalidTransitionError
 
 
-class TxnState(Enum):
+class _InTables(Enum):
+    """Members are keys of tables for each op line: the hash of `Enum` is a slow function of Python."""
+
+    __hash__ = object.__hash__
+
+
+class TxnState(_InTables):
     """States of a transaction."""
 
     OPEN = "open"  #: prepared (or being prepared), no decision
@@ -22,7 +28,7 @@ class TxnState(Enum):
     ROLLED_BACK = "rolled-back"  #: settled: consumers never see it
 
 
-class TxnEvent(Enum):
+class TxnEvent(_InTables):
     """Events of a transaction."""
 
     HALF = "half"  #: another half record of it was read
@@ -45,7 +51,7 @@ class TxnEvent(Enum):
     EXPIRED = "expired"  #: held for `held_age_max`
 
 
-class Effect(Enum):
+class Effect(_InTables):
     """What follows from a transition; the ledger carries it out."""
 
     JOIN = "join"  #: the half record becomes part of the transaction, or is recognised as a second copy of one that is
