@@ -1,26 +1,43 @@
-"""Scheduled messages: very many that are due in one second, what these delay, and the rate of others beside those that wait.
+"""Scheduled messages: very many that are due in one second, and what these delay; 1,000 a second; others beside those that wait; a restart.
 
-python bench/scheduled.py [--count 100000] [--pairs 3]
+python bench/scheduled.py [--only peak steady beside restart] [--count 100000] [--pairs 3] [--waiting 1000000]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
+from itertools import islice
+from random import Random
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from harness import Child, Figure, broker, make_namespace, settings_line, show_figures, wait_for, working_coordinator
-from recovery import doubt_low_waters
+from harness import (
+    Child,
+    Figure,
+    broker,
+    coordinator,
+    make_namespace,
+    settings_line,
+    show_figures,
+    wait_for,
+    working_coordinator,
+)
+from recovery import doubt_low_waters, idle_memory
 
 from txlayer import Message, TransactionalProducer
+from txlayer.adapters.kafka.local import LocalBroker
 
 OTHERS_PER_S = 50
 SUBMIT_COUNT = 60_000
+PART_COUNT = 100_000
+"""Futures of `submit` in memory at once."""
 FAR = timedelta(days=1)
 VALUE = b"v" * 200
 
@@ -44,16 +61,32 @@ def read(consumer: Consumer, count: int) -> list[float]:
     return seen
 
 
-def schedule(servers: str, namespace: str, count: int, at: datetime) -> float:
-    """Commit so many messages for one time; transactions per second."""
+def schedule(servers: str, namespace: str, messages: Iterable[Message]) -> float:
+    """Commit these messages; transactions per second."""
     config: dict[str, Any] = {"bootstrap_servers": servers, "namespace": namespace, "group": "scheduling"}
+    count, left = 0, iter(messages)
     with TransactionalProducer(**config) as producer:
         began = time.monotonic()
-        topic = f"{namespace}.scheduled"
-        futures = [producer.submit(Message(topic, f"k{n}", VALUE, deliver_at=at), block=True) for n in range(count)]
-        for future in futures:
-            future.result()
+        while part := [producer.submit(message, block=True) for message in islice(left, PART_COUNT)]:
+            count += len(part)
+            for future in part:
+                future.result()
         return count / (time.monotonic() - began)
+
+
+def messages_for(namespace: str, count: int, at: datetime) -> Iterator[Message]:
+    """So many messages for one time, each with a key of its own."""
+    return (Message(f"{namespace}.scheduled", f"k{n}", VALUE, deliver_at=at) for n in range(count))
+
+
+def schedule_for_long(servers: str, namespace: str, count: int) -> None:
+    """Commit so many messages for tomorrow, and wait until all are on doubt."""
+    schedule(servers, namespace, messages_for(namespace, count, datetime.now(UTC) + FAR))
+    wait_for(
+        lambda: sum(doubt_low_waters(servers, namespace)) >= count,
+        within_s=300,
+        what="the scheduled ones are not all on doubt",
+    )
 
 
 class Others:
@@ -102,7 +135,7 @@ def due_at_once(servers: str, count: int) -> dict[str, float]:
         others = Others(servers, namespace)
         stack.callback(others.stop)
         at = datetime.now(UTC) + timedelta(seconds=count / 1_500)
-        rate = schedule(servers, namespace, count, at)
+        rate = schedule(servers, namespace, messages_for(namespace, count, at))
         due = at.timestamp()
         print(f"scheduled {count:,} at {rate:,.0f}/s, {due - time.time():.0f} s before their time", flush=True)
         consumer = stack.enter_context(closing(reader(servers, f"{namespace}.scheduled")))
@@ -122,23 +155,53 @@ def due_at_once(servers: str, count: int) -> dict[str, float]:
     return found
 
 
+def due_steadily(servers: str, count: int) -> list[Figure]:
+    """So many that are due at 1,000 a second, and were committed in another order: how late each is visible."""
+    namespace = "steady"
+    make_namespace(servers, namespace, targets=("orders", "scheduled"))
+    begin = time.time() + 5 + count / 3_000
+    times = [begin + number / 1_000 for number in range(count)]
+    Random(1).shuffle(times)
+    topic = f"{namespace}.scheduled"
+    messages = (
+        Message(topic, f"k{n}", f"{at}", deliver_at=datetime.fromtimestamp(at, UTC)) for n, at in enumerate(times)
+    )
+    late: list[float] = []
+    with ExitStack() as stack:
+        child = working_coordinator(stack, servers, namespace)
+        consumer = stack.enter_context(closing(reader(servers, topic)))
+        schedule(servers, namespace, messages)
+        print(f"scheduled {count:,}, {begin - time.time():.0f} s before the first time", flush=True)
+        cpu_s = child.cpu_s()
+        give_up_at = max(times) + 60
+        while len(late) < count and time.time() < give_up_at:
+            records = [record for record in consumer.consume(1_000, 0.02) if record.error() is None]
+            late += [time.time() - float(record.value() or 0) for record in records]
+        cpu_s = child.cpu_s() - cpu_s
+    p50_ms, p99_ms, most_ms = (1_000 * sorted(late)[int(share * (len(late) - 1))] for share in (0.5, 0.99, 1))
+    print(
+        f"{len(late):,} at 1,000/s: late by p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms, at most {most_ms:.0f} ms; "
+        f"{1e6 * cpu_s / count:.0f} us of CPU each",
+        flush=True,
+    )
+    return [
+        Figure("1,000 due a second: late, p50", p50_ms, 300, "ms", is_at_most=True),
+        Figure("the same, at most", most_ms, 1_000, "ms", is_at_most=True),
+    ]
+
+
 def beside(servers: str, count: int, pairs: int) -> float:
     """The rate of others beside so many that wait, of the rate without them; the median of the pairs."""
-    ratios = []
+    ratios: list[float] = []
     for number in range(pairs):
-        rates = {}
+        rates: dict[str, float] = {}
         for name in ("none", "waiting")[:: 1 - 2 * (number % 2)]:
             namespace = f"{name}{number}"
             make_namespace(servers, namespace, targets=("orders", "scheduled"))
             with ExitStack() as stack:
                 working_coordinator(stack, servers, namespace)
                 if name == "waiting":
-                    schedule(servers, namespace, count, datetime.now(UTC) + FAR)
-                    wait_for(
-                        lambda namespace=namespace: sum(doubt_low_waters(servers, namespace)) >= count,
-                        within_s=300,
-                        what="the scheduled ones are not all on doubt",
-                    )
+                    schedule_for_long(servers, namespace, count)
                 consumer = stack.enter_context(closing(reader(servers, f"{namespace}.orders")))
                 arguments = [servers, namespace, str(SUBMIT_COUNT), "5000"]
                 producer = Child("producer", ["bench/clients.py", "submit", *arguments])
@@ -150,27 +213,59 @@ def beside(servers: str, count: int, pairs: int) -> float:
     return statistics.median(ratios)
 
 
+def restart(kafka: LocalBroker, count: int) -> list[Figure]:
+    """A coordinator starts beside so many that wait: seconds until a new message is visible, and memory."""
+    servers, namespace = kafka.bootstrap_servers, "restart"
+    os.environ["TXLAYER_UNSETTLED_BYTES_MAX"] = str(1 << 40)  # it is no limit here
+    make_namespace(servers, namespace, targets=("orders", "scheduled"))
+    with ExitStack() as stack:
+        first = working_coordinator(stack, servers, namespace)
+        schedule_for_long(servers, namespace, count)
+        first.end()
+        consumer = stack.enter_context(closing(reader(servers, f"{namespace}.orders")))
+        config: dict[str, Any] = {"bootstrap_servers": servers, "namespace": namespace, "group": "others"}
+        producer = stack.enter_context(TransactionalProducer(**config))
+        started = time.monotonic()
+        second = coordinator(stack, servers, namespace)
+        producer.publish(Message(f"{namespace}.orders", "first", VALUE))
+        read(consumer, 1)
+        took_s, cpu_s = time.monotonic() - started, second.cpu_s()
+        memory = (second.memory_bytes() - idle_memory(kafka)) / count
+    print(f"restart beside {count:,}: first forward after {took_s:.1f} s, {cpu_s:.1f} s of CPU, {memory:.0f} B each")
+    return [
+        Figure(f"restart beside {count:,} that wait", took_s, 15, "s", is_at_most=True),
+        Figure("the same, memory of each", memory, 250, "B", is_at_most=True),
+    ]
+
+
 def main() -> int:
     """Measure and show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subjects = ("peak", "steady", "beside", "restart")
+    parser.add_argument("--only", choices=subjects, nargs="+", default=subjects)
     parser.add_argument("--count", type=int, default=100_000, help="scheduled messages")
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--waiting", type=int, default=1_000_000, help="scheduled messages at the restart")
     arguments = parser.parse_args()
     print(settings_line())
+    figures: list[Figure] = []
     with broker() as kafka:
-        servers = kafka.bootstrap_servers
-        peak = due_at_once(servers, arguments.count)
-        ratio = beside(servers, arguments.count, arguments.pairs) if arguments.pairs else 1.0
-    delay_ms = peak["others during max ms"] - peak["others before p50 ms"]
-    return show_figures(
-        [
-            Figure(
-                f"{arguments.count:,} due at once: all visible after", peak["last late s"], 20, "s", is_at_most=True
-            ),
-            Figure("others then: longest delay", delay_ms, 1_000, "ms", is_at_most=True),
-            Figure("rate of others beside those that wait", ratio, 0.9, ""),
-        ]
-    )
+        servers, count = kafka.bootstrap_servers, arguments.count
+        if "peak" in arguments.only:
+            peak = due_at_once(servers, count)
+            delay_ms = peak["others during max ms"] - peak["others before p50 ms"]
+            figures += [
+                Figure(f"{count:,} due at once: all visible after", peak["last late s"], 20, "s", is_at_most=True),
+                Figure("others then: longest delay", delay_ms, 1_000, "ms", is_at_most=True),
+            ]
+        if "steady" in arguments.only:
+            figures += due_steadily(servers, count // 2)
+        if "beside" in arguments.only:
+            ratio = beside(servers, count, arguments.pairs)
+            figures.append(Figure("rate of others beside those that wait", ratio, 0.9, ""))
+        if "restart" in arguments.only:
+            figures += restart(kafka, arguments.waiting)
+    return show_figures(figures)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ from tests.support.core_records import GROUP, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import Entry
 from txlayer.core import codec
+from txlayer.core.batch_size import RELEASE_LINES_MIN, ReleaseLines
 from txlayer.core.codec import WHOLE_MAX
-from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, RELEASES_AHEAD_MAX
+from txlayer.core.ledger.ledger import RELEASE_LINES_MAX
 from txlayer.core.ledger.transaction import TIMES_MAX, Target
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, OpMessage, OrderMode, Resolution, Source
@@ -503,7 +504,7 @@ def test_a_transaction_has_a_bounded_number_of_times() -> None:
 
 def test_lines_that_release_are_bounded_in_a_batch_and_ahead_of_the_log() -> None:
     driver = PartitionDriver()
-    count = RELEASES_AHEAD_MAX + 500
+    count = RELEASE_LINES_MAX + 500
     for number in range(count):
         key = f"t{number}/0000000a"
         driver.op("C", key, driver.half(key, options=timed(driver.now_ms + MINUTE)))
@@ -515,29 +516,11 @@ def test_lines_that_release_are_bounded_in_a_batch_and_ahead_of_the_log() -> Non
         lines.append(len(driver.ledger.batch.policy_lines))
         driver.publish()
 
-    assert [RELEASE_LINES_MAX, RELEASE_LINES_MAX, 0, 0] == lines
+    assert [RELEASE_LINES_MAX, 0, 0, 0] == lines
     while driver.ledger.open_count:
         let_pass(driver, 1)
 
     assert [f"t{number}/0000000a" for number in range(count)] == driver.log.forwarded
-
-
-def test_partitions_of_a_process_that_release_at_the_same_time_share_these_bounds() -> None:
-    driver = PartitionDriver()
-    for number in range(RELEASE_LINES_MAX):
-        key = f"t{number}/0000000a"
-        driver.op("C", key, driver.half(key, options=timed(driver.now_ms + MINUTE)))
-    driver.turn()
-    let_op_tell_the_time(driver)
-    driver.ledger.releasing_count = 4
-    lines = []
-    for _ in range(4):
-        driver.tick()
-        lines.append(len(driver.ledger.batch.policy_lines))
-        driver.publish()
-
-    assert [RELEASE_LINES_MAX // 4, RELEASE_LINES_MAX // 4, 0, 0] == lines
-    assert 2 * (RELEASE_LINES_MAX // 4) == RELEASES_AHEAD_MAX // 4
 
 
 def test_one_batch_has_a_bounded_number_of_them_however_often_time_goes_on_before_it() -> None:
@@ -551,6 +534,24 @@ def test_one_batch_has_a_bounded_number_of_them_however_often_time_goes_on_befor
     driver.tick()
 
     assert RELEASE_LINES_MAX == len(driver.ledger.batch.policy_lines)
+
+
+@pytest.mark.promise("P11")
+def test_turns_that_take_long_allow_fewer_lines_that_release_and_quick_ones_more() -> None:
+    lines = ReleaseLines(5_000)
+    for _ in range(10):
+        lines.took(100, written_count=lines.count)
+    assert 5_000 == lines.count
+    for _ in range(5):
+        lines.took(100, written_count=10)
+    assert 5_000 == lines.count
+    for _ in range(20):
+        lines.took(400, written_count=lines.count)
+    assert RELEASE_LINES_MIN == lines.count
+    lines.took(100, written_count=10)  # nothing tells what a full turn would take
+    assert RELEASE_LINES_MIN == lines.count
+    lines.took(280, written_count=lines.count)
+    assert RELEASE_LINES_MIN == lines.count
 
 
 @pytest.mark.promise("P1")
@@ -632,10 +633,11 @@ def test_where_the_clock_of_op_is_a_moment_behind_none_of_a_key_overtakes_anothe
     at_ms = driver.now_ms + MINUTE
     scheduled(driver, A, at_ms)
     scheduled(driver, B, at_ms + gap_ms)
-    driver.ledger.releasing_count = RELEASE_LINES_MAX  # one line in a Kafka transaction
+    driver.ledger.release_lines_max = 1
     driver.op_behind_ms = 5
     driver.tick(after_ms=MINUTE)
     driver.publish()
+    driver.ledger.release_lines_max = 2
     driver.tick(after_ms=20)  # the line for the first one came too early, and is not read yet
     driver.publish()
     driver.op("U", C, driver.half(C))

@@ -15,7 +15,7 @@ from typing import Any
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.contents import fill_contents
+from txlayer.coordinator.contents import Contents
 from txlayer.coordinator.log_time import LogTime, latest_ms
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView
 from txlayer.coordinator.presence import GroupPresence
@@ -27,9 +27,9 @@ from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_
 from txlayer.coordinator.shard import Shard, keep_within_memory, known_ends, pause_those_too_full
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch_size import BatchSize
+from txlayer.core.batch_size import BatchSize, ReleaseLines
 from txlayer.core.ledger.batch import Batch
-from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, Ledger
 from txlayer.core.messages import ParkReason
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -94,6 +94,8 @@ class Coordinator:
         self._targets = Targets(config, connections, clock=self._clock)
         self._refusals = Refusals(config.topics, clock=self._clock)
         self._batch_size = BatchSize()
+        self._release_lines = ReleaseLines(RELEASE_LINES_MAX)
+        self._contents = Contents(config, connections, clock=self._clock)
         self._presence = GroupPresence(connections, config.topics, environment=environment)
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
@@ -220,6 +222,7 @@ class Coordinator:
             self._group.resume_at({})
         self._shards = {}
         self._has_more = False
+        self._contents.close()
 
     # --- take over ----------------------------------------------------------------------------------------------------
 
@@ -340,10 +343,11 @@ class Coordinator:
             self._publish(publisher, batches)
 
     def _share_releases(self) -> bool:
-        """Tell the ledgers how many of them have messages that are due. True if one has."""
+        """Tell the ledgers their shares of the lines that release messages. True if one has a message that is due."""
         count = sum(shard.ledger.is_release_due(shard.time.peek_ms()) for shard in self._shards.values())
         for shard in self._shards.values():
-            shard.ledger.releasing_count = max(1, count)
+            # The time of all may come before they are shared anew.
+            shard.ledger.release_lines_max = max(1, self._release_lines.count // (count or len(self._shards)))
         return count > 0
 
     def _learn_topics(self) -> None:
@@ -395,6 +399,7 @@ class Coordinator:
 
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
         self._report_untimely()
+        self._contents.rest()
         mended = self._targets.mended(
             {topic for s in self._shards.values() for topic in s.ledger.doubt_index.held_topics()}
         )
@@ -427,7 +432,7 @@ class Coordinator:
                     self._refusals.is_quiet(p, now)
             if not ledger.batch.is_empty and p not in seen:
                 batches.append((p, ledger.batch))
-        if self._has_more:
+        if self._has_more or any(shard.ledger.has_more_due for shard in self._shards.values()):
             self._ticked_at = 0.0
 
     def _report_untimely(self) -> None:
@@ -466,7 +471,7 @@ class Coordinator:
         began = self._clock()
         try:
             ledgers = {p: shard.ledger for p, shard in self._shards.items()}
-            fill_contents(batches, ledgers, config=self._config, connections=self._connections, clock=self._clock)
+            self._contents.fill(batches, ledgers)
             kept = publisher.publish(batches, offsets, self._assignment.member, precautions)
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
@@ -478,8 +483,14 @@ class Coordinator:
             self._batch_size.passed()
             self._fruitless_count = 0
         self._stored_at = self._clock()
-        if not self._has_more and sum(len(batch.forwards) for _, batch in batches) >= GATHER_COUNT:
-            self._gather_until = began + self._config.publish_interval.total_seconds()
+        if written_count := sum(len(batch.policy_lines) for _, batch in batches):
+            turn_ms = int((self._stored_at - (self.measures.turned_at or began)) * 1000)
+            self._release_lines.took(turn_ms, written_count=written_count)
+        interval_s = self._config.publish_interval.total_seconds()
+        if written_count >= GATHER_COUNT:  # read the lines of all partitions together
+            self._gather_until = self._stored_at + interval_s
+        elif not self._has_more and sum(len(batch.forwards) for _, batch in batches) >= GATHER_COUNT:
+            self._gather_until = began + interval_s
         self._targets.written(publisher.watched)
         for p, batch in batches:
             self._refusals.passed(p, batch, is_asked=precautions.question_bytes_max > 0)

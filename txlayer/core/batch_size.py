@@ -38,6 +38,28 @@ class BatchSize:
             self._halvings, self._pass_count = self._halvings - 1, 0
 
 
+RELEASE_LINES_MIN = 500
+"""So many lines that release scheduled messages are allowed however long a Kafka transaction takes."""
+
+RELEASE_TURN_MS = 300
+"""How long a turn with such lines may take: a message of others waits for about two of them, and must not be later than a second."""
+
+
+class ReleaseLines:
+    """How many lines that release scheduled messages may be written and not applied: what one turn of the coordinator has time for."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self.count = min(2_000, count_max)
+
+    def took(self, turn_ms: int, *, written_count: int) -> None:
+        """A turn that wrote so many lines took so long."""
+        if turn_ms > RELEASE_TURN_MS:
+            self.count = max(self.count * 3 // 4, min(RELEASE_LINES_MIN, self._count_max))
+        elif turn_ms < RELEASE_TURN_MS * 3 // 4 and written_count >= self.count // 2:
+            self.count = min(self.count * 5 // 4, self._count_max)
+
+
 class Bisection:
     """Finds the one op line or record whose writes a broker refuses, by halving the number in a Kafka transaction.
 

@@ -124,11 +124,9 @@ TO_ASK_MAX = 10_000
 """Questions that people asked for while the check topic took none; further ones wait for their turn as any other."""
 
 
-RELEASE_LINES_MAX = 1_500
-"""Lines that one Kafka transaction writes to release scheduled transactions."""
-
-RELEASES_AHEAD_MAX = 3_000
-"""Such lines of a process that are written and not applied. An op line of another transaction waits for no more of them."""
+RELEASE_LINES_MAX = 5_000
+"""Lines of a process that release scheduled transactions and are written, but not applied. An op line of another transaction waits for no
+more of them. The service allows fewer while Kafka transactions take long."""
 
 
 ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
@@ -165,8 +163,8 @@ class Ledger:
     may_write_op = True
     """False while op refuses the coordinator's lines: what a policy would decide is parked, and nothing is released."""
 
-    releasing_count = 1
-    """Partitions of the process with scheduled messages that are due: they share `RELEASE_LINES_MAX` and `RELEASES_AHEAD_MAX`."""
+    release_lines_max = RELEASE_LINES_MAX
+    """This partition's share of `RELEASE_LINES_MAX`, or of what the service allows now."""
 
     def __init__(
         self,
@@ -223,6 +221,8 @@ class Ledger:
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
         self.release_times = ReleaseTimes(self._committed_at, self._is_awaited)
         self._releases_ahead = 0  # lines that release some, written and not applied
+        self.has_more_due = False
+        """True if more lines would have been written, were there not `release_lines_max`."""
         # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
         self._op_behind_ms = self._releases_before = 0
         self._asked_op_ms = 0  # when a line was written last although op's clock is so far behind
@@ -528,15 +528,14 @@ class Ledger:
 
     def _release_those_due(self, now_ms: int) -> None:
         """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log."""
-        lines_max, ahead_max = (max(1, n // self.releasing_count) for n in (RELEASE_LINES_MAX, RELEASES_AHEAD_MAX))
-        left = min(lines_max - len(self.batch.policy_lines), ahead_max - self._releases_ahead)
-        left *= self.may_write_op
+        left = (self.release_lines_max - self._releases_ahead) * self.may_write_op
         op_ms = now_ms - self._op_behind_ms
         while left > 0 and self.release_times.first_ms <= op_ms and self._has_room:
             written_count = self._write_release()
             if written_count is None:
                 return
             left -= written_count
+        self.has_more_due = left <= 0 and self.release_times.first_ms <= op_ms
         is_far_behind = self._op_behind_ms > CLOCK_ERROR_MS and now_ms - self._asked_op_ms >= CLOCK_ERROR_MS
         if left > 0 and is_far_behind and op_ms < self.release_times.first_ms <= now_ms:
             self._asked_op_ms = now_ms
@@ -576,7 +575,7 @@ class Ledger:
             return False
         if time_ms > op_ms:
             ahead[key_hash] = time_ms
-            if len(ahead) > RELEASES_AHEAD_MAX:
+            if len(ahead) > RELEASE_LINES_MAX:
                 self._keys_ahead = {key: at_ms for key, at_ms in ahead.items() if at_ms > op_ms}
         return True
 
