@@ -7,8 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, QueueStage
+from txlayer.consumer.metrics import RATE_WINDOW_S, TopicCounts
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
-from txlayer.core.key_queue import Failure, PartitionQueue, QueueSettings, Start
+from txlayer.core.key_queue import Failure, Item, Lanes, PartitionQueue, QueueSettings, Start
 from txlayer.core.progress import Progress, StoredProgress, attempt_records_max
 from txlayer.core.retry import DELAY_MS_MAX, Retry, RetryPolicy
 from txlayer.errors import ConfigError
@@ -34,6 +35,26 @@ def test_a_request_that_was_read_before_is_not_to_be_answered_again() -> None:
         return stage.queue.add_replay(request, offset=0, key=None, record="", size_bytes=1)
 
     assert [True, False] == [add(), add()]
+
+
+def test_new_records_go_before_retries_but_for_every_tenth_start() -> None:
+    lanes: Lanes[str] = Lanes()
+    lanes.ready.extend(Item("new", number, number, 1) for number in range(100))
+    lanes.again.extend(Item("again", number, number, 1) for number in range(100, 200))
+
+    starts = [item.record for _ in range(60) for item in lanes.take(1)]
+
+    assert (54, 6) == (starts.count("new"), starts.count("again"))
+    assert ["new"] * 9 == starts[:9]
+
+
+def test_attempts_that_fail_are_told_by_their_number_and_by_the_second() -> None:
+    tally = TopicCounts(handled=100, failed=10)
+    tally.roll(1_000.0)
+    tally.handled, tally.failed = 300, 60
+    tally.roll(1_000.0 + RATE_WINDOW_S)
+
+    assert (200 / RATE_WINDOW_S, 50 / RATE_WINDOW_S, 60) == (tally.rate, tally.failed_rate, tally.failed)
 
 
 def test_figures_of_what_is_ready_due_and_paused() -> None:
