@@ -64,6 +64,10 @@ def test_what_an_open_kafka_transaction_hides_is_not_gone(lab: Lab, connections:
     assert {1_000: None} == values(connections, topic, [1_000])
     with pytest.raises(RetriableError, match="open"):
         values(connections, topic, [1])
+    reader = DeadLetterReader(connections)
+    with pytest.raises(RetriableError, match="open"):
+        reader.look_for_results(topic, 0, ResultSearch(0))
+    reader.close()
 
     writer.commit(timeout_s=10)
     wait_for(lab, topic, [b"v0", b"v1"])

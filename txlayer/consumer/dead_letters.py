@@ -194,6 +194,10 @@ class ResultSearch:
     found: AnsweredRequests = field(default_factory=AnsweredRequests)
 
 
+def _hidden(tp: TopicPartition, offset: int) -> RetriableError:
+    return RetriableError(f"{tp[0]}-{tp[1]}@{offset}: an open Kafka transaction hides what is there")
+
+
 class DeadLetterReader:
     """Reads dead letters of one consumer again: committed records, without a group. Not thread-safe."""
 
@@ -231,7 +235,7 @@ class DeadLetterReader:
             hidden = range(end, self._connections.end_offsets([tp], is_committed=False)[tp])
             found = {offset: None for offset in found if offset not in hidden}
             if not found:
-                raise RetriableError(f"{topic}-{partition}@{end}: an open Kafka transaction hides what is there")
+                raise _hidden(tp, end)
 
         size_bytes = 0
         is_over = self._stop_watch()
@@ -265,7 +269,11 @@ class DeadLetterReader:
         is_over = self._stop_watch()
         first = max(search.next_offset, self.first_offset(topic, partition))  # retention may have taken some meanwhile
         if search.end is None:
-            search.end = self._connections.end_offsets([tp])[tp]
+            written = self._connections.end_offsets([tp], is_committed=False)[tp]
+            end = self._connections.end_offsets([tp])[tp]
+            if end < written:
+                raise _hidden(tp, end)
+            search.end = end
         for record in self._records({tp: (first, search.end)}):
             request = decode_replay(record.value())
             if not isinstance(request, Undecodable):
