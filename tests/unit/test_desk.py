@@ -2,14 +2,17 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.consumer.pull import MARGIN_S, Desk
-from txlayer.core.retry import NotBegun
+from txlayer.core.retry import NotBegun, Retry
 from txlayer.errors import LifecycleError
+
+LATE = Retry(reason="no answer in time")
 
 
 def context_of(lease: Lease, *, attempt_timeout_s: float = 300.0) -> Context:
@@ -51,7 +54,7 @@ def test_a_task_whose_lease_is_lost_ends_and_its_message_is_answered_too_late() 
 
 
 def test_a_program_that_blocks_its_loop_answers_too_late() -> None:
-    async def work() -> None:
+    async def work() -> object:
         desk = Desk()
         context = context_of(Lease("g", "orders", 0, token=1), attempt_timeout_s=0.1)
         handler = asyncio.create_task(desk.hand_over_async(context.message, context))
@@ -61,10 +64,29 @@ def test_a_program_that_blocks_its_loop_answers_too_late() -> None:
             """It computes."""
         with pytest.raises(LifecycleError, match="its time is over"):
             pulled.ack()
-        with pytest.raises(asyncio.CancelledError):
-            await handler
+        return await handler
 
-    asyncio.run(work())
+    assert LATE == asyncio.run(work())
+
+
+@pytest.mark.parametrize(("is_lost", "said"), [(False, LATE), (True, NotBegun())])
+def test_what_is_answered_before_its_thread_sees_the_end_of_its_time_says_why_it_failed(
+    is_lost: bool, said: Retry | NotBegun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.consumer.pull.LOOK_S", 60)
+    desk, lease = Desk(), Lease("g", "orders", 0, token=1)
+    context = context_of(lease)
+    with ThreadPoolExecutor(1) as threads:
+        handler = threads.submit(desk.hand_over, context.message, context)
+        pulled = desk.take(10, has_ended=bool)
+        assert pulled is not None
+        if is_lost:
+            lease.lost.set()
+        else:
+            lease.valid_until = 0.0
+        with pytest.raises(LifecycleError, match="its time is over"):
+            pulled.ack()
+        assert said == handler.result(10)
 
 
 def test_a_program_that_blocks_its_loop_gets_no_message_whose_time_is_half_over() -> None:

@@ -172,6 +172,7 @@ def test_what_a_batch_handled_before_a_message_that_cannot_be_read_is_a_success_
     assert stage.now_ms + 500 == stage.queue.suspended_until_ms
 
 
+@pytest.mark.promise("P9")
 def test_time_in_which_a_partition_is_not_suspended_does_not_count() -> None:
     stage = stage_of(A, B, later_max=timedelta(seconds=1))
     assert "" == postpone(stage, PARTITION)

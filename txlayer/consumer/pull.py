@@ -18,6 +18,8 @@ LOOK_S = 0.1
 """How often a thread looks whether the time of its message is over."""
 MARGIN_S = 0.2
 """So long before its deadline an answer comes too late: the thread that waits for it must end in time."""
+NO_ANSWER = "no answer in time"
+"""Why an attempt failed whose message was taken."""
 
 
 class PulledMessage(DecodedMessage):
@@ -58,8 +60,11 @@ class PulledMessage(DecodedMessage):
         said = checked(result)
         if isinstance(said, WrongResult):
             raise UsageError(said.why)
-        if self.context.lease_lost.is_set() or self.context.remaining_s <= 0:
-            self.answer.cancel()  # its handler does so, too, but may not have run since
+        is_lost = self.context.lease_lost.is_set()
+        if is_lost or self.context.remaining_s <= 0:
+            # Its handler sees it, too, but may not have run since.
+            with suppress(InvalidStateError):
+                self.answer.set_result(NotBegun() if is_lost else Retry(reason=NO_ANSWER))
         try:
             self.answer.set_result(result)
         except InvalidStateError:
@@ -90,7 +95,7 @@ class Desk:
             if (is_over or time.monotonic() >= pulled.give_back_at) and self._withdraw(pulled):
                 return NotBegun()
             if is_over and pulled.answer.cancel():
-                raise TimeoutError("no answer in time")
+                raise TimeoutError(NO_ANSWER)
 
     async def hand_over_async(self, message: ReceivedMessage, context: Context) -> HandlerResult | NotBegun:
         """The same as a task, which its pool cancels at the deadline."""
