@@ -128,6 +128,21 @@ def test_what_another_hook_raises_is_logged_and_changes_nothing(
     assert ["interceptor.raised"] == [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_a_signal_raises_in_a_hook_on_the_main_thread_passes_and_the_line_is_written(
+    stage: ProducerStage, error: type[BaseException]
+) -> None:
+    """A program whose SIGTERM handler calls `sys.exit` would go on. On the producer's thread the same is logged."""
+    with stage.producer(interceptors=[Notes(raises="before_end", error=error)]) as producer:
+        with producer.transaction() as tx:
+            tx.send(ORDER.topic, key=ORDER.key, value=ORDER.value)
+            tx.prepare()
+            with pytest.raises(error):
+                tx.commit()
+
+        assert COMMIT is tx.result().resolution
+
+
 class WatchedWorld(World):
     """A world whose transactions an interceptor sees."""
 

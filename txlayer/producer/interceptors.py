@@ -6,6 +6,7 @@ A producer that has neither runs none of this.
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from threading import current_thread, main_thread
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.core.messages import Message, Resolution, nonce_of, txn_id_of
@@ -30,7 +31,8 @@ class ProducerInterceptor:
 
     The `before` hooks run in the order in which interceptors were given, the others in reverse order. `before_send` runs in
     the call that sends; what it raises comes out of that call, and nothing was sent. The other hooks run on any thread,
-    mostly the producer's own: they must return at once, and what they raise is logged.
+    mostly the producer's own: they must return at once, and what they raise is logged. On the main thread a `KeyboardInterrupt` or a
+    `SystemExit` passes: a signal's handler may have raised it.
     """
 
     def before_send(self, transaction: SentTransaction) -> None:
@@ -124,9 +126,9 @@ class _Intercepted:
         for each in reversed(self._interceptors) if is_reversed else self._interceptors:
             try:
                 getattr(each, hook)(self._sent, *said)
-            except KeyboardInterrupt:
-                raise  # it is for the main thread, which happens to be in a hook
-            except BaseException:
+            except BaseException as exc:
+                if isinstance(exc, KeyboardInterrupt | SystemExit) and current_thread() is main_thread():
+                    raise  # a signal's handler may have raised it, which happened to interrupt a hook
                 # The user's code; the transaction goes on whatever it raises.
                 logger.exception("interceptor.raised", extra={"txn_id": self._sent.txn_id, "nonce": self._sent.nonce})
 
