@@ -24,7 +24,7 @@ from txlayer.core.codec import HALF_HEADER
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_letter
 from txlayer.core.messages import HalfOptions, Origin, Source
 from txlayer.errors import BrokerUnavailableError, RetriableError
-from txlayer.operate.consumers import consumed_topics
+from txlayer.operate.dead_letters import consumed_topics
 from txlayer.operate.overview import Overview
 from txlayer.operate.tallies import Minute
 from txlayer.operate.unsettled import Filter

@@ -12,7 +12,7 @@ from tests.support.still_coordinator import StillCoordinator
 from txlayer.cli import top
 from txlayer.core.progress import Attempts
 from txlayer.errors import BrokerUnavailableError
-from txlayer.operate.consumers import ConsumedTopic
+from txlayer.operate.dead_letters import ConsumedTopic
 from txlayer.operate.live import LiveView
 from txlayer.operate.looks import Look, Looks
 from txlayer.operate.overall import overall_json

@@ -68,7 +68,7 @@ def top(
 def read_consumption(config: CoordinatorConfig, consumers: ConsumerConfig) -> list[Json]:
     """The consumer groups of the cluster with their queues."""
     from txlayer.adapters.connect import kafka_clients
-    from txlayer.operate.consumers import read_consumed
+    from txlayer.operate.dead_letters import read_consumed
     from txlayer.operate.queues import consumption_json, read_queues
 
     clients = kafka_clients(config)

@@ -15,7 +15,7 @@ from txlayer.core.history import split_operator_reason
 from txlayer.core.leases import LockKind, LockRecord, decode_lock
 from txlayer.core.messages import Resolution, Source, Undecodable
 from txlayer.errors import RetriableError, TxLayerError
-from txlayer.operate.consumers import COUNT_MAX, consumed_topics
+from txlayer.operate.dead_letters import COUNT_MAX, consumed_topics
 from txlayer.operate.settle import lines_of
 
 RECORD_COUNT_MAX = 100_000

@@ -20,8 +20,7 @@ from txlayer.core.partitions import murmur2
 from txlayer.core.progress import Foreign, Progress, decode
 from txlayer.errors import TxLayerError
 from txlayer.operate import Json
-from txlayer.operate.consumers import consumed_topics
-from txlayer.operate.dead_letters import DeadLetterLog
+from txlayer.operate.dead_letters import DeadLetterLog, consumed_topics
 
 READ_COUNT_MAX = 20_000
 """Records that are read for one transaction; about a tenth of a second."""

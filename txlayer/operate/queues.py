@@ -13,8 +13,14 @@ from txlayer.core.leases import parse_queue, queue_name
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import NO_KEY, Attempts, hash_of_key
 from txlayer.operate import Json
-from txlayer.operate.consumers import ConsumedTopic
-from txlayer.operate.dead_letters import DeadLetterLog, FoundLetter, QueueStatus, in_one_order, look_at_each
+from txlayer.operate.dead_letters import (
+    ConsumedTopic,
+    DeadLetterLog,
+    FoundLetter,
+    QueueStatus,
+    in_one_order,
+    look_at_each,
+)
 from txlayer.operate.locks import LeaseStatus, LockState, claim_times, opened_locks
 
 QUEUE_COUNT_MAX = 5_000

@@ -1,22 +1,68 @@
-"""Which of the transactions that are not settled are meant, and how many there are of each kind."""
+"""Which of the transactions that are not settled are meant, how many there are of each kind, and who answers for their groups."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import GroupMember
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, ParkReason, nonce_of, txn_id_of
-from txlayer.errors import UsageError
+from txlayer.errors import NotAuthorisedError, UsageError
 from txlayer.operate import Json
 
 if TYPE_CHECKING:
-    from txlayer.adapters.connect import CoordinatorConnections
     from txlayer.core.ledger.doubt import QuarantinedRecord
     from txlayer.operate.overview import UnsettledTransaction
+
+
+NAMED_MAX = 20
+"""Groups that are asked about one by one, and whose members are named. The others are looked for in the cluster's list of groups."""
+
+
+class GroupResponders(NamedTuple):
+    """Those that answer for one producer group: producers with a check handler or a barrier, and responders alone."""
+
+    producer_group: str
+    is_answered: bool | None  # None: these credentials may not know
+    members: tuple[GroupMember, ...]  # empty, too, where they were not asked for
+    seen_ms: int
+
+
+def read_responders(
+    connections: CoordinatorConnections, groups: Iterable[str], *, now_ms: int
+) -> tuple[GroupResponders, ...]:
+    """Whether each group has a responder, in the order of `groups`.
+
+    A coordinator asks the same before it sends a question: the responders of a producer group are the members of its check
+    group, which share the partitions of the check topic.
+    """
+    names = {connections.config.topics.check_group(group): group for group in groups}
+    found = []
+    for name in list(names)[:NAMED_MAX]:
+        try:
+            members = connections.group(name).members
+        except NotAuthorisedError:
+            found.append(GroupResponders(names.pop(name), None, (), now_ms))
+        else:
+            found.append(GroupResponders(names.pop(name), bool(members), members, now_ms))
+    present = connections.groups_with_members(names) if names else frozenset()
+    # The list leaves out groups that these credentials may not describe: absence says nothing then.
+    may_know_all = all(each.is_answered is not None for each in found)
+    found += [
+        GroupResponders(group, True if name in present else False if may_know_all else None, (), now_ms)
+        for name, group in names.items()
+    ]
+    return tuple(found)
+
+
+def responders_json(found: GroupResponders) -> Json:
+    return found._asdict() | {"members": [member._asdict() for member in found.members]}
+
 
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """What `--parked` means, and what many at once are when no state is named."""
@@ -116,7 +162,6 @@ def stats_json(connections: CoordinatorConnections, *, now_ms: int) -> Json:
     """What `tx stats --json` prints; `responders` says of each group with undecided transactions who answers check-backs."""
     # What asks a cluster is imported when a command runs.
     from txlayer.operate.overview import Overview, read_quarantined
-    from txlayer.operate.responders import read_responders, responders_json
 
     ages_ms: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by producer group and state
     for found in Overview(connections).unsettled():

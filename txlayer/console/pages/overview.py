@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from txlayer.console import show
 from txlayer.console.acting import route
 from txlayer.console.pages.queues import queues_now
-from txlayer.operate.consumers import read_consumed
+from txlayer.operate.dead_letters import read_consumed
 from txlayer.operate.overall import groups_of, remarks
 from txlayer.operate.queues import Queues, consumption_json
 
