@@ -11,6 +11,7 @@ import pytest
 from tests.support.core_records import BORN_MS, GROUP, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import START_MS
+from txlayer.adapters.memory.kafka import memory_clients
 from txlayer.adapters.ports import HistoryStart, StoredOffset
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
@@ -476,3 +477,19 @@ def test_a_coordinator_that_is_behind_moves_nothing_whose_decision_it_has_not_re
 
     assert {txn_id_of(key) for key in keys} == set(stage.visible())
     assert [] == list(stage.kafka.records(stage.topics.doubt))
+
+
+@pytest.mark.promise("P11")
+def test_time_goes_on_while_an_open_kafka_transaction_hides_lines() -> None:
+    """Else half's retention could take what is not on doubt."""
+    stage = StillCoordinator(doubt_after=timedelta(seconds=20))
+    clients = memory_clients(stage.kafka._link("stranger", "stranger"), stage.config)
+    stranger = clients.writer(transactional_id="stranger", timeout_ms=600_000, batch_bytes_max=16_384)
+    stranger.initialise(timeout_s=1.0)
+    stranger.begin()
+    stage.half(A)
+    stranger.produce(stage.topics.op, b"hidden", None, 0, None, None, 0, [])
+    stranger.flush(timeout_s=1.0)
+    stage.work(seconds=60)
+
+    assert {A} == set(stage.on_doubt())

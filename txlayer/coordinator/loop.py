@@ -422,7 +422,7 @@ class Coordinator:
             if shard.is_read_to_the_ends(self._group, self._topics, is_idle=is_idle):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
-                counted_ms = shard.counted_ms(now_ms, self._group, self._topics)
+                counted_ms = shard.counted_ms(now_ms, self._group, self._topics, is_idle=is_idle)
                 ledger.due(now_ms=counted_ms, move_count_max=moves_max, present=self._present)
                 wall_ms = round(self._environment.wall_clock() * 1000)
                 if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=wall_ms):

@@ -85,14 +85,16 @@ class Shard:
             return None
         return max(self.ledger.times.now_ms, unapplied_ms)
 
-    def counted_ms(self, now_ms: int, group: GroupReader, topics: SystemTopics) -> int:
+    def counted_ms(self, now_ms: int, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> int:
         """The time that counts when all that was read is applied: while op is known to have more, that of its newest record so far.
 
         What seems undecided may be decided there. A coordinator that is behind would move it to doubt and ask about it, and fall further behind.
+        What an open Kafka transaction hides does not stop the time.
         """
         ledger, op = self.ledger, (topics.op, self.ledger.partition)
         end = None if self.is_op_paused else group.known_end(op)
-        if end is None or end <= max(ledger.ops.read_to(ledger.op_next), group.read_to(op)):
+        known_to, reached = ledger.ops.read_to(ledger.op_next), group.read_to(op)
+        if end is None or end <= max(known_to, reached) or (is_idle and reached >= known_to):
             return now_ms
         return min(now_ms, max(ledger.times.now_ms, ledger.op_read_ms))
 
