@@ -1,6 +1,7 @@
 """A parked key is replayed in order, whatever was asked before; also a partition that is one chain, in which a message without a key followed (P9)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, e
 from txlayer.core.progress import hash_of_key
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition
-from txlayer.operate.replay import Author, DeadLetterResult, ReplayOrder, choose, newcomers
+from txlayer.operate.replay import Author, DeadLetterResult, ReplayOrder, Request, choose, newcomers
+from txlayer.operate.replay import ask as ask_for
 
 
 @pytest.fixture
@@ -104,6 +106,32 @@ def test_what_followed_meanwhile_is_left_where_another_key_of_a_parked_partition
     order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR)
 
     assert [] == newcomers(order, {field.stage.topic: log}, asked).chosen
+
+
+def test_what_is_left_first_and_asked_for_later_has_one_result(field: Field) -> None:
+    first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={hash_of_key(b"p"): 2})
+    field.say(ask(second, request_id="a"))
+    logs = {field.stage.topic: field.log()}
+    order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, is_all=True, patience_s=10.0)
+
+    class Answering:
+        def write(self, requests: Iterable[Request], **_: Any) -> None:
+            positions = [
+                DeadLetterPosition(each.topic, each.partition, each.record.dead_letter_offset or 0) for each in requests
+            ]
+            if first in positions:
+                field.say(answer(second, ReplayOutcome.FAILED, request_id="a"))
+            for each in positions:
+                field.say(ask(each), answer(each, ReplayOutcome.HANDLED))
+
+    writer: Any = Answering()
+    outcomes = ask_for(
+        order, writer, logs, choose(order, logs), say=lambda _: None, progress=lambda *_: nullcontext(int)
+    )
+
+    assert [(each, DeadLetterResult.HANDLED) for each in (first, second, third)] == [
+        each[:2] for each in sorted(outcomes)
+    ]
 
 
 @pytest.mark.promise("P9")

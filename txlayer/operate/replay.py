@@ -553,13 +553,15 @@ def ask(
         if not fresh.chosen:
             break
         say(f"{len(fresh.chosen):,} more followed their parked keys meanwhile and are asked for too")
-    return [
+    outcomes = [
         *choice.unable,
         *(not_asked(t.position, _why_unable(t), t.history) for t in taken),
         *map(_behind_another, held),
         *(not_asked(c.position, DeadLetterResult.LEFT, c.history) for c in left),
         *(answered(c.position, logs[c.position.topic].history(c.position), author.request_id) for c in followed),
     ]
+    # The last of each: what was left may be asked for when what is before it has been handled.
+    return list({outcome.position: outcome for outcome in outcomes}.values())
 
 
 LOOK_AGAIN_S = 0.2
