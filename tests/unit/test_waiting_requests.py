@@ -6,7 +6,7 @@ import pytest
 
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.consumer.context import Lease
-from txlayer.consumer.dead_letters import ResultSearch
+from txlayer.consumer.dead_letters import DeadLetterReader, ResultSearch
 from txlayer.consumer.ingest import Ingest
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
@@ -195,3 +195,38 @@ def test_slow_dead_letters_are_read_in_several_calls_and_the_other_queues_have_t
 
     assert [1_000] * 6 == took
     assert ["first", "second"] * 3 == added
+
+
+class Hiding:
+    """An open Kafka transaction hides every dead letter."""
+
+    def start_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions: list[Any], *, is_committed: bool = True) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 0 if is_committed else 1)
+
+
+@pytest.mark.promise("P9")
+def test_a_pause_does_not_wait_for_a_dead_letter_of_a_request_behind_it_that_is_hidden() -> None:
+    letters = DeadLetterReader(cast("Any", Hiding()))
+    ingest = Ingest(group="g", letters=letters, now_ms=lambda: 1_000)
+    queues: PartitionQueue[Any] = PartitionQueue(
+        topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000
+    )
+    owned = OwnedPartition(
+        Lease("g", "orders", 0),
+        queues,
+        route=cast("Any", None),
+        tally=TopicCounts(),
+        chunk_s=1.0,
+        next_offsets={("orders", 0): 0, ("g.orders.replay", 0): 0},
+    )
+    said = [ReplayRecord(ReplayKind.PAUSE, "a", None), ReplayRecord(ReplayKind.REPLAY, "b", 0)]
+    values = [encode_replay(each) for each in said]
+    records = [MemoryRecord(*owned.replay_partition, None, v, None, (1, 0), log_offset=n) for n, v in enumerate(values)]
+    ingest.add(records, {owned.replay_partition: owned})
+
+    ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
+
+    assert (1, 1) == (queues.replay_count, len(owned.requests))

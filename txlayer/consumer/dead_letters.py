@@ -224,7 +224,7 @@ class DeadLetterReader:
         is left out, too.
 
         Raises:
-            RetriableError: all of them are hidden.
+            RetriableError: all of them are hidden, and there is no `bytes_max`.
             TxLayerError: the partition could not be read; you may call it again.
         """
         found: dict[int, Record | None] = dict.fromkeys(offsets)
@@ -234,7 +234,7 @@ class DeadLetterReader:
         if any(offset >= end for offset in found):
             hidden = range(end, self._connections.end_offsets([tp], is_committed=False)[tp])
             found = {offset: None for offset in found if offset not in hidden}
-            if not found:
+            if not found and bytes_max is None:
                 raise _hidden(tp, end)
 
         size_bytes = 0
