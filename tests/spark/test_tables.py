@@ -420,6 +420,30 @@ def test_of_a_day_on_an_object_store_each_row_is_there_once_wherever_it_is_kille
     assert 30 < step
 
 
+def test_of_days_that_are_written_anew_a_kill_hides_at_most_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(spark, TableSettings(data=str(tmp_path), into=str(tmp_path / "into")), "ledger")
+    whole, days = Path(table.path), [f"day=2026-01-0{number}" for number in (1, 2, 3)]
+    for place in (*days, *(f"_new/{day}" for day in days)):
+        (whole / place).mkdir(parents=True)
+        (whole / place / "part.parquet").write_text(place, "ascii")
+    (whole / "_new" / "_SUCCESS").touch()
+
+    def killed(_folder: Folder, _names: Sequence[str], _to: Sequence[str]) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            table.finish()
+    shown = [day for day in days if (whole / day).exists()]
+    table.finish()
+
+    assert 2 <= len(shown)
+    assert [f"_new/{day}" for day in days] == [(whole / day / "part.parquet").read_text("ascii") for day in days]
+
+
 def plant_a_swap(whole: Path) -> None:
     """Runs 2 and 3 of a day are folded into one of four files, and run 4 of another is written again into three."""
     first, second = "day=2026-01-01", "day=2026-01-02"

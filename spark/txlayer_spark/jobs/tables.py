@@ -110,11 +110,11 @@ class Table:
             places: list[tuple[str, ...]] = [(name,) for name in folder.names(_NEW) if name.startswith("day=")]
             if _PARTS[self._table] != ("day",):
                 places = [(*day, run) for day in places for run in folder.names(_NEW, *day)]
-            if not folder.has(_NEW, _CLEARED):
-                for place in places:
-                    folder.remove(*place)
-                folder.write_json({}, _NEW, _CLEARED)
             for place in places:
+                cleared = (_NEW, f"_{'-'.join(place)}-{_CLEARED}")
+                if not folder.has(*cleared):
+                    folder.remove(*place)
+                    folder.write_json({}, *cleared)
                 folder.rename((_NEW, *place), place)
         folder.remove(_NEW)
         for day in folder.names(_FOLDED):
