@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.ports import GroupMember
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, ParkReason, nonce_of, txn_id_of
@@ -16,6 +14,8 @@ from txlayer.errors import NotAuthorisedError, UsageError
 from txlayer.operate import Json
 
 if TYPE_CHECKING:
+    from txlayer.adapters.connect import CoordinatorConnections
+    from txlayer.adapters.ports import GroupMember
     from txlayer.core.ledger.doubt import QuarantinedRecord
     from txlayer.operate.overview import UnsettledTransaction
 

@@ -91,7 +91,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         "P9",
         "runtime/kafka_transactions.py",
         ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}),
-        183,
+        22,
         _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
     ),
     ConsumerGuard(
