@@ -31,9 +31,13 @@ class Queues:
         self.reached.append((source, offset))
 
 
-def test_markers_behind_waiting_requests_count_as_read_when_these_have_ended() -> None:
-    queues = Queues()
-    owned = OwnedPartition(
+def empty_queue() -> PartitionQueue[Any]:
+    return PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000)
+
+
+def owned_with(queues: object) -> OwnedPartition:
+    """The first partition of `orders`, of which nothing is read."""
+    return OwnedPartition(
         Lease("g", "orders", 0),
         cast("Any", queues),
         route=cast("Any", None),
@@ -41,6 +45,11 @@ def test_markers_behind_waiting_requests_count_as_read_when_these_have_ended() -
         chunk_s=1.0,
         next_offsets={("orders", 0): 0, ("g.orders.replay", 0): 0},
     )
+
+
+def test_markers_behind_waiting_requests_count_as_read_when_these_have_ended() -> None:
+    queues = Queues()
+    owned = owned_with(queues)
     places = {owned.topic_partition: owned, owned.replay_partition: owned}
     ingest = Ingest(group="g", letters=cast("Any", None), now_ms=lambda: 1_000)
     topic, partition = owned.replay_partition
@@ -131,17 +140,8 @@ class NoLetters:
 def test_requests_whose_dead_letters_are_gone_count_with_their_own_bytes() -> None:
     """They wait in memory until their answers are written, and their text may be as long as their topic allows."""
     ingest = Ingest(group="g", letters=cast("Any", NoLetters()), now_ms=lambda: 1_000)
-    queues: PartitionQueue[Any] = PartitionQueue(
-        topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000
-    )
-    owned = OwnedPartition(
-        Lease("g", "orders", 0),
-        queues,
-        route=cast("Any", None),
-        tally=TopicCounts(),
-        chunk_s=1.0,
-        next_offsets={("orders", 0): 0, ("g.orders.replay", 0): 0},
-    )
+    queues = empty_queue()
+    owned = owned_with(queues)
     value = b"1|R|a|%d|" + b"x" * 100_000
     records = [MemoryRecord(*owned.replay_partition, None, value % n, None, (1, 0), log_offset=n) for n in range(1_500)]
     ingest.add(records, {owned.replay_partition: owned})
@@ -211,17 +211,8 @@ class Hiding:
 def test_a_pause_does_not_wait_for_a_dead_letter_of_a_request_behind_it_that_is_hidden() -> None:
     letters = DeadLetterReader(cast("Any", Hiding()))
     ingest = Ingest(group="g", letters=letters, now_ms=lambda: 1_000)
-    queues: PartitionQueue[Any] = PartitionQueue(
-        topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000
-    )
-    owned = OwnedPartition(
-        Lease("g", "orders", 0),
-        queues,
-        route=cast("Any", None),
-        tally=TopicCounts(),
-        chunk_s=1.0,
-        next_offsets={("orders", 0): 0, ("g.orders.replay", 0): 0},
-    )
+    queues = empty_queue()
+    owned = owned_with(queues)
     said = [ReplayRecord(ReplayKind.PAUSE, "a", None), ReplayRecord(ReplayKind.REPLAY, "b", 0)]
     values = [encode_replay(each) for each in said]
     records = [MemoryRecord(*owned.replay_partition, None, v, None, (1, 0), log_offset=n) for n, v in enumerate(values)]

@@ -48,7 +48,7 @@ from txlayer.operate.unsettled import GroupResponders, read_responders
 from txlayer.runtime.environment import REAL, Environment, Running
 
 _QUARANTINED_MAX = 10_000
-"""Op lines of a partition that this ledger has kept aside itself, and remembers."""
+"""Op lines of a partition that this ledger has quarantined itself, and remembers."""
 
 
 class RowsFold(DoubtFold):

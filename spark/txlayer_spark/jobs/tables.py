@@ -32,7 +32,7 @@ _PARTS = {"bronze": ("day", "run"), "events": ("day", "run"), "ledger": ("day",)
 _NEW = "_new"
 """Where Parquet is written before it takes the place of what is there: Spark reads no such folder."""
 _CLEARED = "cleared.json"
-"""What is replaced has been removed, or put aside: what is there now is a part of what takes its place."""
+"""A note: the old files are removed, or moved elsewhere. Files that are there now are new ones."""
 _FOLDED = "_folded"
 """Where runs of a day are folded into one before that takes their place: `_folded/day=2026-01-31/7-30/run=30`."""
 _FILE_BYTES = 128 * 1024 * 1024
