@@ -1,6 +1,7 @@
 """`deliver_at` and `delay`: what a producer writes for them, and what it refuses."""
 
 import itertools
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -8,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.producer_stage import HALF, OP, ProducerStage
-from txlayer.config import ProducerConfig
+from tests.support.producer_stage import GROUP, HALF, OP, ProducerStage
+from txlayer.adapters import readers
+from txlayer.adapters.ports import TransactionalWriter
+from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold
 from txlayer.core.ledger.transaction import TIMES_MAX, DueTimes, Transaction
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import COMMIT, HalfHeader, Message, OpMessage, Resolution, Source
-from txlayer.errors import LifecycleError, OutcomeUnknownError, UsageError
+from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage, Resolution, Source
+from txlayer.errors import BrokerUnavailableError, LifecycleError, OutcomeUnknownError, UsageError
 from txlayer.producer.identity import now_ms
 from txlayer.producer.rocketmq import DELAYS, TransactionMQProducer, delay_of
 from txlayer.producer.steps import change_time
@@ -195,8 +198,10 @@ def test_a_line_about_times_says_whether_it_came_first_when_half_is_older_than_w
     assert (not is_released_first) is end.value.value
 
 
-def cancelled(look: HistoryFold, produce: Callable[..., None], *, time_ms: int | None = None) -> Any:
-    """What `cancel`, or `reschedule` to a time, finds out about order-1, or raises; both looks find the same."""
+def cancelled(
+    look: HistoryFold, produce: Callable[..., None], *, time_ms: int | None = None, is_hidden: bool = False
+) -> Any:
+    """What `cancel`, or `reschedule` to a time, finds out about order-1, or raises; both looks find the same, or the second fails."""
     pipeline = SimpleNamespace(
         group="shop",
         op_topic="op",
@@ -208,8 +213,12 @@ def cancelled(look: HistoryFold, produce: Callable[..., None], *, time_ms: int |
     engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
     steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1), ordering_key=None)
     wait = next(steps)
+    look_count = 0
     while True:
         try:
+            look_count += wait is not None
+            if look_count > 1 and is_hidden:
+                steps.throw(BrokerUnavailableError("hidden"))
             wait = steps.send(look.histories() if wait is not None else None)
         except StopIteration as end:
             return end.value
@@ -368,3 +377,95 @@ def test_a_cancellation_waits_for_room_in_the_client() -> None:
         done(None, SimpleNamespace(offset=lambda: 17))
 
     assert True is cancelled(look, produce)
+
+
+class Hiding:
+    """A coordinator's Kafka transaction on op, open until a producer waits for it; then it commits."""
+
+    def __init__(self, stage: ProducerStage, monkeypatch: pytest.MonkeyPatch) -> None:
+        stage.kafka.create_topic("txlayer.doubt", partitions=4)
+        connections = stage.kafka.connect_coordinator(CoordinatorConfig(), client="coordinator")
+        self.writer: TransactionalWriter = connections.make_writer("coordinator", batch_bytes_max=100_000)
+        self.writer.initialise(timeout_s=5)
+        self.waited_count = 0
+        monkeypatch.setattr(readers, "time", SimpleNamespace(monotonic=time.monotonic, sleep=self._waited))
+
+    def begin(self, op: OpMessage, partition: int) -> None:
+        self.writer.begin()
+        self.writer.produce(OP, codec.encode_op(op).encode(), None, partition)
+        self.writer.flush(timeout_s=5)
+
+    def _waited(self, _seconds: float) -> None:
+        self.waited_count += 1
+        self.writer.commit(timeout_s=5)
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_release_that_an_open_kafka_transaction_hides_came_first(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    hiding = Hiding(stage, monkeypatch)
+    with stage.producer() as producer:
+        said = producer.publish(Message("orders", b"k", b"v", delay=timedelta(0)), txn_id="order-1")
+        engine = producer._started()  # the release comes between its look and its line
+        look, looks = engine.status, itertools.count()
+
+        def status(*given: Any, **how: Any) -> Any:
+            [found] = look(*given, **how)
+            if next(looks):
+                return [found]
+            key, offset = f"order-1/{said.nonce}", said.last_half_offset
+            release = OpMessage(COMMIT, key, GROUP, offset, 0, Source.POLICY, time_ms=found.times_left()[0])
+            hiding.begin(release, said.half_partition)
+            return [found]
+
+        monkeypatch.setattr(engine, "status", status)
+        is_in_time = (
+            producer.cancel("order-1") if is_cancelled else producer.reschedule("order-1", delay=timedelta(hours=1))
+        )
+
+    assert (False, 1) == (is_in_time, hiding.waited_count)
+
+
+def test_a_commit_that_an_open_kafka_transaction_hides_is_seen(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hiding = Hiding(stage, monkeypatch)
+    with stage.producer() as producer:
+        placed = producer.publish(Message("orders", b"k", b"v"))
+        hiding.begin(RELEASE, placed.half_partition)
+        producer.publish(Message("orders", b"k", b"v", delay=timedelta(hours=1)), txn_id="order-1")
+
+        assert (True, 1) == (producer.cancel("order-1"), hiding.waited_count)
+
+
+@pytest.mark.promise("P4")
+def test_a_result_tells_a_decision_that_an_open_kafka_transaction_hides(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hiding = Hiding(stage, monkeypatch)
+    with stage.producer() as producer, producer.transaction("order-1", ordering_key="k") as tx:
+        tx.send("orders", key=b"k", value=b"v")
+        tx.prepare()
+        [half] = stage.writer.of(HALF)
+        decision = OpMessage(ROLLBACK, f"order-1/{tx.nonce}", GROUP, half.offset(), 0, Source.POLICY)
+        hiding.begin(decision, half.partition())
+        tx.commit()
+
+        assert ROLLBACK is tx.result(10, with_decision=True).decision
+
+
+def test_no_kafka_transaction_is_waited_for_without_an_end(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hiding = Hiding(stage, monkeypatch)
+    monkeypatch.setattr(readers, "HIDDEN_S", -1)
+    with stage.producer() as producer:
+        said = producer.publish(Message("orders", b"k", b"v", delay=timedelta(hours=1)), txn_id="order-1")
+        hiding.begin(RELEASE, said.half_partition)
+        with pytest.raises(BrokerUnavailableError, match="hides what there is"):
+            producer.cancel("order-1")
+
+    with pytest.raises(OutcomeUnknownError, match="cannot be read; call it again"):
+        cancelled(committed(), lambda *given: given[-1](None, SimpleNamespace(offset=lambda: 17)), is_hidden=True)

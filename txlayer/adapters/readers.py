@@ -233,6 +233,9 @@ def runs_of(spans: Iterable[Range]) -> list[Range]:
     return runs
 
 
+HIDDEN_S = 30.0
+"""How long a Kafka transaction may hide lines: brokers end one that its dead writer left open, in some 20 s at the latest."""
+
 QUIET_S = 10.0
 """Without a record or an end of partition for this long, the broker counts as unreachable."""
 
@@ -254,19 +257,25 @@ class LogHistoryReader:
         self._topics = clients.config.topics
 
     def read(
-        self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None, with_checks: bool = False
+        self,
+        txn_id: str,
+        *,
+        start: HistoryStart,
+        partitions: Sequence[int] | None = None,
+        with_checks: bool = False,
+        is_whole: bool = False,
     ) -> list[TransactionHistory]:
         """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
 
         `partitions` limits the search if the ordering key is known; None: all. With `with_checks` the check-backs of that
-        time are read, too.
+        time are read, too. With `is_whole` it waits for open Kafka transactions, which hide lines of op.
 
         Raises:
             TopicMismatchError: the namespace's topics do not exist.
             BrokerUnavailableError, NotAuthorisedError: they cannot be read.
         """
         with closing(self._clients.admin()) as admin:
-            positions, ends, at_ms = self._ranges(admin, start, partitions)
+            positions, ends, at_ms = self._ranges(admin, start, partitions, is_whole=is_whole)
             topic = self._topics.check
             # A namespace of an earlier version has no check topic.
             count = (admin.partition_count(topic) or 0) if with_checks else 0
@@ -334,7 +343,7 @@ class LogHistoryReader:
         return found
 
     def _ranges(
-        self, admin: Administration, start: HistoryStart, partitions: Sequence[int] | None
+        self, admin: Administration, start: HistoryStart, partitions: Sequence[int] | None, *, is_whole: bool = False
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], int]:
         topics = self._topics
         count = partition_count_of(admin, topics.half)
@@ -344,6 +353,8 @@ class LogHistoryReader:
         halves = [(topics.half, number) for number in numbers]
         ops = [(topics.op, number) for number in numbers]
         doubts = [(topics.doubt, number) for number in numbers]
+        if is_whole:
+            _wait_until_shown(admin, ops)
         first = admin.start_offsets([*halves, *ops, *doubts])
         ends = admin.end_offsets([*halves, *ops, *doubts])
         at_ms = start.at_ms
@@ -372,6 +383,16 @@ class LogHistoryReader:
         with closing(self._clients.reader()) as reader:
             ranges = {tp: (positions[tp], end) for tp, end in ends.items()}
             yield from records_of(reader, ranges, patience_s=QUIET_S, clock=self._clients.clock)
+
+
+def _wait_until_shown(admin: Administration, partitions: Collection[TopicPartition]) -> None:
+    """Return once `read_committed` readers see what is written by now; BrokerUnavailableError: they do not, for too long."""
+    written = admin.end_offsets(partitions, is_committed=False)
+    give_up_at = time.monotonic() + HIDDEN_S
+    while any(end < written[tp] for tp, end in admin.end_offsets(partitions).items()):
+        if time.monotonic() > give_up_at:
+            raise BrokerUnavailableError("a Kafka transaction on op stays open, and hides what there is")
+        time.sleep(RETRY_S)
 
 
 def _fold(fold: HistoryFold, record: Record, topics: SystemTopics) -> None:

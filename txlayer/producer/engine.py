@@ -371,8 +371,10 @@ class Engine:
             if not self.encoder.is_known(topic):
                 self.encoder.learn(topic, self.connections.topic_limits(topic))
 
-    def status(self, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None) -> list[TransactionHistory]:
-        """What the topics say of an id; blocks."""
+    def status(
+        self, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None, is_whole: bool = False
+    ) -> list[TransactionHistory]:
+        """What the topics say of an id; blocks. `is_whole`: see `LogHistoryReader.read`."""
         check_txn_id(txn_id)
         placement = self.identity.placement(ordering_key, "commit", None)
         at_ms = now_ms() - since // timedelta(milliseconds=1)
@@ -381,6 +383,7 @@ class Engine:
             start=HistoryStart(at_ms),
             # Its own id decides the partition only when it had no ordering key, and that is not known here.
             partitions=None if placement.partition is None else [placement.partition],
+            is_whole=is_whole,
         )
 
     def decision(self, txn: PendingTransaction) -> Resolution | None:
@@ -392,6 +395,7 @@ class Engine:
                 txn.born_ms - SINCE // timedelta(milliseconds=1), position if txn.first_offset >= 0 else None
             ),
             partitions=[txn.half_partition],
+            is_whole=True,
         )
         lines = [line.op for h in histories if h.nonce == txn.nonce for line in h.op_lines if line.is_counted]
         # The first one is final, also if messages that it committed are given up later.

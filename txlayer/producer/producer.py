@@ -554,7 +554,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
 
         Raises:
             UsageError: `txn_id` is not a valid transaction id.
-            OutcomeUnknownError: the line may be stored, or not. Call it again.
+            OutcomeUnknownError: the line may be stored, or not, or what was there first cannot be read. Call it again.
             BrokerUnavailableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader.
             LifecycleError: called from a local transaction on the producer's own thread. Nothing was written.
         """

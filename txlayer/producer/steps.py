@@ -165,7 +165,7 @@ def change_time(
         TxLayerError: what `TransactionalProducer.cancel` and `reschedule` raise.
     """
     check_may_wait(engine)
-    read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key))
+    read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key, is_whole=True))
     written: dict[str, tuple[TransactionHistory, int]] = {}
     was_given_up = False
     for history in (yield read):
@@ -177,7 +177,12 @@ def change_time(
             written[history.nonce] = history, (yield from _write_time(engine, history, time_ms))
     if not written:
         return was_given_up and time_ms is None
-    op_lines = {history.nonce: history.op_lines for history in (yield read)}
+    try:
+        op_lines = {history.nonce: history.op_lines for history in (yield read)}
+    except RetriableError as exc:
+        raise OutcomeUnknownError(
+            "the line is stored, and what was there first cannot be read; call it again", txn_id=txn_id, step="op"
+        ) from exc
     # Its times are those of the first look: doubt may have ended it by now, and its half records may be older than what is read.
     for nonce, (history, offset) in written.items():
         now = replace(history, op_lines=op_lines.get(nonce, ()))
