@@ -1,7 +1,9 @@
 """What is fetched again belongs to the transaction that it is fetched for, and goes where messages may go."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, cast
+from weakref import WeakSet
 
 import pytest
 
@@ -13,11 +15,12 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.publish import Precautions, Publisher
 from txlayer.coordinator.targets import Targets
-from txlayer.core.codec import HALF_HEADER, content_key, encode_content, encode_origin
+from txlayer.core.codec import HALF_HEADER, content_key, cut_content, encode_content, encode_origin
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.transaction import Content, Transaction
 from txlayer.core.messages import NO_OPTIONS
 from txlayer.errors import InvariantError
+from txlayer.operate.history import read_half_records
 
 A, B = txn_key("a"), txn_key("b")
 
@@ -114,6 +117,82 @@ def test_a_transaction_whose_content_is_not_all_there_is_not_forwarded_in_part()
     half_writer.close(timeout_s=20)
     with pytest.raises(InvariantError, match="0 of 1 contents"):
         fetch(stage, transaction(0), 1)
+
+
+class Held:
+    """A record that is counted as long as something refers to it."""
+
+    def __init__(self, record: Any) -> None:
+        self._record = record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+
+class CountingClient:
+    """A client that brings a few records at a time, and counts those that are in memory."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._alive = WeakSet[Held]()
+        self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def read(self, *, record_count_max: int, timeout_s: float) -> list[Any]:
+        records = self._client.read(record_count_max=min(record_count_max, 10), timeout_s=timeout_s)
+        found = [Held(record) for record in records]
+        self._alive.update(found)
+        self.most = max(self.most, len(self._alive))
+        return found
+
+
+OTHERS_COUNT = 300
+OURS = (0, OTHERS_COUNT + 1)
+"""Half offsets of the two messages of A, with messages of others between them."""
+
+
+def far_apart() -> tuple[Stage, CountingClient]:
+    stage = Stage()
+    for number in range(OTHERS_COUNT + 2):
+        raw = half_header(A, index=OURS.index(number), count=2) if number in OURS else half_header(B)
+        stage.kafka.append("source", b"%d" % number, headers=[(HALF_HEADER, raw)])
+    return stage, CountingClient(stage.connections().make_reader("read_committed"))
+
+
+@pytest.mark.promise("P11")
+def test_what_others_stored_between_two_messages_that_doubt_did_not_take_whole_is_not_kept() -> None:
+    """Thousands of records may lie between them, and each may have a megabyte."""
+    stage, client = far_apart()
+    stage.kafka.create_topic("doubt", partitions=1)
+    for index, offset in enumerate(OURS):
+        origin = encode_origin(partition=0, offset=offset, index=index, count=2, born_ms="0")
+        headers = [(HALF_HEADER, half_header(A, index=index, count=2))]
+        whole, kept = encode_content(key=b"k", value=b"too large", headers=headers, origin=origin)
+        value, cut = cut_content(value=whole, headers=kept)
+        stage.kafka.append("doubt", value, key=content_key(A, index), headers=cut)
+    reader = RangeReader(client, patience_s=5, clock=stage.world.monotonic)
+
+    found = fetch_contents(reader, [(0, doubtful(), 2)], half_topic="source", doubt_topic="doubt")
+
+    assert [b"0", b"301"] == [content.record.value() for content in found[0, A]]
+    assert client.most < 50
+
+
+def test_what_others_stored_between_the_half_records_that_a_person_looks_at_is_not_kept() -> None:
+    _, client = far_apart()
+    topics = SimpleNamespace(half="source")
+    connections = SimpleNamespace(
+        config=SimpleNamespace(topics=topics),
+        start_offsets=lambda tps: dict.fromkeys(tps, 0),
+        make_reader=lambda _isolation: client,
+    )
+
+    found = read_half_records(cast("CoordinatorConnections", connections), 0, OURS)
+
+    assert {0: b"0", 301: b"301"} == {offset: record.value() for offset, record in found.items()}
+    assert client.most < 50
 
 
 @pytest.mark.promise("P3")

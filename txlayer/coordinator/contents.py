@@ -230,8 +230,7 @@ def _make_whole(
     whole: dict[int, Any] = {}
     start = reader.watermarks(half)[0]
     for run in runs_of((offset, offset + 1) for offset in offsets if offset >= start):
-        for record in reader.read({half: run}):
-            whole[record.offset()] = record
+        whole |= {record.offset(): record for record in reader.read({half: run}) if record.offset() in offsets}
     for index, content in contents.items():
         if content.offset in offsets and content.offset not in whole:
             raise RefusedRecordError(

@@ -307,10 +307,11 @@ def read_half_records(connections: CoordinatorConnections, partition: int, offse
     half = (connections.config.topics.half, partition)
     first = connections.start_offsets([half])[half]
     wanted = sorted(offset for offset in offsets if offset >= first)[:HALF_COUNT_MAX]
-    found = {}
-    for start, end in runs_of((offset, offset + 1) for offset in wanted):
-        found.update({record.offset(): record for record in committed_records(connections, {half: (start, end)})})
-    return {offset: found[offset] for offset in wanted if offset in found}
+    found: dict[int, Any] = {}
+    for run in runs_of((offset, offset + 1) for offset in wanted):
+        records = committed_records(connections, {half: run})
+        found |= {record.offset(): record for record in records if record.offset() in wanted}
+    return found
 
 
 FETCH_COUNT = 100
