@@ -1,6 +1,7 @@
 """Calls of a check handler, on threads and as tasks: side by side, given up, replaced, ended."""
 
 import asyncio
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -392,6 +393,36 @@ def test_calls_for_an_executor_that_is_shut_down_are_stale(
 
     assert outcomes[0].is_stale
     assert not calls.is_able
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), queue.Full()])
+def test_an_executor_that_refuses_a_call_is_tried_again_after_a_while(
+    application: Application, outcomes: deque[CallOutcome], error: Exception
+) -> None:
+    class Refusing(ThreadPoolExecutor):
+        """It refuses as long as it has a reason."""
+
+        reason: Exception | None = error
+
+        def submit(self, *given: Any) -> Future[Any]:  # type: ignore[override]  # as few as the test needs
+            if self.reason is not None:
+                raise self.reason
+            return super().submit(*given)
+
+    now = [1.0]
+    with Refusing(1) as mine:
+        calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: now[0])
+        calls.begin(call_of("a"))
+        able = []
+        for at in (1.0, 32.0, 33.0, 63.0):
+            now[0] = at
+            mine.reason = error if at < 33 else None
+            able.append(calls.is_able)
+        calls.begin(call_of("b", stale_at=99.0))
+        wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both calls")
+
+    assert [False, False, False, True] == able
+    assert [True, False] == [each.is_stale for each in outcomes]
 
 
 def test_a_call_that_an_executor_cannot_make_is_answered_with_its_error(

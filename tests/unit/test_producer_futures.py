@@ -1,11 +1,13 @@
 """What `submit` gives back is a future like those of concurrent.futures, and runs the local transaction."""
 
 import asyncio
+import queue
 import threading
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, as_completed, wait
 from concurrent.futures.thread import BrokenThreadPool
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -212,6 +214,31 @@ def test_an_executor_that_was_shut_down_leaves_the_resolution_unknown(stage: Pro
     with pytest.raises(RuntimeError, match="shutdown"):
         future.result(10)
     assert [UNKNOWN] == stage.resolutions()
+
+
+@pytest.mark.parametrize("error", [queue.Full(), RuntimeError("can't start new thread")])
+def test_an_executor_that_refuses_work_ends_one_transaction_and_runs_it_at_no_later_time(
+    stage: ProducerStage, error: Exception
+) -> None:
+    kept: list[Callable[[], Any]] = []
+
+    class Refusing(Executor):
+        """It keeps what it has no thread for, as a `ThreadPoolExecutor`."""
+
+        def submit(self, call: Callable[..., Any], *given: Any) -> Any:  # type: ignore[override]  # as few as the test needs
+            kept.append(partial(call, *given))
+            raise error
+
+    ran: list[str] = []
+    producer = stage.producer()
+    future = producer.submit(ORDER, lambda tx: ran.append(tx.txn_id), executor=Refusing())
+    with pytest.raises(type(error)):
+        future.result(10)
+    for call in kept:
+        call()
+
+    assert COMMIT is producer.publish(ORDER).resolution
+    assert ([UNKNOWN, COMMIT], []) == (stage.resolutions(), ran)
 
 
 def test_an_executor_that_drops_its_work_leaves_the_resolution_unknown(stage: ProducerStage) -> None:

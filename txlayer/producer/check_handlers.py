@@ -191,7 +191,8 @@ LOST_COUNT_MAX = 64
 """Threads that may hang in a handler and be replaced; at the limit, calls wait for one that returns."""
 
 STUCK_AFTER_S = 30.0
-"""A user's executor that has no worker for so long after a call was stale is busy with something else, or hangs."""
+"""A user's executor that has no worker for so long after a call was stale is busy with something else, or hangs. One that
+refused a call is tried again after so long: the machine may have had no thread for it."""
 
 Clock = Callable[[], float]
 
@@ -333,18 +334,21 @@ class ExecutorCallRunner:
         self._lock = threading.Lock()
         self._waiting: dict[Call, None] = {}  # no worker has begun them; the oldest first
         self._lost_count = 0
-        self._is_shut = False
+        self._refused_at: float | None = None
 
     @property
     def is_able(self) -> bool:
-        """False if the executor is shut down, many of its calls hang, or none of its workers is free for long.
+        """False if the executor refuses calls, as one that is shut down, many of its calls hang, or no worker is free for long.
 
         Other instances should then answer the check-backs.
         """
         with self._lock:
             oldest = next(iter(self._waiting), None)
-        is_stuck = oldest is not None and self._clock() > oldest.stale_at + STUCK_AFTER_S
-        return not (self._is_shut or is_stuck) and self._lost_count <= LOST_COUNT_MAX
+        now = self._clock()
+        if self._refused_at is not None and now > self._refused_at + STUCK_AFTER_S:
+            self._refused_at = None if self._takes_a_call() else now
+        is_stuck = oldest is not None and now > oldest.stale_at + STUCK_AFTER_S
+        return self._refused_at is None and not is_stuck and self._lost_count <= LOST_COUNT_MAX
 
     def begin(self, call: Call) -> None:
         """Make the call when the executor has a worker for it."""
@@ -352,8 +356,10 @@ class ExecutorCallRunner:
             self._waiting[call] = None
         try:
             self._executor.submit(self._run, call).add_done_callback(partial(self._look_whether_it_ran, call))
-        except RuntimeError:
-            self._not_made(CallOutcome(call, is_stale=True), is_shut=True)
+        except Exception:
+            # The user's code: shut down, full, or without a thread just now.
+            logger.exception("executor.refused")
+            self._not_made(CallOutcome(call, is_stale=True), is_refused=True)
 
     def give_up(self, call: Call) -> bool:
         """Stop waiting for the call; its worker stays with it."""
@@ -378,15 +384,23 @@ class ExecutorCallRunner:
 
     def _look_whether_it_ran(self, call: Call, task: Future[None]) -> None:
         if task.cancelled():
-            self._not_made(CallOutcome(call, is_stale=True), is_shut=True)
+            self._not_made(CallOutcome(call, is_stale=True), is_refused=True)
         elif (error := task.exception()) is not None:  # a pool of processes cannot take the call
             self._not_made(CallOutcome(call, error=error))
 
-    def _not_made(self, outcome: CallOutcome, *, is_shut: bool = False) -> None:
+    def _not_made(self, outcome: CallOutcome, *, is_refused: bool = False) -> None:
         with self._lock:
             self._waiting.pop(outcome.call, None)
-            self._is_shut |= is_shut
+            if is_refused:
+                self._refused_at = self._clock()
         self._done(outcome)
+
+    def _takes_a_call(self) -> bool:
+        try:
+            self._executor.submit(int)
+        except Exception:  # noqa: BLE001 - border: the user's code, as in `begin`
+            return False
+        return True
 
 
 def made(call: Call, answer: Answer, clock: Clock) -> CallOutcome:

@@ -5,6 +5,7 @@ than everything else that a transaction needs. `wait`, `as_completed` and `async
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from datetime import timedelta
@@ -76,6 +77,19 @@ class LocalWork(NamedTuple):
     executor: Executor | None
     messages: Sequence[Message]
     barrier: Barrier | None = None
+
+
+Turn = deque[None]
+"""Holds one element, for the first who says how a local transaction ended: executors keep what they had no thread for, and run it later."""
+
+
+def _is_taken(turn: Turn) -> bool:
+    """False for the first caller: popping is atomic."""
+    try:
+        turn.pop()
+    except IndexError:
+        return True
+    return False
 
 
 # The words of concurrent.futures for what a future is doing.
@@ -165,14 +179,13 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
             self._resolve()
             self.queue.waiting.append(self)
             return
+        turn: Turn = deque([None])
         try:
-            task = executor.submit(self._run_elsewhere)
-        except RuntimeError as exc:  # the executor was shut down
-            self._local_error = exc
-            self.resolution = UNKNOWN
-            self.queue.waiting.append(self)
+            task = executor.submit(self._run_elsewhere, turn)
+        except Exception as exc:  # noqa: BLE001 - border: the user's executor, shut down, full, or without a thread
+            self._not_run(turn, exc)
         else:
-            task.add_done_callback(self._look_whether_it_ran)
+            task.add_done_callback(partial(self._look_whether_it_ran, turn))
 
     def _resolve(self) -> None:
         assert self._work is not None
@@ -181,15 +194,20 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         self.resolution, self._local_error = answered(local_steps)
         self._work = None
 
-    def _run_elsewhere(self) -> None:
+    def _run_elsewhere(self, turn: Turn) -> None:
+        if _is_taken(turn):
+            return
         self._resolve()
         self.queue.pipeline.resolved(self)
 
-    def _look_whether_it_ran(self, task: Future[None]) -> None:
-        if self.resolution is not None:
-            return
+    def _look_whether_it_ran(self, turn: Turn, task: Future[None]) -> None:
         shut_down = LifecycleError("the executor was shut down before it ran", state="closed")
-        self._local_error = shut_down if task.cancelled() else task.exception()
+        self._not_run(turn, shut_down if task.cancelled() else task.exception())
+
+    def _not_run(self, turn: Turn, error: BaseException | None) -> None:
+        if _is_taken(turn):
+            return
+        self._local_error = error
         self.resolution = UNKNOWN
         self.queue.pipeline.resolved(self)
 
