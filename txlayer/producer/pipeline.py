@@ -82,6 +82,9 @@ class PendingTransaction:
     """One transaction in flight, and what a local transaction is told about it."""
 
     # One per transaction on the hot path: no dictionary, no lock, no object of its own for waiting.
+    own_condition: threading.Condition | None = None
+    """Of a future that is waited for: its state changes under it."""
+
     __slots__ = (
         "born_ms",
         "error",
@@ -364,19 +367,28 @@ class OpRecord:
         pipeline = self.queue.pipeline
         for observer in pipeline.observers:
             observer.acknowledged(self, offset)
-        watched = []
+        watched: list[PendingTransaction] = []
+        guarded: list[tuple[threading.Condition, PendingTransaction]] = []
         ended_count = 0
-        with pipeline.condition:
+        with pipeline.making_conditions:
             for txn in self.txns:
                 if txn.op_offset != UNSTORED:
                     continue  # an interrupt in `OpQueue.write` may write a line twice
                 ended_count += 1
                 txn.op_offset = offset
+                if txn.own_condition is not None:
+                    guarded.append((txn.own_condition, txn))
+                    continue
                 if txn.stage is not FAILED:
                     txn.stage = ACKNOWLEDGED
                 if txn.waker is not None:
                     watched.append(txn)
         pipeline.give_back(ended_count)
+        for condition, txn in guarded:
+            with condition:
+                if txn.stage is not FAILED:
+                    txn.stage = ACKNOWLEDGED
+            txn.wake()
         for txn in watched:
             txn.wake()
 
@@ -469,8 +481,8 @@ class Pipeline:
         # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
         self.gate = threading.Lock()
         self.is_serving = False
-        self.condition = threading.Condition()
-        """Futures change their state under it."""
+        self.making_conditions = threading.Lock()
+        """Held for a moment: futures without a condition of their own change their state under it, and get one."""
         self.unsent: deque[OpRecord] = deque()
         """Op records that were not acknowledged; sent again as they are."""
         # Free slots: popping and appending are atomic, so taking one needs no lock and is exact.

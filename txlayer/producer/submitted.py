@@ -99,7 +99,7 @@ _RUNNING, _FINISHED = "RUNNING", "FINISHED"
 class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
     """One submitted transaction. It cannot be cancelled: its half messages are under way."""
 
-    __slots__ = ("_callbacks", "_local", "_local_error", "_watchers", "_work")
+    __slots__ = ("_callbacks", "_local", "_local_error", "_watchers", "_work", "own_condition")
 
     def __init__(
         self, queue: OpQueue, key: str, born_ms: int, message_count: int, work: LocalWork | None = None
@@ -121,6 +121,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         self._work = work
         self._local: LocalPart | None = None
         self._local_error: BaseException | None = None
+        self.own_condition: threading.Condition | None = None
         self._watchers: list[Any] | None = None
         self._callbacks: list[Callable[[Future[Any]], object]] | None = None
 
@@ -268,8 +269,12 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
     # What concurrent.futures looks at: attributes there, computed or made late here.
 
     @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]  # one for all of a producer
-        return self.queue.pipeline.condition
+    def _condition(self) -> threading.Condition:  # type: ignore[override]  # made when asked for
+        # Not one for all: `wait` takes those of its futures in the order of their ids, so that no two threads wait for each other.
+        with self.queue.pipeline.making_conditions:
+            if self.own_condition is None:
+                self.own_condition = threading.Condition()
+        return self.own_condition
 
     @property
     def _state(self) -> str:  # type: ignore[override]  # the stage says it
