@@ -33,15 +33,18 @@ class Field:
         self._count = 0
 
     def plant(
-        self, *letters: tuple[bytes | None, DeadLetterReason], parked: Mapping[bytes, int] | None = None
+        self,
+        *letters: tuple[bytes | None, DeadLetterReason],
+        parked: Mapping[bytes, int] | None = None,
+        stuck: Mapping[bytes, int] | None = None,
     ) -> list[DeadLetterPosition]:
-        """Dead letters of (key, reason) in partition 0; `parked` is what the group stores with them."""
+        """Dead letters of (key, reason) in partition 0; `parked` and `stuck` are what the group stores with them."""
         given = []
         for key, reason in letters:
             self._count += 1
             one = self.stage.given_up(self._count, key=key)
             given.append(one._replace(letter=one.letter._replace(reason=reason)))
-        fixed = fixed_part(self._count + 1, attempts={}, parked=parked or {})
+        fixed = fixed_part(self._count + 1, attempts={}, parked=parked or {}, stuck=stuck or {})
         text = encode(self._count + 1, (), fixed, bytes_max=4096).text
         offsets = self._writer.write(
             given, offsets=self.stage.behind(self._count, metadata=text), member=self.stage.member

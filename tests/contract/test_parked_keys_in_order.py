@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,15 @@ from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, e
 from txlayer.core.progress import hash_of_key
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition
-from txlayer.operate.replay import Author, DeadLetterResult, ReplayOrder, Request, choose, newcomers
+from txlayer.operate.replay import (
+    Author,
+    DeadLetterResult,
+    DeadLetterSelection,
+    ReplayOrder,
+    Request,
+    choose,
+    newcomers,
+)
 from txlayer.operate.replay import ask as ask_for
 
 
@@ -142,6 +150,73 @@ def test_the_last_of_a_parked_key_is_not_dropped_by_the_request_that_has_seen_an
     choice = field.choose(third, is_whole=False, is_dropping=True)
 
     assert ([], [(third, DeadLetterResult.LAST_OF_KEY)]) == (positions(choice), [each[:2] for each in choice.unable])
+
+
+class RecordedWriter:
+    """Notes what is asked for, and when; time passes only in a pause, or at the rate of what it writes."""
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self._now = 0.0
+        self.asked: list[tuple[float, int]] = []
+
+    def clock(self) -> float:
+        return self._now
+
+    def pause(self, seconds: float) -> None:
+        self._now += seconds
+
+    def write(self, requests: Iterable[Request], *, rate_max: float | None = None, **_: Any) -> None:
+        for number, each in enumerate(requests):
+            self._now += 1 / rate_max if rate_max and number else 0.0
+            self.asked.append((round(self._now, 3), each.record.dead_letter_offset or 0))
+            self._field.say(each.record)
+
+
+def carry_out(
+    field: Field, order: ReplayOrder, choice: DeadLetterSelection, writer: RecordedWriter, **more: Any
+) -> list[tuple[DeadLetterPosition, DeadLetterResult]]:
+    logs = {field.stage.topic: field.log()}
+    quiet: dict[str, Any] = {"say": lambda _: None, "progress": lambda *_: nullcontext(int)}
+    outcomes = ask_for(order, cast("Any", writer), logs, choice, **quiet, **more)
+    return [each[:2] for each in sorted(outcomes)]
+
+
+@pytest.mark.promise("P9")
+def test_nothing_is_replayed_behind_one_whose_turn_comes_before_that_of_one_that_is_gone(field: Field) -> None:
+    """The second's replay fails behind the first; a request about the first, which retention took, lets the third go."""
+    key_hash = hash_of_key(b"p")
+    first, second, third = field.plant(
+        (b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={key_hash: 2}, stuck={key_hash: 0}
+    )
+    field.say(*failed(first, request_id="a"), ask(second, request_id="a"))
+    field.stage.lab.delete_records(field.stage.dead_letters, before=second.offset)
+    order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, is_all=True)
+    before, after = RecordedWriter(field), RecordedWriter(field)
+
+    choice = field.choose()
+    outcomes = carry_out(field, order, choice, before)
+    field.say(answer(second, ReplayOutcome.FAILED, request_id="a"))
+    carry_out(field, order, field.choose(), after)
+
+    assert ([], (third, DeadLetterResult.LEFT)) == (before.asked, outcomes[-1])
+    assert [first.offset, second.offset, third.offset] == [offset for _, offset in after.asked]
+
+
+@pytest.mark.promise("P9")
+def test_the_last_of_a_parked_key_is_not_dropped_where_others_are_replayed_since_it_was_chosen(field: Field) -> None:
+    first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={hash_of_key(b"p"): 2})
+    choice = field.choose(is_whole=False, is_dropping=True)
+    # The second fails behind the first, and then the first is dropped.
+    field.say(
+        *failed(first, request_id="a"), ask(second, request_id="a"), ask(first, request_id="d", kind=ReplayKind.DROP)
+    )
+    writer = RecordedWriter(field)
+
+    outcomes = carry_out(field, ReplayOrder(ReplayKind.DROP, field.stage.group, AUTHOR, is_all=True), choice, writer)
+
+    assert ([first, second, third], []) == (positions(choice), writer.asked)
+    assert (third, DeadLetterResult.LAST_OF_KEY) == outcomes[-1]
 
 
 @pytest.mark.promise("P9")

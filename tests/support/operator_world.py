@@ -1,4 +1,7 @@
-"""Operators of one partition driven by chance: they replay, drop and edit dead letters of parked keys, each with what they saw a while ago."""
+"""Operators of one partition driven by chance: they replay, drop and edit dead letters of parked keys, each with what they saw a while ago.
+
+Retention takes dead letters beside them.
+"""
 
 import random
 from collections.abc import Callable, Collection, Iterator
@@ -24,6 +27,7 @@ from txlayer.operate.replay import (
     DeadLetterSelection,
     ReplayOrder,
     choose,
+    freed_by_retention,
     held_back,
     newcomers,
     requests_for,
@@ -34,7 +38,7 @@ from txlayer.operate.replay import (
 KEYS: tuple[bytes | None, ...] = (b"a", b"b", None)
 STEPS = (
     *("append", "take", "take", "take", "end", "end", "end", "end", "store", "store", "write", "write", "write"),
-    *("plan", "plan", "ask", "ask", "ask", "edit", "advance", "restart"),
+    *("plan", "plan", "ask", "ask", "ask", "edit", "advance", "restart", "expire"),
 )
 
 
@@ -90,18 +94,20 @@ class Log:
     def letters(
         self, *, since_ms: int | None = None, partitions: Collection[int] | None = None
     ) -> Iterator[FoundLetter]:
-        """Every dead letter."""
+        """Every dead letter that retention has not taken."""
         assert since_ms is None
         for at, (key, origin, reason) in enumerate(
             self._owner.dead_letters if partitions is None or partitions else ()
         ):
+            if at in self._owner.expired:
+                continue
             position = DeadLetterPosition(self.topic, 0, at)
             letter = DeadLetter(reason, Origin(self.topic, 0, origin), 0, 1, 0, 0, "", "", self.group)
             yield FoundLetter(position, key, at, letter, self.history(position))
 
-    def at(self, _partition: int, offset: int) -> FoundLetter:
-        """One of them; retention takes none here."""
-        return list(self.letters())[offset]
+    def at(self, _partition: int, offset: int) -> FoundLetter | None:
+        """One of them."""
+        return next((found for found in self.letters() if found.position.offset == offset), None)
 
     def queues(self) -> dict[int, QueueStatus]:
         """What the owner stored."""
@@ -131,6 +137,7 @@ class OperatorWorld:
         self._running: list[Item[str]] = []
         self._plans: list[Plan] = []
         self._count = 0
+        self._expired_count = 0
 
     def step(self) -> None:
         """Something happens."""
@@ -138,7 +145,7 @@ class OperatorWorld:
         act()
 
     def settle(self) -> None:
-        """From now on handlers succeed, and one operator replays everything: then nothing is parked."""
+        """From now on handlers succeed, and one operator replays everything: then no key that has dead letters is parked."""
         self._failing = 0.0
         for _ in range(30):
             for _ in range(12):
@@ -152,7 +159,7 @@ class OperatorWorld:
             if all(found.history.state in ENDED for found in log.letters()) and not self._owner.queue.count:
                 break
             self._ask_for(self._planned(ReplayKind.REPLAY, log), 1_000)
-        assert not self._owner.known(TOPIC).parked
+        assert self._owner.expired >= set(self._owner.known(TOPIC).parked.values())
 
     # --- the owner ----------------------------------------------------------------------------------------------------
 
@@ -188,12 +195,13 @@ class OperatorWorld:
 
     def _check(self, item: Item[str]) -> None:
         letters, log = self._owner.dead_letters, Log(self._owner)
+        there = [(found, *letters[found.position.offset]) for found in log.letters()]
         key, origin = self._owner.log[item.offset] if not item.is_replay else None, item.offset
         if item.more is not None and item.more.request is not None:
             key, origin, _ = letters[item.more.request.dead_letter_offset or 0]
         earlier = [
             found.position.offset
-            for found, (other, at, _) in zip(log.letters(), letters, strict=True)
+            for found, other, at, _ in there
             if at < origin and (self._order is QueueOrder.PARTITION or other == key)
             if found.history.ended is None or found.history.ended.value == "failed"
         ]
@@ -235,12 +243,13 @@ class OperatorWorld:
 
     def _ask_for(self, plan: Plan, count: int) -> None:
         logs: Any = {plan.log.topic: plan.log}
+        freed = freed_by_retention(plan.order.kind, logs, plan.rest[:count])
         able, _ = still_able(logs, plan.rest[:count], is_again=False)
         del plan.rest[:count]
-        step, _ = held_back(plan.order, plan.choice.parked, logs, able)
+        step, _ = held_back(plan.order, plan.choice.parked, logs, able, freed)
         plan.asked.extend(step)
         author = plan.order.author
-        requests = requests_for(step, logs, kind=plan.order.kind, request_id=author.request_id, text=author.text)
+        requests = requests_for(step, freed, kind=plan.order.kind, request_id=author.request_id, text=author.text)
         for request in list(requests):
             self._owner.ask(request.record)
 
@@ -249,4 +258,10 @@ class OperatorWorld:
         letters = list(log.letters())
         found = self._dice.choice(letters) if letters else None
         if found is not None and not why_not(log, found):
-            self._owner.edit(found.position.offset)
+            freed = freed_by_retention(ReplayKind.REPLAY, {log.topic: log}, [found])
+            self._owner.edit(found.position.offset, freed=freed.get(found.position, {}).values())
+
+    def _expire(self) -> None:
+        if self._dice.random() < 0.5:
+            self._expired_count = self._dice.randint(self._expired_count, len(self._owner.dead_letters))
+            self._owner.expired.update(range(self._expired_count))

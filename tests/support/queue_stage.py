@@ -21,7 +21,7 @@ class QueueStage:
         self.log: list[bytes | None] = list(keys)  # the topic: a key at each offset
         self.dead_letters: list[tuple[bytes | None, int, DeadLetterReason]] = []  # (key, offset, why)
         self.requests: list[ReplayRecord] = []
-        self._expired: set[int] = set()
+        self.expired: set[int] = set()
         self.answers: list[tuple[int | None, ReplayOutcome]] = []
         self.stored: dict[ItemSource, tuple[int, str]] = {TOPIC: (0, ""), REPLAY: (0, "")}
         self.now_ms = 1_000
@@ -53,17 +53,18 @@ class QueueStage:
         self.requests.append(ReplayRecord(kind, f"r{len(self.requests)}", dead_letter, replaced_by=replaced_by))
         self.read()
 
-    def edit(self, dead_letter: int) -> int:
-        """An operator's copy takes the place of this dead letter; returns the copy's offset."""
+    def edit(self, dead_letter: int, *, freed: Iterable[int] = ()) -> int:
+        """An operator's copy takes the place of this dead letter, behind those that are gone; returns the copy's offset."""
         copy = len(self.dead_letters)
         self.dead_letters.append(self.dead_letters[dead_letter])
         self.request(ReplayKind.DROP, dead_letter, replaced_by=copy)
-        self.request(ReplayKind.REPLAY, copy)
+        for offset in (*freed, copy):
+            self.request(ReplayKind.REPLAY, offset)
         return copy
 
     def expire(self, dead_letter: int) -> None:
         """Retention takes this dead letter."""
-        self._expired.add(dead_letter)
+        self.expired.add(dead_letter)
 
     def read(self, count_max: int = 1_000_000) -> None:
         """At most so many records of the topic that were not read yet, and all requests."""
@@ -85,7 +86,7 @@ class QueueStage:
             at = request.dead_letter_offset
             was_there = at is None or at < len(self.dead_letters)
             key = self.dead_letters[at][0] if at is not None and was_there else None
-            is_there = was_there and at not in self._expired
+            is_there = was_there and at not in self.expired
             self.queue.add_replay(
                 request,
                 offset=offset,

@@ -7,7 +7,7 @@ import pytest
 from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.progress import hash_of_key
 from txlayer.operate.dead_letters import DeadLetterPosition, FoundLetter, QueueStatus
-from txlayer.operate.replay import requests_for
+from txlayer.operate.replay import freed_by_retention, requests_for
 
 A = b"customer-7"
 
@@ -33,7 +33,8 @@ def chosen(offset: int, key: bytes | None) -> FoundLetter:
 
 def asked_for(log: Log, kind: ReplayKind, *, key: bytes | None = A) -> list[tuple[bytes | None, int | None]]:
     letters = [chosen(1, b"other"), chosen(2, key), chosen(3, key)]
-    requests = requests_for(letters, cast("Any", {"orders": log}), kind=kind, request_id="r1", text="")
+    freed = freed_by_retention(kind, cast("Any", {"orders": log}), letters)
+    requests = requests_for(letters, freed, kind=kind, request_id="r1", text="")
     return [(request.key, request.record.dead_letter_offset) for request in requests]
 
 

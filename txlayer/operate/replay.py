@@ -5,7 +5,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
@@ -181,7 +181,7 @@ class DeadLetterSelection:
     parked_key_count: int = 0
     undecodable_count: int = 0  # passed over by a filter
     parked: list[list[DeadLetterPosition]] = field(default_factory=list)
-    """The dead letters of each parked key that is replayed whole, in their order, apart from those that had ended."""
+    """The dead letters of each parked key that is dropped or replayed whole, in their order, apart from those that had ended."""
 
     @property
     def in_turn(self) -> list[FoundLetter]:
@@ -220,7 +220,7 @@ def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterS
     for log in logs.values():
         _add_parked(choice, log, order)
     choice.chosen, held = held_back(order, choice.parked, logs, choice.chosen)
-    choice.unable += map(_behind_another, held)
+    choice.unable += (_held(order, each) for each in held)
     return choice
 
 
@@ -248,6 +248,31 @@ def newcomers(
     return choice
 
 
+Freed = Mapping[DeadLetterPosition, Mapping[bytes | None, int]]
+"""By dead letter: the offsets of those at which its key is stuck and that retention took, each with the key of its request."""
+
+
+def freed_by_retention(kind: ReplayKind, logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter]) -> Freed:
+    """Where their keys are stuck at dead letters that are gone. Look for it before `still_able`: what is stuck later stays so."""
+    found: dict[DeadLetterPosition, dict[bytes | None, int]] = {}
+    if kind is not ReplayKind.REPLAY:
+        return found
+    queues = {topic: log.queues() for topic, log in logs.items()}
+    looked_up: dict[DeadLetterPosition, bool] = {}
+    for each in chosen:
+        topic, partition, _ = each.position
+        for key in dict.fromkeys((None, each.key)):  # null keys are one chain, and so is a partition in one order
+            offset = queues[topic][partition].stuck.get(hash_of_key(key))
+            if offset is None:
+                continue
+            at = DeadLetterPosition(topic, partition, offset)
+            if at not in looked_up:
+                looked_up[at] = logs[topic].at(partition, offset) is None
+            if looked_up[at]:
+                found.setdefault(each.position, {})[key] = offset
+    return found
+
+
 def still_able(
     logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter], *, is_again: bool
 ) -> tuple[list[FoundLetter], list[FoundLetter]]:
@@ -267,32 +292,46 @@ def held_back(
     parked: Iterable[Sequence[DeadLetterPosition]],
     logs: Mapping[str, DeadLetterLog],
     chosen: Sequence[FoundLetter],
+    freed: Collection[DeadLetterPosition] = (),
 ) -> tuple[list[FoundLetter], list[FoundLetter]]:
     """(those that may be asked for now, those of a parked key that are left, because an earlier one would come behind them).
 
-    That holds where an earlier one that has not ended is not asked for now: this request id asked for it before, and it failed; or
-    its replay has no answer yet, and comes before a request about a still earlier one, so that its answer is that it failed.
+    A replay is left where an earlier one that has not ended is not asked for now: this request id asked for it before, and it
+    failed; or its replay has no answer yet, and comes before a request about a still earlier one, so that its answer is that it
+    failed. `freed` ones follow a request about a dead letter that is gone, which is such an earlier one. A drop of the last one is
+    left where an earlier one is open, or is to be replayed and may fail: it would release the key.
     """
     held: set[DeadLetterPosition] = set()
     asked = {each.position for each in chosen}
-    for positions in () if order.is_again else parked:
+    is_dropping = order.kind is ReplayKind.DROP
+    for positions in () if order.is_again and not is_dropping else parked:
         is_clear, newest = True, -1.0  # the newest request about those before
+        if not asked.isdisjoint(positions) and any(position in freed for position in positions):
+            newest = math.inf
+        left: list[DeadLetterPosition] = []
         for position in positions:
             history = logs[position.topic].history(position)
             said = history.results.get(order.author.request_id)
             if position in asked:
                 newest = math.inf
                 held |= set() if is_clear else {position}
+            elif is_dropping:
+                left += [position] if history.state in ABLE or history.is_to_be_replayed else []
             elif history.unanswered:
                 at = max(history.asked[request_id].offset for request_id in history.unanswered)
                 is_clear = is_clear and (at > newest or not history.is_to_be_replayed)
                 newest = max(newest, at)
             elif history.state not in ENDED and (said is None or said.record.outcome is not ReplayOutcome.MISSING):
                 is_clear = False
+        last = max(asked.intersection(positions), default=None)
+        if left and last is not None and last > left[-1]:
+            held.add(last)
     return [c for c in chosen if c.position not in held], [c for c in chosen if c.position in held]
 
 
-def _behind_another(found: FoundLetter) -> DeadLetterOutcome:
+def _held(order: ReplayOrder, found: FoundLetter) -> DeadLetterOutcome:
+    if order.kind is ReplayKind.DROP:
+        return not_asked(found.position, DeadLetterResult.LAST_OF_KEY, found.history)
     why = "an earlier one of its parked key failed, or has no answer yet"
     return DeadLetterOutcome(found.position, DeadLetterResult.LEFT, found.history.state, why)
 
@@ -317,10 +356,7 @@ def _why_unable(found: FoundLetter) -> DeadLetterResult:
 
 
 def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOrder) -> None:
-    """The rest of the parked keys of which one is chosen or was asked for; or only how many that are.
-
-    Of a drop, the last dead letter of each leaves the choice where an earlier one is left, or is to be replayed and may fail.
-    """
+    """The rest of the parked keys of which one is chosen or was asked for; or only how many that are."""
     is_dropping = order.kind is ReplayKind.DROP
     ours = [c for c in (*choice.chosen, *choice.asked_before) if c.position.topic == log.topic]
     if not ours:
@@ -352,22 +388,13 @@ def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOr
 
     more = [each for chain, each in rest if chain in parked]
     choice.parked_key_count += len({chain for chain, _ in rest if chain in parked})
-    if order.is_whole:
+    if order.is_whole or is_dropping:
         choice.parked += (positions for chain, positions in chains.items() if chain in parked)
+    if order.is_whole:
         choice.chosen += more
         choice.added_count += len(more)
-        return
-    choice.left_count += len(more)
-    if not is_dropping:
-        return
-    last_left = {chain: each.position for chain, each in sorted(rest, key=lambda c: c[1].position)}
-    ours_chosen = [c for c in choice.chosen if c.position.topic == log.topic]
-    last_chosen = {chain_of(c.position.partition, c.key): c for c in sorted(ours_chosen, key=lambda c: c.position)}
-    for chain in sorted(parked & last_left.keys() & last_chosen.keys()):
-        last = last_chosen[chain]
-        if last.position > last_left[chain]:
-            choice.chosen.remove(last)
-            choice.unable.append(not_asked(last.position, DeadLetterResult.LAST_OF_KEY, last.history))
+    else:
+        choice.left_count += len(more)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -419,24 +446,20 @@ class RequestWriter:
 
 
 def requests_for(
-    chosen: Iterable[FoundLetter], logs: Mapping[str, DeadLetterLog], *, kind: ReplayKind, request_id: str, text: str
+    chosen: Iterable[FoundLetter], freed: Freed, *, kind: ReplayKind, request_id: str, text: str
 ) -> Iterator[Request]:
     """One request for each of these dead letters, in this order.
 
     Where a key is stuck at a dead letter that retention took, that one is asked for first: its answer, `missing`, lets the
     later ones go.
     """
-    queues = {topic: log.queues() for topic, log in logs.items()}
-    looked_up: set[DeadLetterPosition] = set()
+    asked: set[DeadLetterPosition] = set()
     for each in chosen:
         topic, partition, _ = each.position
-        stuck = queues[topic][partition].stuck if kind is ReplayKind.REPLAY else {}
-        for key in dict.fromkeys((None, each.key)):  # null keys are one chain, and so is a partition in one order
-            offset = stuck.get(hash_of_key(key))
-            if offset is None or (gone := DeadLetterPosition(topic, partition, offset)) in looked_up:
-                continue
-            looked_up.add(gone)
-            if logs[topic].at(partition, offset) is None:
+        for key, offset in freed.get(each.position, {}).items():
+            at = DeadLetterPosition(topic, partition, offset)
+            if at not in asked:
+                asked.add(at)
                 yield Request(topic, partition, key, ReplayRecord(kind, request_id, offset, text=text))
         yield Request(topic, partition, each.key, ReplayRecord(kind, request_id, each.position.offset, text=text))
 
@@ -535,12 +558,13 @@ def ask(
                 left += planned_step
                 continue
             # A person, or the steps before, may have taken long: another operator may have asked meanwhile.
+            freed = freed_by_retention(order.kind, logs, planned_step)
             able, gone = still_able(logs, planned_step, is_again=order.is_again)
-            step, behind = held_back(order, fresh.parked, logs, able)
+            step, behind = held_back(order, fresh.parked, logs, able, freed)
             taken += gone
             held += behind
             with progress("asked for", len(step)) as on_progress:
-                requests = requests_for(step, logs, kind=order.kind, request_id=author.request_id, text=author.text)
+                requests = requests_for(step, freed, kind=order.kind, request_id=author.request_id, text=author.text)
                 writer.write(requests, rate_max=order.rate, on_progress=on_progress)
             followed += step
             if order.patience_s:
@@ -556,7 +580,7 @@ def ask(
     outcomes = [
         *choice.unable,
         *(not_asked(t.position, _why_unable(t), t.history) for t in taken),
-        *map(_behind_another, held),
+        *(_held(order, each) for each in held),
         *(not_asked(c.position, DeadLetterResult.LEFT, c.history) for c in left),
         *(answered(c.position, logs[c.position.topic].history(c.position), author.request_id) for c in followed),
     ]
