@@ -20,6 +20,7 @@ from txlayer.core.dead_letters import (
     ReplayOutcome,
     ReplayRecord,
     dead_letter_of,
+    encode_replay,
 )
 from txlayer.core.progress import hash_of_key
 from txlayer.errors import RetriableError, UsageError
@@ -547,6 +548,32 @@ def test_what_followed_its_key_or_was_asked_meanwhile_ends_the_edit(
     assert ("it is requested" if is_asked else "would lose its order") in answer.text
     assert [("R", at)] * is_asked == group.requests()
     assert 1 + (not is_asked) == len(group.kafka.records(group.dead_letters))
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("kind", [ReplayKind.DROP, ReplayKind.REPLAY])
+def test_what_is_asked_for_in_the_same_instant_ends_the_edit(
+    site: Site, monkeypatch: pytest.MonkeyPatch, kind: ReplayKind
+) -> None:
+    """After the last look, before the edit's own requests: a drop that comes before them would release the key."""
+    group = Group(site)
+    at = group.letter(key=b"a")
+    group.store(parked={b"a": at})
+    page = editor(site, at)
+
+    def write(record: ReplayRecord) -> bytes:
+        if record.replaced_by is not None:
+            group.say(ReplayRecord(kind, "r1", at, text="kim: x"))
+        return encode_replay(record)
+
+    monkeypatch.setattr("txlayer.operate.replay.encode_replay", write)
+
+    answer = edit(site, page, "new")
+
+    assert 400 == answer.status_code
+    assert "it is requested" in answer.text
+    assert [(kind.value, at)] == group.requests()
+    assert 1 == len(group.kafka.records(group.dead_letters))
 
 
 @pytest.mark.parametrize("value", [b"\xff\x00", b"a\r\nb", b"\x1b[2J", None])

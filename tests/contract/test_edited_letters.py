@@ -7,7 +7,7 @@ import pytest
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import DeadLetterState
+from txlayer.core.dead_letters import DeadLetterState, ReplayKind, ReplayRecord, encode_replay
 from txlayer.core.retry import AfterExhausted, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterLog
 from txlayer.operate.replay import author_of, replace_value
@@ -41,6 +41,20 @@ def edit(stage: Stage, offset: int, value: bytes, expected: DeadLetterState = De
         )
         assert (expected is DeadLetterState.FAILED) == bool(log.queues()[0].parked), "parked until it is handled"
     return copy
+
+
+@pytest.mark.promise("P9")
+def test_the_copy_is_tried_behind_one_that_failed_and_that_retention_took(stage: Stage) -> None:
+    stage.write(b"bad", b"behind", key=b"a")
+    with stage.consumer(act, retry=PARKING):
+        stage.wait_for_letters([b"bad", b"behind"])
+        first, second = (each.offset for each in stage.lab.read(stage.letters))
+        stage.lab.write(stage.requests, encode_replay(ReplayRecord(ReplayKind.REPLAY, "r1", first)), key=b"a")
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=PATIENCE_S, what="it failed again")
+        stage.lab.delete_records(stage.letters, before=second)
+        edit(stage, second, b"mended")
+
+    assert [b"bad", b"bad", b"mended"] == stage.journal.values(b"a")
 
 
 @pytest.mark.promise("P9")

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
-from txlayer.adapters.ports import HalfWriter
+from txlayer.adapters.ports import HalfWriter, TopicPartition
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
     EDITED,
@@ -740,20 +740,37 @@ def _write_copy(
     header = encode_dead_letter(_editable(log, found)._replace(error_type=EDITED, error_message=note))
     headers = [*original_headers(found.record.headers()), (DLQ_HEADER, header)]
 
+    freed = freed_by_retention(ReplayKind.REPLAY, {log.topic: log}, [found]).get(position, {})
+
     def requests(offsets: list[int]) -> list[Entry]:
         (copy,) = offsets
-        wait(copy=copy)
+        wait({(log.dead_letters, position.partition): copy})
+        copied = found._replace(position=position._replace(offset=copy))
+        drop = ReplayRecord(
+            ReplayKind.DROP,
+            author.request_id,
+            position.offset,
+            text=f"{author.text} ({copy} replaces it)",
+            replaced_by=copy,
+        )
+        replays = requests_for(
+            [copied],
+            {copied.position: freed},
+            kind=ReplayKind.REPLAY,
+            request_id=author.request_id,
+            text=f"{author.text} (it replaces {position.offset})",
+        )
+        asked = [Request(log.topic, position.partition, found.key, drop), *replays]
+        return [Entry(log.replays, each.partition, each.key, encode_replay(each.record)) for each in asked]
+
+    def check(offsets: list[int]) -> None:
+        # Of what others ask for, the consumers read what is before the drop first.
+        copy, dropped_at, *_ = offsets
+        wait({(log.dead_letters, position.partition): copy, (log.replays, position.partition): dropped_at})
         _editable(log, found)
-        drop = f"{author.text} ({copy} replaces it)"
-        replay = f"{author.text} (it replaces {position.offset})"
-        records = [
-            ReplayRecord(ReplayKind.DROP, author.request_id, position.offset, text=drop, replaced_by=copy),
-            ReplayRecord(ReplayKind.REPLAY, author.request_id, copy, text=replay),
-        ]
-        return [Entry(log.replays, position.partition, found.key, encode_replay(each)) for each in records]
 
     entry = Entry(log.dead_letters, position.partition, found.key, value, headers)
-    (copy,) = transactions.write([entry], behind=requests)
+    copy, *_ = transactions.write([entry], behind=requests, fence=check)
     return copy
 
 
@@ -765,26 +782,21 @@ def _editable(log: DeadLetterLog, found: FoundLetter) -> DeadLetter:
     return found.letter
 
 
-READABLE_S = 5.0
-"""Shorter than the time-out of a Kafka transaction: the copy's own is open meanwhile."""
+READABLE_S = 4.0
+"""Twice this is shorter than the time-out of a Kafka transaction: the copy's own is open meanwhile."""
 
 
 def _wait_until_readable(
     log: DeadLetterLog,
     partition: int,
+    before: dict[TopicPartition, int] | None = None,
     *,
-    copy: int | None = None,
     clock: Callable[[], float],
     pause: Callable[[float], None],
 ) -> None:
-    """Wait while an open Kafka transaction hides dead letters before the copy, or requests; then read the requests.
-
-    Without a copy, any dead letter.
-    """
+    """Wait while an open Kafka transaction hides dead letters or requests, of some only `before` an offset; then read the requests."""
     give_up_at = clock() + READABLE_S
-    ends = log.ends(partition)
-    if copy is not None:
-        ends[log.dead_letters, partition] = copy
+    ends = log.ends(partition) | (before or {})
     while log.is_hidden(ends):
         if clock() >= give_up_at:
             raise RetriableError(

@@ -114,11 +114,11 @@ class KafkaTransactions:
         entries: Sequence[Entry],
         *,
         behind: Callable[[list[int]], Sequence[Entry]] | None = None,
-        fence: Callable[[list[int]], Fence] | None = None,
+        fence: Callable[[list[int]], Fence | None] | None = None,
     ) -> list[int]:
-        """Write the entries, those that `behind` makes of their offsets, and store what `fence` makes of them, atomically.
+        """Write the entries, those that `behind` makes of their offsets, and store what `fence` makes of all, atomically.
 
-        Returns the offsets of the first.
+        Returns the offsets of all. What `behind` or `fence` raises leaves nothing written, and passes through.
 
         Raises:
             RefusedRecordError, ForbiddenTopicError: a topic is missing or does not accept a record.
@@ -134,7 +134,7 @@ class KafkaTransactions:
         writer.begin()
         offsets = self._append(writer, entries)
         if behind is not None:
-            self._append(writer, behind(offsets))
+            offsets += self._append(writer, behind(offsets))
         fenced = None if fence is None else fence(offsets)
         self.has_sent_nothing = False
         started = self._clock()
