@@ -22,6 +22,7 @@ from txlayer.operate.replay import (
     DeadLetterSelection,
     ReplayOrder,
     Request,
+    Watch,
     choose,
     newcomers,
 )
@@ -217,6 +218,27 @@ def test_the_last_of_a_parked_key_is_not_dropped_where_others_are_replayed_since
 
     assert ([first, second, third], []) == (positions(choice), writer.asked)
     assert (third, DeadLetterResult.LAST_OF_KEY) == outcomes[-1]
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_a_slow_request_looks_again_and_keeps_to_its_rate(field: Field, *, is_watched: bool) -> None:
+    """Another operator drops the last one while the first two are asked for."""
+    found = field.plant(*[(b"%d" % n, REJECTED) for n in range(4)])
+    order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, is_all=True, rate=0.25)
+
+    class Dropping(RecordedWriter):
+        def write(self, requests: Iterable[Request], **more: Any) -> None:
+            super().write(requests, **more)
+            if len(self.asked) == 1:
+                field.say(*dropped(found[-1]))
+
+    writer = Dropping(field)
+    watch = Watch(lambda: False, failed_count_max=0, note=lambda *_: None) if is_watched else None
+
+    outcomes = carry_out(field, order, field.choose(), writer, watch=watch)
+
+    assert [(4.0 * n, each.offset) for n, each in enumerate(found[:-1])] == writer.asked
+    assert (found[-1], DeadLetterResult.ALREADY) == outcomes[-1]
 
 
 @pytest.mark.promise("P9")

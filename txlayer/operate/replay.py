@@ -481,7 +481,7 @@ def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterO
 
 STEP_COUNT = 50
 STEP_S = 2.0
-"""A step of a watched order: so many dead letters, or those of so long at its rate."""
+"""A step of an order that is watched or has a rate: so many dead letters, or those of so long at its rate. Others may act between two steps."""
 
 
 @dataclass(slots=True)
@@ -501,14 +501,20 @@ class Watch:
         """Failures before this do not count."""
         self._failed_before = self._results(order, logs, asked)[DeadLetterResult.FAILED]
 
+    def is_going_on(self) -> bool:
+        """False once it is stopped."""
+        if self.should_stop():
+            self.stopped = "a person stopped it"
+        return not self.stopped
+
     def look(self, order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[FoundLetter]) -> None:
         """Note how far it is, and stop it where that is due."""
         results = self._results(order, logs, asked)
         waiting, failed = results[DeadLetterResult.REQUESTED], results[DeadLetterResult.FAILED] - self._failed_before
         self.note(len(asked), len(asked) - waiting, failed)
-        if self.should_stop():
-            self.stopped = "a person stopped it"
-        elif failed > self.failed_count_max:
+        if not self.is_going_on():
+            return
+        if failed > self.failed_count_max:
             self.stopped = f"{failed:,} failed again, and it was to go on after {self.failed_count_max:,} at most"
         elif waiting and order.patience_s:
             self.stopped = f"no consumer of the group answered for {order.patience_s:g} s"
@@ -522,7 +528,7 @@ class Watch:
 
 def _steps(order: ReplayOrder, fresh: Sequence[FoundLetter], watch: Watch | None) -> list[Sequence[FoundLetter]]:
     """All at once, or those of one step after the other; one empty step for none."""
-    if watch is None:
+    if watch is None and order.rate is None:
         return [fresh]
     count = STEP_COUNT if order.rate is None else max(1, min(STEP_COUNT, int(order.rate * STEP_S)))
     return [fresh[start : start + count] for start in range(0, max(len(fresh), 1), count)]
@@ -540,7 +546,8 @@ def ask(
 ) -> list[DeadLetterOutcome]:
     """Ask the group's consumers for the chosen, wait for their answers, and return what became of each.
 
-    With a `watch` it goes on in steps, and may stop: then `watch.stopped` says why, and those behind are left.
+    With a rate or a `watch` it goes on in steps, and looks before each what others have asked for. The watch may stop it: then
+    `watch.stopped` says why, and those behind are left.
 
     Raises:
         TxLayerError: it could not be done; the same order goes on where it was.
@@ -552,26 +559,36 @@ def ask(
         watch.begin(order, logs, followed)
     if fresh.chosen:
         say(f"request id {author.request_id}")  # the name to run it again with
+    due: float | None = None  # with a rate: when the next step may begin
     for _ in range(ROUND_COUNT_MAX):
-        for planned_step in _steps(order, fresh.in_turn, watch):
-            if watch is not None and watch.stopped:
-                left += planned_step
-                continue
-            # A person, or the steps before, may have taken long: another operator may have asked meanwhile.
-            freed = freed_by_retention(order.kind, logs, planned_step)
-            able, gone = still_able(logs, planned_step, is_again=order.is_again)
-            step, behind = held_back(order, fresh.parked, logs, able, freed)
-            taken += gone
-            held += behind
-            with progress("asked for", len(step)) as on_progress:
+        with progress("asked for", len(fresh.chosen)) as on_progress:
+            count = 0
+            for planned_step in _steps(order, fresh.in_turn, watch):
+                while (
+                    due is not None and (early_s := due - writer.clock()) > 0 and (watch is None or watch.is_going_on())
+                ):
+                    writer.pause(min(early_s, LOOK_AGAIN_S))
+                if watch is not None and not watch.is_going_on():
+                    left += planned_step
+                    continue
+                # A person, or the steps before, may have taken long: another operator may have asked meanwhile.
+                freed = freed_by_retention(order.kind, logs, planned_step)
+                able, gone = still_able(logs, planned_step, is_again=order.is_again)
+                step, behind = held_back(order, fresh.parked, logs, able, freed)
+                taken += gone
+                held += behind
                 requests = requests_for(step, freed, kind=order.kind, request_id=author.request_id, text=author.text)
-                writer.write(requests, rate_max=order.rate, on_progress=on_progress)
-            followed += step
-            if order.patience_s:
-                with progress("answered", len(followed)) as on_progress:
-                    _wait_for_answers(order, logs, followed, on_progress, watch)
-            if watch is not None:
-                watch.look(order, logs, followed)
+                if order.rate is not None:
+                    due = writer.clock() + len(step) / order.rate
+                writer.write(requests, rate_max=order.rate, on_progress=partial(_move, on_progress, count))
+                count += len(step)
+                followed += step
+                if watch is not None:
+                    _wait_for_answers(order, logs, followed, lambda _count: None, watch)
+                    watch.look(order, logs, followed)
+        if watch is None:
+            with progress("answered", len(followed)) as on_progress:
+                _wait_for_answers(order, logs, followed, on_progress, watch)
         is_over = not order.is_whole or (watch is not None and watch.stopped)
         fresh = DeadLetterSelection() if is_over else newcomers(order, logs, followed)
         if not fresh.chosen:
@@ -588,6 +605,10 @@ def ask(
     return list({outcome.position: outcome for outcome in outcomes}.values())
 
 
+def _move(on_progress: Callable[[int], None], before: int, done: int) -> None:
+    on_progress(before + done)
+
+
 LOOK_AGAIN_S = 0.2
 """Between two looks at how far the owners of the partitions are."""
 
@@ -600,6 +621,8 @@ def _wait_for_answers(
     watch: Watch | None,
 ) -> None:
     """Return when all have a result, when for the order's patience none came, or when the watch is to stop."""
+    if not order.patience_s:
+        return
     give_up_at, answered_before = time.monotonic() + order.patience_s, -1
     while True:
         for topic in {each.position.topic for each in asked}:
