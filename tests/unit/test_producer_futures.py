@@ -428,11 +428,10 @@ def test_what_a_thread_holds_in_wait_holds_back_no_other_future(stage: ProducerS
     # `wait` takes the conditions of its futures in the order of their ids: with one for all futures of a producer, two threads
     # took those of two producers in opposite orders, and waited for each other for ever.
     producer = stage.producer()
-    mine, another = producer.submit(ORDER), producer.submit(ORDER)
-    waiting = threading.Thread(target=wait, args=([another],), daemon=True)
+    mine = producer.submit(ORDER)
+    assert mine.result(10)
+    waiting = threading.Thread(target=wait, args=([producer.submit(ORDER)],), daemon=True)
     with mine._condition:
         waiting.start()
         waiting.join(10)
         assert not waiting.is_alive()
-
-    assert mine.result(10)
