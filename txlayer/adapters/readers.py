@@ -130,14 +130,22 @@ class RangeReader:
 
     def _wanted_of(self, records: Sequence[Any], left: dict[TopicPartition, Range]) -> Iterator[Any]:
         """Those of the ranges that are left; a range that is over leaves them."""
-        topic, number, tp, start, end = "", -1, ("", -1), 0, 0
+        topic, number, tp, start, end, position = "", -1, ("", -1), 0, 0, 0
         for record in records:  # hot path: consecutive records are mostly of one partition
             if record.partition() != number or record.topic() != topic:
+                if position:
+                    self._next[tp] = position
                 topic, number = tp = (record.topic(), record.partition())
                 start, end = left.get(tp, (0, 0))
+                position = 0
+            offset, error = record.offset(), record.error()
+            if start <= offset < end - 1 and error is None:  # most records; each of `left` is in `_next`
+                position = offset + 1
+                yield record
+                continue
+            position = 0
             if tp not in self._next:
                 continue
-            offset, error = record.offset(), record.error()
             if error is None:
                 self._next[tp] = offset + 1
                 if offset >= end:
@@ -155,6 +163,8 @@ class RangeReader:
             if end and is_over:
                 del left[tp]
                 end = 0
+        if position:
+            self._next[tp] = position
 
     def _go_to(self, starts: Mapping[TopicPartition, int]) -> None:
         near = {tp for tp, start in starts.items() if self._is_whole and self._is_near(tp, start)}

@@ -7,7 +7,7 @@ with test vectors for other languages.
 import re
 from collections.abc import Container, Iterable
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote
 
 from txlayer.core.messages import (
@@ -672,26 +672,24 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         return Undecodable(f"doubt summary: {exc}")
 
 
-class SummaryGlance(NamedTuple):
-    """What a list shows of a summary."""
-
-    state: str
-    reason: str
-    producer_group: str
-    first_offset: int
-    appended_ms: int
-    key_hash: str | None
-    topics: str  # separated by commas
+SummaryGlance = tuple[str, str, str, int, int, str | None, str]
+"""What a list shows of a summary: state, reason, producer group, first offset, append time, key hash, topics separated by commas."""
 
 
 def glance_at_summary(raw: bytes) -> SummaryGlance | None:
-    """Some fields of a summary, without a check of the others; None: it has another form. A fifth of the time of `decode_summary`."""
+    """Some fields of a summary, without a check of the others; None: it has another form. A fifth of the time of `decode_summary`, or less."""
     try:
-        fields = _summary_fields(raw.decode("ascii").split("|"))
-        if fields is None:
-            return None
-        state, reason, group, first = fields[1:5]
-        return SummaryGlance(state, reason, group, whole(first), whole(fields[8]), fields[10] or None, fields[15])
+        fields = raw.decode("ascii").split("|")
+        if fields[0] != VERSION or len(fields) != _SUMMARY_FIELDS:
+            found = _summary_fields(fields)
+            if found is None:
+                return None
+            fields = found
+        first, appended = fields[4], fields[8]
+        # hot path: no call for numbers that are plain
+        first_offset = int(first) if first.isdigit() and len(first) < WHOLE_LENGTH_MAX else whole(first)
+        appended_ms = int(appended) if appended.isdigit() and len(appended) < WHOLE_LENGTH_MAX else whole(appended)
+        return fields[1], fields[2], fields[3], first_offset, appended_ms, fields[10] or None, fields[15]
     except ValueError:
         return None
 

@@ -85,7 +85,9 @@ class RowsFold(DoubtFold):
     ) -> None:
         self._doubt_last = offset
         if value is not None and raw_key is not None and raw_key.endswith(b"/0") and not raw_key.startswith(b"origin/"):
-            self._ledger.rows.note_query_id(query_id_on_doubt(raw_key, headers), self._ledger.partition)
+            named = query_id_on_doubt(raw_key, headers)
+            if named is not None:
+                self._ledger.rows.note_query_id(named, self._ledger.partition)
             return  # content: half of all records
         parsed = codec.parse_doubt_key(raw_key)
         if parsed is None:
