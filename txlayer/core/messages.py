@@ -90,13 +90,18 @@ def key_tails(random_hex: str) -> list[str]:
     return table.decode("ascii").split()
 
 
+def is_txn_id(txn_id: object) -> bool:
+    """True for an id that a producer may write; readers accept more."""
+    return isinstance(txn_id, str) and _TXN_ID.fullmatch(txn_id) is not None
+
+
 def check_txn_id(txn_id: str) -> TxnId:
     """Return the id if it is 1 to 128 printable ASCII characters without blank, `|` and `/`.
 
     Raises:
         UsageError: it is not. Nothing was sent.
     """
-    if not isinstance(txn_id, str) or _TXN_ID.fullmatch(txn_id) is None:
+    if not is_txn_id(txn_id):
         raise UsageError(
             f"transaction id {str(txn_id)[:140]!r}: 1 to {TXN_ID_LENGTH_MAX} printable ASCII characters "
             "without blank, '|' and '/' are allowed"

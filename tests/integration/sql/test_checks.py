@@ -294,3 +294,14 @@ def test_the_table_is_created_once(shop: Shop) -> None:
     shop.barrier.create_table()
 
     assert COMMIT is shop.check(committed(shop, new_id()))
+
+
+@each_database
+@pytest.mark.promise("P11")
+def test_an_id_that_only_another_client_can_have_written_leaves_the_others_their_answers(shop: Shop) -> None:
+    ids = [new_id(), "order 4711", "a\0b", new_id()]
+    asked = [Doubtful(txn_id, NONCE) for txn_id in ids]
+
+    assert [ROLLBACK, UNKNOWN, UNKNOWN, ROLLBACK] == shop.barrier.resolve_many(asked, group=GROUP)
+    with pytest.raises(UsageError):
+        shop.barrier.resolve("order 4711", NONCE, group=GROUP)

@@ -29,7 +29,7 @@ from txlayer.adapters.sql.tables import (
     rules_of,
 )
 from txlayer.config import IMMUNITY_MAX, CoordinatorConfig, milliseconds
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source, check_group, check_txn_id
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source, check_group, check_txn_id, is_txn_id
 from txlayer.errors import BarrierRefusedError, ConfigError, UsageError
 
 logger = logging.getLogger("txlayer.barrier")
@@ -201,22 +201,23 @@ class SqlBarrier(OwnTable):
         Raises:
             UsageError: the id or the group is not valid. Nothing was written.
         """
+        check_txn_id(txn_id)
         return self.resolve_many([Doubtful(txn_id, nonce, born_at_ms)], group=group)[0]
 
     def resolve_many(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
         """`resolve` for many, many of them in one database transaction; the resolutions are in the order of `doubtful`.
 
+        An id that no producer of txlayer writes is UNKNOWN: other clients of the namespace may write one, and the others have an answer.
+
         Raises:
-            TxLayerError: what `resolve` raises.
+            UsageError: the group is not valid. Nothing was written.
         """
         check_group(group)
-        for one in doubtful:
-            check_txn_id(one.txn_id)
         resolutions: list[Resolution] = []
         for chunk in _chunks(doubtful, BATCH_COUNT_MAX):
             now_ms = time.time_ns() // 1_000_000
             try:
-                rows = self._settled_rows(chunk, group, now_ms)
+                rows = self._settled_rows([one for one in chunk if is_txn_id(one.txn_id)], group, now_ms)
             except UnreadableError as exc:
                 _tell(len(doubtful) - len(resolutions), exc.__cause__)
                 break
