@@ -37,6 +37,17 @@ def admin(config: ClientConfig) -> object:
     return KafkaAdmin(config, timeout_ms=1000).client()
 
 
+def test_a_client_that_is_closed_refuses_a_record_with_an_error_of_ours() -> None:
+    writer = KafkaHalfWriter(
+        ClientConfig(bootstrap_servers="127.0.0.1:9"), message_timeout_ms=1000, batch_bytes_max=1_000_000, linger_ms=1
+    )
+    writer.close(0)
+    with pytest.raises(RuntimeError) as raised:
+        writer.produce("t", b"v", None, 0)
+
+    assert "closed" in str(writer.error_of(raised.value, topic="t", txn_id="order-1"))
+
+
 CLIENTS: list[Callable[[ClientConfig], object]] = [half, transactional, member, plain_consumer, admin]
 SASL = {"security.protocol": "SASL_SSL", "sasl.username": "u", "sasl.password": SECRET}
 SLIPS: list[tuple[Mapping[Any, Any], str]] = [

@@ -362,6 +362,19 @@ async def test_a_close_that_is_cancelled_goes_on() -> None:
 
 
 @in_a_loop
+async def test_a_close_while_no_broker_answers_the_start_leaves_the_error_to_the_start() -> None:
+    async with opened() as log:
+        log.stage.failure = BrokerUnavailableError("nobody")
+        starting = asyncio.ensure_future(log.producer.start())
+        await asyncio.sleep(0)
+        await log.producer.close()
+        await log.producer.close()
+
+        with pytest.raises(BrokerUnavailableError, match="nobody"):
+            await starting
+
+
+@in_a_loop
 async def test_a_closed_producer_refuses_everything() -> None:
     async with opened() as log:
         await log.producer.start()

@@ -157,6 +157,7 @@ def test_a_partition_asked_for_needs_no_ordering_key() -> None:
     [
         (7, "commit", None),
         (bytearray(b"a"), "commit", None),
+        ("\ud800", "commit", None),
         ("a", "latest", None),
         (None, "prepare", None),
         (None, "commit", timedelta(0)),

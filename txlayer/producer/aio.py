@@ -19,7 +19,7 @@ from txlayer.adapters.ports import Barrier
 from txlayer.config import seconds
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Message, Resolution
-from txlayer.errors import LifecycleError
+from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.barrier import LocalPart, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler
@@ -221,7 +221,10 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
             await asyncio.shield(self._closing)
 
     async def _close(self, opening: asyncio.Future[LoopEngine], timeout_s: float) -> None:
-        started = await asyncio.shield(opening)
+        try:
+            started = await asyncio.shield(opening)
+        except TxLayerError:
+            return  # it is not started, as the call that began the start hears
         try:
             await started.drive(steps.close(started.engine, timeout_s))
         finally:

@@ -271,6 +271,7 @@ def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:
                     "(`user_headers` drops those of a consumed record). Nothing was sent",
                     header=name,
                 )
+            _text_or_bytes(name, "a header's name")
             made.append((name, _bytes_or_none(value, f"header {name}")))
     except (TypeError, ValueError) as exc:  # no pairs
         raise UsageError(f"headers are pairs of name and value, or a mapping: {exc}. Nothing was sent") from exc

@@ -266,7 +266,10 @@ class Identity:
         unresolved: str | None,
     ) -> Placement:
         mode = _order_mode(order)
-        key = ordering_key.encode() if isinstance(ordering_key, str) else ordering_key
+        try:
+            key = ordering_key.encode() if isinstance(ordering_key, str) else ordering_key
+        except UnicodeEncodeError as exc:
+            raise UsageError(f"ordering_key: {exc}. Nothing was sent") from exc
         if mode is OrderMode.PREPARE and key is None:
             raise UsageError('order="prepare" orders the transactions of one ordering key; name ordering_key')
         options = codec.encode_options(

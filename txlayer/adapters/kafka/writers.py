@@ -180,6 +180,8 @@ class KafkaHalfWriter:
             return 0
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
+        if isinstance(error, Exception) and not isinstance(error, KafkaException):
+            return TxLayerError(f"the client took no record for {topic}: {error}")  # it is closed, for example
         return translate_unwritten(kafka_error(error), topic=topic, txn_id=txn_id)
 
     def failure(self) -> TxLayerError | None:
