@@ -193,9 +193,9 @@ def test_the_oldest_unfinished_record_is_known() -> None:
     assert None is stage.queue.figures().oldest_added_ms
 
 
-def full_stage() -> tuple[QueueStage, list[Item[str]]]:
+def full_stage(order: QueueOrder = QueueOrder.NONE) -> tuple[QueueStage, list[Item[str]]]:
     """A queue that no more ends have room in, and what is in flight there."""
-    settings = QueueSettings(policy=AT_ONCE, order=QueueOrder.NONE, metadata_bytes_max=540, parked_keys_max=1)
+    settings = QueueSettings(policy=AT_ONCE, order=order, metadata_bytes_max=540, parked_keys_max=1)
     stage = QueueStage(many(9_000), settings)
     items = stage.take(8_000)
     dice = random.Random(7)
@@ -224,6 +224,19 @@ def test_where_no_more_ends_have_room_only_retries_and_the_lowest_record_start()
     stage.queue.handled(again)
     assert ["0"] == stage.taken()
     assert [] == stage.taken()
+
+
+@pytest.mark.promise("P11")
+def test_where_no_more_ends_have_room_the_lowest_record_starts_without_others_of_its_key() -> None:
+    stage, in_flight = full_stage(QueueOrder.KEY)
+    stage.append(*[stage.log[0]] * 3)
+    stage.restart()
+    stage.store()
+
+    batches = stage.queue.take_batches(10, records_max=10, now_ms=stage.now_ms)
+
+    assert in_flight
+    assert [["0"]] == [[item.record for item in batch] for batch in batches]
 
 
 @pytest.mark.promise("P11")

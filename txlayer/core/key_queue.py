@@ -932,7 +932,7 @@ class PartitionQueue(Generic[R]):
                 batches.append(batch)
             return batches
         for first in self.take(count_max, now_ms=now_ms):
-            batch, item = [first], first.follower
+            batch, item = [first], None if self.is_full else first.follower
             while item is not None and first.more is None and item.more is None and len(batch) < records_max:
                 batch.append(item)
                 item = item.follower
