@@ -9,6 +9,8 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import FencedError, LifecycleError, OutcomeUnknownError, RefusedRecordError, TxLayerError
+from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction
+from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.producer import TransactionalProducer
 
 ORDER = Message("orders", b"k", b"v")
@@ -78,7 +80,13 @@ def test_close_does_not_wait_for_a_local_transaction_that_hangs(
     stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txlayer.producer.pipeline.JOIN_S", 0.1)
-    producer, hangs, ran = stage.producer(), threading.Event(), []
+    metrics, noted = ProducerMetrics(), list[tuple[str, str]]()
+
+    class Notes(ProducerInterceptor):
+        def on_error(self, transaction: SentTransaction, error: BaseException) -> None:
+            noted.append((transaction.txn_id, type(error).__name__))
+
+    producer, hangs, ran = stage.producer(metrics=metrics, interceptors=[Notes()]), threading.Event(), []
 
     def hang(_tx: object) -> Resolution:
         hangs.wait(20)
@@ -103,6 +111,8 @@ def test_close_does_not_wait_for_a_local_transaction_that_hangs(
     wait_until(lambda: not is_running(), within=5, what="its thread ended")
     assert [] == ran
     assert [] == stage.writer.of(OP)
+    assert [(future.txn_id, "OutcomeUnknownError") for future in (first, second)] == noted
+    assert [2] == [sample.value for sample in metrics.samples() if sample.labels == ("g", "lost")]
 
 
 def is_running() -> bool:

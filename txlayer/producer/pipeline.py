@@ -663,6 +663,9 @@ class Pipeline:
         self._writer.close(timeout_s)
         self._after_round()
         for txn in (*filter(None, [self._running]), *self.to_run):
+            for observer in self.observers:
+                observer.lost(OpRecord(txn.queue, [txn]))
+            txn.watches = ()  # they know it, also if its local transaction returns
             error = "the producer ended before its local transaction did; a check-back settles it"
             txn.fail(OutcomeUnknownError(error, step="close"))
         self._give_up_rest()
