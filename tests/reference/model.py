@@ -788,7 +788,7 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
     shown = {i for i in txn.messages if is_shown(txn, i)}
     is_invisible = not shown
     kept = {"held", "waiting", "parked-committed"} if reading.released else {"parked-committed"}
-    last_ms = max(written_ms(txn, reading), waited_until_ms(txn, queue))
+    last_ms = max(written_ms(txn, reading), 0 if shown else waited_until_ms(txn, queue))
     # An incomplete commit does not wait, and what was on doubt waits there until it is settled.
     may_wait = is_invisible and txn.is_prepare_order and reading.released is reading.decision and not txn.was_on_doubt
     if reading.abandoned and (is_invisible or reading.released is None):
@@ -847,8 +847,10 @@ def judge_times(
             reading.find(Kind.OVERDUE, detail=reading.state)
         elif reading.state == "held":
             judge_age(world, txn, reading)
-    elif world.is_young(written_ms(txn, reading)):
+    elif world.is_young(max(written_ms(txn, reading), 0 if shown else waited_until_ms(txn, queue))):
         reading.state = "committing"
+    elif len(shown) == txn.count:
+        reading.state = "committed"  # too early: that is found with its visible messages
     elif txn.is_prepare_order and not shown and not txn.was_on_doubt and is_waiting(world, queue):
         reading.state = "waiting"  # its first part waits in half for an earlier one of its key
     else:

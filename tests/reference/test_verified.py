@@ -71,11 +71,12 @@ def test_clocks_of_two_brokers_that_are_five_seconds_apart_break_no_promise() ->
     assert both(log) == ("ok", "ok")
 
 
-def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_way() -> None:
+@pytest.mark.parametrize("time", ["", "d0,"])
+def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_way(time: str) -> None:
     """It was committed long ago, and nothing on doubt says that it waited: a long `doubt_after`, or a short grace."""
     ahead, behind = "ahead/0000000c", "behind/0000000d"
     log = Log()
-    first, second = (log.half(key, options=f"k{HASH},op") for key in (ahead, behind))
+    first, second = (log.half(key, options=f"{time}k{HASH},op") for key in (ahead, behind))
     log.op(("C", second), key=behind)
     log.now_ms += 240_000
     log.op(("C", first), key=ahead)
@@ -86,6 +87,34 @@ def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_w
         report = judge(replace(history, settings=replace(log.settings, now_ms=now_ms, grace_ms=60_000)))
         told = verified(history, now_ms=now_ms).words
         assert {ahead: expected, behind: expected} == {key: verdict(report.of(key)) for key in (ahead, behind)} == told
+
+
+def test_what_is_visible_in_part_waits_for_no_other() -> None:
+    """It was abandoned: doubt says nothing of it any more, and one before it was decided a moment ago."""
+    ahead, behind = "ahead/0000000c", "behind/0000000d"
+    log = Log()
+    first = log.half(ahead, options=f"k{HASH},op")
+    halves = [log.half(behind, f"{index}/2", options=f"k{HASH},op") for index in range(2)]
+    log.op(("C", halves[1]), key=behind)
+    log.show(halves[1])
+    log.now_ms += 240_000
+    log.op(("R", first), key=ahead)
+
+    wanted = {ahead: "rolled_back", behind: "torn"}
+    assert (wanted, wanted) == young(log, 1_000, (ahead, behind))
+
+
+def test_one_that_was_visible_before_its_time_hides_no_loss_behind_it() -> None:
+    early, behind = "early/0000000c", "behind/0000000d"
+    log = Log()
+    shown = log.half(early, options=f"d{log.now_ms + 60_000},k{HASH}")
+    lost = log.half(behind, options=f"k{HASH},op")
+    log.op(("C", shown), key=early)
+    log.show(shown)
+    log.op(("C", lost), key=behind)
+
+    assert ("leaked", "leaked") == both(log, early)
+    assert ("lost", "lost") == both(log, behind)
 
 
 def young(log: Log, age_ms: int, keys: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
