@@ -23,7 +23,7 @@ def join(
     Add messages with `send`. The end of the block stores them and writes the barrier's row on Django's connection; Django's
     commit then says commit. If the atomic block is rolled back, a check-back finds no row, and the messages are rolled back,
     too. It may be any atomic block, also a nested one or that of `ATOMIC_REQUESTS`; as with `transaction.on_commit`, the
-    messages share the fate of the savepoint in which they are sent.
+    messages share the fate of the savepoint in which they are sent. After `rollback` the block sends nothing, and the atomic block goes on.
 
     Args:
         producer: without `barrier=`: another process, or its own `check=`, answers check-backs from the same table.
@@ -47,6 +47,8 @@ def join(
     tx = producer.transaction(**options)
     try:
         yield tx
+        if tx.is_dropped:
+            return
         connection.validate_no_broken_transaction()
         tx.prepare()
         _write(connection, table, (tx.txn_id, tx.nonce, producer.group, COMMIT.value, Source.PRODUCER.value))

@@ -82,6 +82,11 @@ class OpenTransaction:
         """The resolution that was given; None before."""
         return None if self._txn is None else self._txn.resolution
 
+    @property
+    def is_dropped(self) -> bool:
+        """True if it was rolled back before anything was sent."""
+        return self._phase is DROPPED
+
     def send(
         self,
         topic: str,

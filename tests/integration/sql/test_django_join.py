@@ -169,6 +169,14 @@ def test_an_error_inside_the_block_sends_nothing(shop: Shop) -> None:
     assert ["anna"] == shop.told() == shop.bought()
 
 
+def test_a_block_that_is_rolled_back_by_its_own_word_sends_nothing_and_the_rest_commits(shop: Shop) -> None:
+    with shop.atomic():
+        shop.send(lambda tx: tx.rollback())
+        shop.buy("bert")
+
+    assert ["bert"] == shop.told() == shop.bought()
+
+
 @pytest.mark.promise("P8")
 def test_a_check_back_that_came_first_forbids_the_commit_also_if_its_error_is_swallowed(shop: Shop) -> None:
     def check(tx: Transaction) -> None:
