@@ -4,8 +4,8 @@ import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage, records
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
-from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings
-from txlayer.core.retry import RetryPolicy
+from txlayer.core.key_queue import Failure, NullKeys, QueueOrder, QueueSettings
+from txlayer.core.retry import Retry, RetryPolicy
 
 A, B, C = b"a", b"b", b"c"
 
@@ -127,6 +127,20 @@ def test_when_attempts_are_exhausted_the_record_becomes_a_dead_letter_and_its_ke
 
     assert [(A, 0, DeadLetterReason.ATTEMPTS_EXHAUSTED)] == stage.dead_letters
     assert ["1"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+def test_no_last_attempt_ends_before_it_began_on_a_machine_that_was_suspended() -> None:
+    stage = QueueStage([A], QueueSettings(policy=RetryPolicy(attempt_count_max=1)))
+    (item,) = stage.take()
+
+    # The clock of starts went on for an hour, the one of ends did not.
+    stage.fail(item, Failure(Retry(), started_ms=stage.now_ms + 3_600_000))
+    stage.store()
+    (dead,) = stage.queue.take_due(1)
+
+    assert dead.more is not None
+    assert dead.more.first_ms == dead.more.last_ms
 
 
 def test_later_messages_of_a_parked_key_follow_into_the_dead_letters_in_order() -> None:

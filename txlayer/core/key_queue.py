@@ -170,7 +170,7 @@ class ItemExtras:
     def note_failure(self, failure: Failure, *, now_ms: int) -> None:
         """Record a failed attempt."""
         self.first_ms = self.first_ms or failure.started_ms
-        self.last_ms = now_ms
+        self.last_ms = max(now_ms, failure.started_ms)  # a suspended machine's clock falls behind the one of the start
         self.error_type, self.error_message = failure.error_type, failure.error_message
 
     def remember(self, attempts: Attempts, policy: RetryPolicy, *, offset: int, taken_over_ms: int) -> None:
