@@ -165,12 +165,30 @@ def test_who_waits_at_a_producer_whose_thread_broke_is_told(stage: ProducerStage
     producer = stage.producer()
     producer.start()
     stage.writer.hold(True)
+    stage.writer.refuse = lambda _record: OutcomeUnknownError("not sent", step="half")  # what is queued at the end
+    future = producer.submit(ORDER)
     tx = producer.transaction()
     tx.send("orders", value="v")
     stage.writer.poll_error = RuntimeError("a bug")
 
     with pytest.raises((OutcomeUnknownError, FencedError)):
         tx.prepare()
+    with pytest.raises(OutcomeUnknownError):
+        future.result(10)
+    assert stage.writer.is_closed
+    producer.close()
+
+
+def test_no_local_transaction_begins_at_a_producer_whose_thread_broke(stage: ProducerStage) -> None:
+    producer, ran = stage.producer(), []
+    producer.start()
+    stage.writer.hold(True)
+    future = producer.submit(ORDER, lambda _tx: ran.append(1))
+    stage.writer.poll_error = RuntimeError("a bug")
+
+    with pytest.raises(OutcomeUnknownError, match="before its local transaction"):
+        future.result(10)
+    assert [] == ran
     stage.producers.clear()
     with pytest.raises(OutcomeUnknownError, match="1 transactions were still in flight"):
         producer.close()

@@ -501,7 +501,7 @@ class Pipeline:
         self.produce = writer.produce
         self.half_topic, self.op_topic = half_topic, op_topic
         self._posted: deque[Callable[[], None]] = deque()
-        self._is_stopping = False
+        self._is_stopping = self._is_client_gone = False
         self._thread = threading.Thread(target=self._run, name=f"txlayer-{group}", daemon=True)
         self._pid = os.getpid()
 
@@ -660,6 +660,12 @@ class Pipeline:
             logger.error("producer.hangs", extra={"producer_group": self.group})
         if self.state is not PipelineState.FAILED:
             self.state = PipelineState.CLOSED
+        if not self._is_client_gone:
+            self._end_client(timeout_s)
+
+    def _end_client(self, timeout_s: float) -> None:
+        """Give the client back, and tell everybody who waits."""
+        self._is_client_gone = True
         self._writer.close(timeout_s)
         self._after_round()
         for txn in (*filter(None, [self._running]), *self.to_run):
@@ -710,7 +716,9 @@ class Pipeline:
                         self._fail(fatal)
         except BaseException as exc:
             logger.critical("producer.broken", exc_info=exc)
+            self._is_stopping = True
             self._fail(InvariantError(f"the producer's thread ended: {exc!r}"))
+            self._end_client(0.0)  # nobody else brings reports to those who wait
 
     def _after_round(self) -> None:
         """What follows from the reports of one round."""
@@ -723,7 +731,7 @@ class Pipeline:
         self._run_posted()
         while self.unsent and self.is_alive and self.unsent[0].write():
             self.unsent.popleft()
-        if self.state is PipelineState.CLOSED:  # the client is gone
+        if self._is_client_gone:
             self._give_up_rest()
         self.write_ops()
         if self.slots_bell and self._is_room_again():
