@@ -4,8 +4,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import SpanProcessor
 
-from tests.support.producer_stage import HALF, OP, ORDER, World
+from tests.support.producer_stage import HALF, OP, ORDER, ProducerStage, World
 from tests.support.tracing import Spans, attributes
 from txlayer.adapters.tracing import HEADER_BYTES
 from txlayer.core.messages import COMMIT
@@ -67,3 +68,19 @@ def test_a_transaction_whose_offset_is_found_later_is_prepared_then(spans: Spans
 
     assert [f"prepare {HALF}"] == [s.name for s in spans.all()]
     assert 7 == attributes(spans.one(f"prepare {HALF}"))["messaging.kafka.offset"]
+
+
+@pytest.mark.parametrize("hook", ["on_start", "on_end"])
+def test_a_processor_of_the_users_that_raises_stops_no_transaction(
+    spans: Spans, stage: ProducerStage, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    def raise_it(*_given: Any, **_named: Any) -> None:
+        raise ValueError("the user's own")
+
+    processor = SpanProcessor()
+    monkeypatch.setattr(processor, hook, raise_it)
+    spans.provider.add_span_processor(processor)
+    with stage.producer(tracing=spans.tracing) as producer:
+        results = [producer.submit(ORDER).result(10) for _ in range(2)]
+
+    assert [COMMIT, COMMIT] == [result.resolution for result in results]

@@ -1,5 +1,6 @@
 """Spans through OpenTelemetry's API. The program sets up the SDK, the exporter and the sampler."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -11,7 +12,9 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, T
 from opentelemetry.trace.span import TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
-from txlayer.adapters.tracing import Attributes, Span, SpanRole, TraceContext
+from txlayer.adapters.tracing import Attributes, NoSpan, Span, SpanRole, TraceContext
+
+logger = logging.getLogger("txlayer.tracing")
 
 TRACER = "txlayer"
 
@@ -65,9 +68,13 @@ class OpenTelemetryTracing:
             else:
                 context = Context()
                 linked.insert(0, cause)
-        return OpenTelemetrySpan(
-            tracer.start_span(name, context, _KINDS[role], attributes, [Link(_remote(c)) for c in linked], started_ns)
-        )
+        given = (attributes, [Link(_remote(c)) for c in linked], started_ns)
+        try:
+            return OpenTelemetrySpan(tracer.start_span(name, context, _KINDS[role], *given))
+        except Exception:
+            # The user's sampler or processor: what is traced goes on, whatever it raises.
+            logger.exception("tracing.raised")
+            return NoSpan()
 
 
 class OpenTelemetrySpan:
@@ -98,7 +105,10 @@ class OpenTelemetrySpan:
         if error:
             span.set_attribute("error.type", error)
             span.set_status(Status(StatusCode.ERROR))
-        span.end()
+        try:
+            span.end()
+        except Exception:
+            logger.exception("tracing.raised")  # as in `start`
 
 
 def is_recorded() -> bool:
