@@ -12,7 +12,8 @@ from tests.support.dead_letter_stage import make_stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
+from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, decode_replay, encode_replay
+from txlayer.core.messages import Undecodable
 from txlayer.core.progress import hash_of_key
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition
@@ -274,6 +275,47 @@ def test_what_the_command_asks_for_handles_a_parked_partition_in_order() -> None
     finally:
         stage.close()
     assert [b"a", b"n", b"new"] == handled
+
+
+@pytest.mark.promise("P9")
+def test_nothing_is_handled_behind_one_that_no_handler_takes_now() -> None:
+    """A release without the handler of the first one is asked to replay both, and then one that has it."""
+    stage = Stage(MemoryLab())
+    parking = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
+    handled: list[Any] = []
+
+    def made(*, has_x: bool, is_mended: bool) -> Any:
+        consumer = stage.plain(parallel_by="partition", retry=parking)
+        if has_x:
+            consumer.handler(tags="x")(
+                lambda message, _: handled.append(message.value) if is_mended else Reject("as planned")
+            )
+        consumer.handler(tags="y")(lambda message, _: handled.append(message.value))
+        return consumer
+
+    def replay(request_id: str) -> list[ReplayOutcome | None]:
+        before = len(stage.lab.read(stage.requests))
+        for letter in stage.lab.read(stage.letters):
+            request = encode_replay(ReplayRecord(ReplayKind.REPLAY, request_id, letter.offset))
+            stage.lab.write(stage.requests, request, key=letter.key)
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == before + 4, within=20, what="two answers")
+        said = [decode_replay(record.value) for record in stage.lab.read(stage.requests)[before + 2 :]]
+        return [None if isinstance(each, Undecodable) else each.outcome for each in said]
+
+    try:
+        for tag in (b"x", b"y"):
+            stage.lab.write_tagged(stage.topic, tag)
+        with made(has_x=True, is_mended=False):
+            stage.wait_for_letters([b"x", b"y"])
+        with made(has_x=False, is_mended=False):
+            outcomes = replay("r1")
+        with made(has_x=True, is_mended=True):
+            outcomes += replay("r2")
+    finally:
+        stage.close()
+    unknown, failed = ReplayOutcome.UNKNOWN, ReplayOutcome.FAILED
+    assert [unknown, failed, ReplayOutcome.HANDLED, ReplayOutcome.HANDLED] == outcomes
+    assert [b"x", b"y"] == handled
 
 
 def _chosen_for_replay(stage: Stage, connections: Any, *, offset: int) -> list[tuple[int, bytes | None]]:

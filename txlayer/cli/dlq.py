@@ -389,7 +389,7 @@ _SENTENCES: Mapping[DeadLetterResult, str] = {
     DeadLetterResult.DROPPED: "is dropped",
     DeadLetterResult.REQUESTED_ALREADY: "is asked for already and not answered yet",
     DeadLetterResult.MISSING: "was not there any more when its turn came",
-    DeadLetterResult.UNKNOWN: "was not understood: the group's consumers do not know such a request",
+    DeadLetterResult.UNKNOWN: "was not handled: the owner of its partition has no handler for its tags, or does not know such a request",
     DeadLetterResult.NOT_FOUND: "is not found: there is no record (any more)",
     DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` says why",
     DeadLetterResult.LEFT: "was not asked for",

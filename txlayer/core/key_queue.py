@@ -342,7 +342,7 @@ class ParkedKeys:
     If the policy is `AfterExhausted.PARK`, a key is parked when a dead letter of it is written, whatever the reason. The messages behind
     it become dead letters, too. It is released when the last of them is handled or dropped (`after`).
 
-    A key is stuck at a dead letter whose replay failed: the queue does not try later ones of the key until that one is handled
+    A key is stuck at a dead letter whose replay failed, or that no handler takes: the queue does not try later ones of the key until that one is handled
     or dropped, or retention deletes it. This is stored with the parked keys: requests outlive the process that answered the first.
     """
 
@@ -419,6 +419,8 @@ class ParkedKeys:
             offset_of_request = more.request.dead_letter_offset
             if more.end in _FREEING and stuck.get(key_hash) == offset_of_request:
                 del stuck[key_hash]
+            elif more.end is ReplayOutcome.UNKNOWN and offset_of_request is not None:
+                stuck[key_hash] = min(offset_of_request, stuck.get(key_hash, offset_of_request))
             is_last = parked.get(key_hash, -1) == offset_of_request
             if more.end in _RELEASING and is_last:
                 copy = more.request.replaced_by
