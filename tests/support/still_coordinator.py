@@ -17,6 +17,7 @@ from txlayer.runtime.environment import Environment, Running
 T = TypeVar("T")
 
 PARTITION_COUNT = 2
+IDLE_WAIT_MAX_S = 1.0
 
 
 class StillCoordinator:
@@ -59,8 +60,14 @@ class StillCoordinator:
     def work(self, *, seconds: float) -> None:
         """A coordinator works for so long, and leaves cleanly."""
         until_s = self.world.passed_s + seconds
-        self.coordinator.run(should_stop=lambda: self.world.passed_s >= until_s)
+        self.run(lambda: self.world.passed_s >= until_s, seconds=seconds)
         self.start()
+
+    def run(self, should_stop: Callable[[], bool], *, seconds: float) -> None:
+        """The coordinator works until then, about so long; in a thousand turns or a few more when there is nothing to do."""
+        self.world.idle_wait_s = min(seconds / 1000, IDLE_WAIT_MAX_S)
+        self.coordinator.run(should_stop=should_stop)
+        self.world.idle_wait_s = 0.0
 
     def half(
         self,

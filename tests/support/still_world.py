@@ -20,6 +20,8 @@ class StillWorld:
         self.faults = FaultPlan()
         self.passed_s = 0.0
         self.requests: list[str] = []
+        self.idle_wait_s = 0.0
+        """A wait in vain lasts at least so long: hours pass in fewer turns of who waits."""
 
     def advance(self, *, ms: int) -> None:
         self.passed_s += ms / 1000
@@ -34,7 +36,7 @@ class StillWorld:
         if is_ready():
             return True
         # A shorter time may be lost in rounding: then a loop that waits for the rest of a time-out never ends.
-        self.passed_s += timeout_s and max(timeout_s, 1e-6)
+        self.passed_s += timeout_s and max(timeout_s, self.idle_wait_s, 1e-6)
         return is_ready()
 
     def exchange(self, client: str, request: str, act: Callable[[], T]) -> T:

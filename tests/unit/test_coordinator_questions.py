@@ -77,7 +77,7 @@ def test_while_the_check_topic_refuses_questions_wait_and_nothing_else_does(code
             check.is_refusing = False
         return now > 1_500
 
-    coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=1_500)
 
     question = check.questions[0]
     assert (OPEN, GROUP, 1) == (question.key, question.producer_group, question.number)
@@ -113,7 +113,7 @@ def test_the_size_of_a_question_that_was_refused_is_tried_again_after_ten_minute
             check.is_refusing = False  # the topic takes larger records by now
         return stage.world.passed_s > 1_800
 
-    stage.coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=1_800)
 
     texts = {question.number: question.text for question in check.questions}
     assert "" == texts[1]
@@ -144,7 +144,7 @@ def test_the_pause_of_questions_ends_with_an_outage_of_all_topics() -> None:
             stage.commit(GOOD, stage.half(GOOD))
         return now > healed_at_s + 60 or bool(check.questions)
 
-    stage.coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=460)
 
     assert [OPEN] == [question.key for question in check.questions]
     assert [GOOD.partition("/")[0]] == stage.visible()

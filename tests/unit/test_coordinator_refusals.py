@@ -105,7 +105,6 @@ def test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order() -> 
     replicas = Replicas(stage, FRAGILE)
     first, second = txn_key("first"), txn_key("second")
     stage.commit(first, stage.half(first, topic=FRAGILE, value=b"1"))
-    coordinator = stage.coordinator
 
     def goes_on() -> bool:
         if replicas.are_lost and stage.world.passed_s > 600:
@@ -113,7 +112,7 @@ def test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order() -> 
             replicas.are_lost = False
         return stage.world.passed_s > 1_000
 
-    coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=1_000)
 
     assert {} == stage.on_doubt()
     assert [b"1", b"2"] == [record.value() for record in stage.kafka.records(FRAGILE)]
@@ -224,7 +223,7 @@ def test_a_refusal_is_forgotten_with_the_assignment_and_the_next_commit_is_a_try
             stage.op(op_line("C", poison, offset, source=Source.OPERATOR))
         return stage.world.passed_s > 600
 
-    coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=600)
 
     assert is_moved
     assert 2 == coordinator.measures.rebalance_count
@@ -250,7 +249,7 @@ def test_an_answer_that_nobody_knows_parks_nothing_when_it_passes() -> None:
 def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
     stage, count = StillCoordinator(), 200
     stage.kafka.create_topic(SEALED)
-    coordinator, began, turns = stage.coordinator, -1.0, 0
+    began, turns = -1.0, 0
     first, second = txn_key("a"), txn_key("b")
     first_offset = stage.half(first, topic=SEALED)
     stage.commit(first, first_offset)
@@ -274,7 +273,7 @@ def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
             turns += 1
         return len(stage.visible()) >= count or now > 10_000
 
-    coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=600)
 
     assert count == len(stage.visible())
     assert turns < count / 10, "every turn reads one single record, ten minutes after the refusal"
@@ -311,7 +310,7 @@ def test_a_suspected_partition_that_went_to_another_coordinator_slows_no_other_d
             turns += 1
         return len(stage.visible()) >= count or now > 10_000
 
-    coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=600)
 
     assert count == len(stage.visible())
     assert turns < count / 10, "every turn reads one single record, ten minutes after the rebalance"

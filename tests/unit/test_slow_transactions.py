@@ -152,7 +152,7 @@ def test_a_large_record_that_is_slow_on_its_real_topic_alone_holds_up_no_other_o
         return now_s > 1_400
 
     is_held: dict[str, tuple[str, str]] = {}
-    still.coordinator.run(should_stop=turn)
+    still.run(turn, seconds=1_400)
 
     assert 20 < len(said_at_s)
     assert {LARGE: ("held", "topic-unreachable")} == is_held

@@ -202,7 +202,6 @@ def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(monkey
     still, count = StillCoordinator(unsettled_bytes_max=40 * UNSETTLED_BYTES), 200
     good, number, wait_until_s = txn_key("good"), 0, 0.0
     said: list[tuple[str, int]] = []
-    coordinator = still.coordinator
 
     def should_stop() -> bool:
         nonlocal number, wait_until_s
@@ -219,7 +218,7 @@ def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(monkey
                 still.commit(good, still.half(good))
         return number > count + 30
 
-    coordinator.run(should_stop=should_stop)
+    still.run(should_stop, seconds=2_300)
 
     assert [good.partition("/")[0]] == still.visible()
 
