@@ -118,6 +118,7 @@ class Hasty(Society):
 
 @pytest.mark.parametrize("society", [Silent, Unbelieved, Hasty])
 def test_without_its_guard_some_reader_does_not_agree(society: type[Society]) -> None:
-    runs = (run(seed, society(MEMBER_COUNT)) for seed in range(60) for run in RUNS)
+    # The first two show it today.
+    runs = (run(seed, society(MEMBER_COUNT)) for seed in (1, 21, *range(60)) for run in RUNS)
 
     assert any(runs)

@@ -160,7 +160,8 @@ def test_a_history_in_small_pieces_comes_to_the_same(
 
 # --- the judge judges -------------------------------------------------------------------------------------------------
 
-SEEDS = range(60)
+SEEDS = (4, 16, *range(60))
+"""The first three show all today."""
 
 append = PartitionLog.append
 

@@ -97,11 +97,11 @@ class Outage:
         self.handled[(message.raw_key or b"").decode()].append((message.raw_value or b"").decode())
 
     def pass_time(self, seconds: float) -> None:
-        """The engine works for so long; it looks every half second, and whenever it has something to do."""
-        until = self.world.passed_s + seconds
+        """The engine works for so long; it looks every half second (through an hour every second), and whenever it has something to do."""
+        until, pause_ms = self.world.passed_s + seconds, 500 if seconds < 1_200 else 1_000
         while self.world.passed_s < until:
             self.engine.turn()
-            self.world.advance(ms=500)
+            self.world.advance(ms=pause_ms)
 
     @property
     def figures(self) -> tuple[int, int]:
