@@ -26,7 +26,7 @@ from txlayer.producer.check_handlers import AsyncCheckHandler
 from txlayer.producer.encoding import new_time_ms
 from txlayer.producer.engine import SINCE, Engine, MakePending
 from txlayer.producer.identity import Entry, TransactionOptions, now_ms
-from txlayer.producer.pipeline import OpQueue, PendingTransaction, TransactionSendResult
+from txlayer.producer.pipeline import OpQueue, PendingTransaction, PipelineState, TransactionSendResult
 from txlayer.producer.producer import ConfiguredProducer, OpenTransaction
 from txlayer.producer.producer import drive as drive_in_thread
 from txlayer.producer.questions import ParkedTransaction, ResponderStats
@@ -91,6 +91,8 @@ class LoopEngine:
     def close_at_exit(self) -> None:
         """Close an open producer at interpreter exit; the loop may be closed by then."""
         pipeline = self.engine.pipeline
+        if pipeline.state is PipelineState.FORKED:
+            return  # as in `TransactionalProducer.close`
         pipeline.at_end_of_round = None
         timeout_s = self.engine.config.close_timeout.total_seconds()
         drive_in_thread(steps.close(self.engine, timeout_s), pipeline)
