@@ -124,7 +124,7 @@ def test_what_is_left_first_and_asked_for_later_has_one_result(field: Field) -> 
     logs = {field.stage.topic: field.log()}
     order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, is_all=True, patience_s=10.0)
 
-    class Answering:
+    class Answering(RecordedWriter):
         def write(self, requests: Iterable[Request], **_: Any) -> None:
             positions = [
                 DeadLetterPosition(each.topic, each.partition, each.record.dead_letter_offset or 0) for each in requests
@@ -134,7 +134,7 @@ def test_what_is_left_first_and_asked_for_later_has_one_result(field: Field) -> 
             for each in positions:
                 field.say(ask(each), answer(each, ReplayOutcome.HANDLED))
 
-    writer: Any = Answering()
+    writer: Any = Answering(field)
     outcomes = ask_for(
         order, writer, logs, choose(order, logs), say=lambda _: None, progress=lambda *_: nullcontext(int)
     )
@@ -219,6 +219,33 @@ def test_the_last_of_a_parked_key_is_not_dropped_where_others_are_replayed_since
 
     assert ([first, second, third], []) == (positions(choice), writer.asked)
     assert (third, DeadLetterResult.LAST_OF_KEY) == outcomes[-1]
+
+
+@pytest.mark.promise("P9")
+def test_a_request_waits_for_an_edit_that_is_under_way(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    (letter,) = field.plant((b"a", REJECTED))
+    choice, log, writer = field.choose(), field.log(), RecordedWriter(field)
+    edit = field.stage.connections.make_writer("an-edit", batch_bytes_max=16_384)
+    edit.initialise(timeout_s=10)
+    edit.begin()
+    drop = ReplayRecord(ReplayKind.DROP, "e", letter.offset, text="kim: x", replaced_by=letter.offset + 1)
+    edit.produce(field.stage.replays, encode_replay(drop), b"a", 0, lambda *_: None, None, 0, None)
+    assert 0 == edit.flush(timeout_s=10)
+    is_hidden = log.is_hidden
+
+    def look(ends: Any) -> bool:
+        found = is_hidden(ends)
+        if found:
+            edit.commit(timeout_s=10)
+        return found
+
+    monkeypatch.setattr(log, "is_hidden", look)
+    order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, is_all=True)
+    quiet: dict[str, Any] = {"say": lambda _: None, "progress": lambda *_: nullcontext(int)}
+
+    outcomes = ask_for(order, cast("Any", writer), {field.stage.topic: log}, choice, **quiet)
+
+    assert ([], [(letter, DeadLetterResult.REQUESTED_ALREADY)]) == (writer.asked, [each[:2] for each in outcomes])
 
 
 @pytest.mark.parametrize("is_watched", [False, True])

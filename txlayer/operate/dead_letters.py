@@ -303,9 +303,10 @@ class DeadLetterLog:
             )
         return found
 
-    def ends(self, partition: int) -> dict[TopicPartition, int]:
-        """Where dead letters and requests of this partition end, with what an open Kafka transaction hides."""
-        return self._admin.end_offsets([(self.dead_letters, partition), (self.replays, partition)], is_committed=False)
+    def ends(self, partitions: Collection[int]) -> dict[TopicPartition, int]:
+        """Where dead letters and requests of these partitions end, with what an open Kafka transaction hides."""
+        tps = [(topic, partition) for topic in (self.dead_letters, self.replays) for partition in sorted(partitions)]
+        return self._admin.end_offsets(tps, is_committed=False)
 
     def is_hidden(self, ends: Mapping[TopicPartition, int]) -> bool:
         """True while an open Kafka transaction hides what is before one of these ends."""

@@ -571,7 +571,11 @@ def ask(
                 if watch is not None and not watch.is_going_on():
                     left += planned_step
                     continue
-                # A person, or the steps before, may have taken long: another operator may have asked meanwhile.
+                # A person, or the steps before, may have taken long: another operator may have asked meanwhile, or edits one.
+                for topic, partitions in _partitions_of(planned_step).items():
+                    _wait_until_readable(
+                        logs[topic], partitions, patience_s=HIDDEN_S, clock=writer.clock, pause=writer.pause
+                    )
                 freed = freed_by_retention(order.kind, logs, planned_step)
                 able, gone = still_able(logs, planned_step, is_again=order.is_again)
                 step, behind = held_back(order, fresh.parked, logs, able, freed)
@@ -603,6 +607,17 @@ def ask(
     ]
     # The last of each: what was left may be asked for when what is before it has been handled.
     return list({outcome.position: outcome for outcome in outcomes}.values())
+
+
+HIDDEN_S = 15.0
+"""How long a request waits for a Kafka transaction that hides others: longer than the default time-out of a consumer's, and of an edit's."""
+
+
+def _partitions_of(chosen: Iterable[FoundLetter]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for topic, partition, _ in (each.position for each in chosen):
+        found.setdefault(topic, set()).add(partition)
+    return found
 
 
 def _move(on_progress: Callable[[int], None], before: int, done: int) -> None:
@@ -731,7 +746,7 @@ def replace_value(
     """
     name = writer_name(log.group, f"edit-{author.request_id}")
     make = partial(KafkaTransactions, connections, name=name, clock=clock)
-    wait = partial(_wait_until_readable, log, found.position.partition, clock=clock, pause=pause)
+    wait = partial(_wait_until_readable, log, [found.position.partition], clock=clock, pause=pause)
     try:
         with closing(make()) as transactions:
             transactions.start()
@@ -811,15 +826,16 @@ READABLE_S = 4.0
 
 def _wait_until_readable(
     log: DeadLetterLog,
-    partition: int,
+    partitions: Collection[int],
     before: dict[TopicPartition, int] | None = None,
     *,
+    patience_s: float = READABLE_S,
     clock: Callable[[], float],
     pause: Callable[[float], None],
 ) -> None:
     """Wait while an open Kafka transaction hides dead letters or requests, of some only `before` an offset; then read the requests."""
-    give_up_at = clock() + READABLE_S
-    ends = log.ends(partition) | (before or {})
+    give_up_at = clock() + patience_s
+    ends = log.ends(partitions) | (before or {})
     while log.is_hidden(ends):
         if clock() >= give_up_at:
             raise RetriableError(
