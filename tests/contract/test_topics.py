@@ -173,6 +173,8 @@ def test_offsets_are_found_by_time(lab: Lab) -> None:
 
     assert {(topic, 0): 0, (topic, 1): 0} == lab.admin().offsets_at(places, at_ms=before_ms)
     assert {(topic, 0): 2, (topic, 1): 0} == lab.admin().offsets_at(places, at_ms=after_ms)
+    for long_ago_ms in (-1, -2, -(10**15)):  # the first two are words of Kafka's for the ends
+        assert {(topic, 0): 0, (topic, 1): 0} == lab.admin().offsets_at(places, at_ms=long_ago_ms)
 
 
 def test_a_record_that_is_too_large_is_refused_and_ruins_its_kafka_transaction(lab: Lab) -> None:

@@ -84,7 +84,7 @@ def _ranges(
         if half.topic not in counts:
             counts[half.topic] = admin.partition_count(half.topic)
         tps.update(_partitions_of(half, halves.get(half.offset), counts[half.topic] or 0))
-    starts, ends = admin.offsets_at(tps, at_ms=max(since_ms, 0)), admin.end_offsets(tps)
+    starts, ends = admin.offsets_at(tps, at_ms=since_ms), admin.end_offsets(tps)
     share = max(READ_COUNT_MAX // max(len(tps), 1), 100)
     return {tp: (starts[tp], min(ends[tp], starts[tp] + share)) for tp in tps}
 

@@ -438,7 +438,7 @@ def _op_lines(
     """The lines since then of records with these bytes; at most so many records are looked at."""
     topics = connections.config.topics
     tps = [(topics.op, p) for p in range(count_partitions(connections, topics))]
-    starts = connections.offsets_at(tps, at_ms=max(since_ms - MARGIN_MS, 0))
+    starts = connections.offsets_at(tps, at_ms=since_ms - MARGIN_MS)
     ends = connections.end_offsets(tps)
     records = committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps})
     for record in islice(records, SCANNED_MAX):

@@ -484,7 +484,7 @@ class WindowReader:
             count = partition_count_of(admin, self._topics.half)
             traces = TraceRecords(trace_index, self._topics, partition_count=count)
             halves = [(self._topics.half, p) for p in range(count)]
-            starts = admin.offsets_at(halves, at_ms=max(asked.since_ms, 0))
+            starts = admin.offsets_at(halves, at_ms=asked.since_ms)
             ends = self._up_to(admin, self._ends(admin, halves), asked.until_ms)
             ends = {p: max(end, starts[p]) for p, end in ends.items()}
             traces.half_starts = {p: start for (_, p), start in starts.items()}
@@ -567,7 +567,7 @@ class WindowReader:
             # Forwarded records carry the coordinator's clock, or a time that the user chose.
             at_ms = min(since_ms, earliest_ms.get(topic, since_ms)) - MARGIN_MS
             mine = [p for p in reals if p[0] == topic]
-            starts.update(admin.offsets_at(mine, at_ms=max(at_ms, 0)))
+            starts.update(admin.offsets_at(mine, at_ms=at_ms))
         return (
             {p: (starts[p], max(stable[p], starts[p])) for p in reals},
             {p: (starts[p], max(whole[p], starts[p])) for p in reals},
@@ -579,7 +579,7 @@ class WindowReader:
         ops = [(topics.op, p) for p in range(count)]
         ends = self._ends(admin, doubts) | self._ends(admin, ops)
         starts = admin.start_offsets(doubts)
-        starts |= admin.offsets_at(ops, at_ms=max(since_ms - MARGIN_MS, 0))
+        starts |= admin.offsets_at(ops, at_ms=since_ms - MARGIN_MS)
         return {p: (starts[p], max(end, starts[p])) for p, end in ends.items()}
 
     def _setting(self, admin: Administration, topic: str, name: str) -> str:

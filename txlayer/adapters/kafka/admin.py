@@ -415,7 +415,7 @@ class KafkaAdmin:
         return _known(found)
 
     def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
-        found = self._list_offsets(partitions, OffsetSpec.for_timestamp(at_ms))
+        found = self._list_offsets(partitions, OffsetSpec.for_timestamp(max(at_ms, 0)))
         after = [p for p, offset in found.items() if offset < 0]
         return {**found, **self.end_offsets(after)}
 
