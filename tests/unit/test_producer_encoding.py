@@ -145,6 +145,7 @@ def test_a_serializer_must_give_bytes() -> None:
         Message("orders", headers=["a"]),  # type: ignore[list-item] # the same
         Message("orders", headers=[("", b"1")]),
         Message("orders", headers=[("\ud800", b"1")]),
+        Message("orders", headers=[("a\0b", b"1")]),
         Message("orders", headers=[(b"a", b"1")]),  # type: ignore[list-item] # the same
         Message("orders", headers=[("a", 1)]),  # type: ignore[list-item] # the same
     ],

@@ -263,8 +263,8 @@ def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:
     made = []
     try:
         for name, value in pairs:
-            if not isinstance(name, str) or not name:
-                raise UsageError(f"a header's name is text, not {name!r}. Nothing was sent")
+            if not isinstance(name, str) or not name or "\0" in name:  # there the client would cut it off
+                raise UsageError(f"a header's name is text without a null character, not {name!r}. Nothing was sent")
             if name.startswith(RESERVED_HEADER_PREFIX):
                 raise ReservedHeaderError(
                     f"headers that begin with {RESERVED_HEADER_PREFIX!r} are txlayer's own "
