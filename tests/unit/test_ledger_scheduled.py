@@ -503,8 +503,8 @@ def test_a_transaction_has_a_bounded_number_of_times() -> None:
 
 
 def test_lines_that_release_are_bounded_in_a_batch_and_ahead_of_the_log() -> None:
-    driver = PartitionDriver()
-    count = RELEASE_LINES_MAX + 500
+    driver, line_count_max, count = PartitionDriver(), 500, 600
+    driver.ledger.release_lines_max = line_count_max
     for number in range(count):
         key = f"t{number}/0000000a"
         driver.op("C", key, driver.half(key, options=timed(driver.now_ms + MINUTE)))
@@ -516,7 +516,7 @@ def test_lines_that_release_are_bounded_in_a_batch_and_ahead_of_the_log() -> Non
         lines.append(len(driver.ledger.batch.policy_lines))
         driver.publish()
 
-    assert [RELEASE_LINES_MAX, 0, 0, 0] == lines
+    assert [line_count_max, 0, 0, 0] == lines
     while driver.ledger.open_count:
         let_pass(driver, 1)
 
