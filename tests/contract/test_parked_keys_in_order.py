@@ -25,7 +25,9 @@ from txlayer.operate.replay import (
     Request,
     Watch,
     choose,
+    freed_by_retention,
     newcomers,
+    requests_for,
 )
 from txlayer.operate.replay import ask as ask_for
 
@@ -222,6 +224,37 @@ def test_the_last_of_a_parked_key_is_not_dropped_where_others_are_replayed_since
 
 
 @pytest.mark.promise("P9")
+def test_a_key_is_released_by_the_drop_of_its_last_dead_letter_although_one_that_failed_is_gone() -> None:
+    stage = Stage(MemoryLab())
+    parking = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
+
+    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return Reject("as planned") if message.value == b"bad" else None
+
+    try:
+        stage.write(b"bad", b"behind", key=b"p")
+        with stage.consumer(act, retry=parking):
+            stage.wait_for_letters([b"bad", b"behind"])
+            first, second = (letter.offset for letter in stage.lab.read(stage.letters))
+            stage.lab.write(stage.requests, encode_replay(ReplayRecord(ReplayKind.REPLAY, "r", first)), key=b"p")
+            wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=20, what="it failed again")
+            stage.lab.delete_records(stage.letters, before=second)
+            asked = _requests_of(stage, ReplayKind.DROP, stage.lab.consumer(), offset=second)
+            for request in asked:
+                stage.lab.write(stage.requests, encode_replay(request.record), key=request.key)
+            wait_until(
+                lambda: len(stage.lab.read(stage.requests)) == 2 + 2 * len(asked), within=20, what="it is dropped"
+            )
+            stage.write(b"later", key=b"p")
+            stage.wait_stored(3)
+        values = stage.letter_values()
+    finally:
+        stage.close()
+    assert [b"behind"] == values
+    assert [b"bad", b"bad", b"later"] == stage.journal.values(b"p")
+
+
+@pytest.mark.promise("P9")
 def test_a_request_waits_for_an_edit_that_is_under_way(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
     (letter,) = field.plant((b"a", REJECTED))
     choice, log, writer = field.choose(), field.log(), RecordedWriter(field)
@@ -289,10 +322,9 @@ def test_what_the_command_asks_for_handles_a_parked_partition_in_order() -> None
             stage.wait_stored(2)
         is_mended.append(True)
         connections = stage.lab.consumer()
-        chosen = _chosen_for_replay(stage, connections, offset=1)
-        for letter, key in chosen:
-            request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "ticket-1", letter))
-            stage.lab.write(stage.requests, request, key=key)
+        chosen = _requests_of(stage, ReplayKind.REPLAY, connections, offset=1)
+        for request in chosen:
+            stage.lab.write(stage.requests, encode_replay(request.record), key=request.key)
         with stage.consumer(act, **settings):
             stage.journal.wait_for(2)
             wait_until(lambda: len(stage.lab.read(stage.requests)) == 2 * len(chosen), within=20, what="the answers")
@@ -345,7 +377,8 @@ def test_nothing_is_handled_behind_one_that_no_handler_takes_now() -> None:
     assert [b"x", b"y"] == handled
 
 
-def _chosen_for_replay(stage: Stage, connections: Any, *, offset: int) -> list[tuple[int, bytes | None]]:
+def _requests_of(stage: Stage, kind: ReplayKind, connections: Any, *, offset: int) -> list[Request]:
+    """What the command asks for about the dead letter at this offset."""
     log = DeadLetterLog(
         stage.lab.admin(),
         group=stage.group,
@@ -353,6 +386,7 @@ def _chosen_for_replay(stage: Stage, connections: Any, *, offset: int) -> list[t
         make_reader=lambda: connections.make_reader("read_committed"),
     )
     names = (DeadLetterPosition(stage.topic, 0, offset),)
-    order = ReplayOrder(ReplayKind.REPLAY, stage.group, Author("zoe: mended", "ticket-1"), names=names)
-    choice = choose(order, {stage.topic: log})
-    return [(each.position.offset, each.key) for each in choice.in_turn]
+    logs, order = {stage.topic: log}, ReplayOrder(kind, stage.group, Author("zoe: mended", "ticket-1"), names=names)
+    chosen = choose(order, logs).in_turn
+    freed = freed_by_retention(logs, chosen)
+    return list(requests_for(chosen, freed, kind=kind, request_id="ticket-1", text=""))

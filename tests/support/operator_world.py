@@ -243,7 +243,7 @@ class OperatorWorld:
 
     def _ask_for(self, plan: Plan, count: int) -> None:
         logs: Any = {plan.log.topic: plan.log}
-        freed = freed_by_retention(plan.order.kind, logs, plan.rest[:count])
+        freed = freed_by_retention(logs, plan.rest[:count])
         able, _ = still_able(logs, plan.rest[:count], is_again=False)
         del plan.rest[:count]
         step, _ = held_back(plan.order, plan.choice.parked, logs, able, freed)
@@ -258,7 +258,7 @@ class OperatorWorld:
         letters = list(log.letters())
         found = self._dice.choice(letters) if letters else None
         if found is not None and not why_not(log, found):
-            freed = freed_by_retention(ReplayKind.REPLAY, {log.topic: log}, [found])
+            freed = freed_by_retention({log.topic: log}, [found])
             self._owner.edit(found.position.offset, freed=freed.get(found.position, {}).values())
 
     def _expire(self) -> None:

@@ -252,11 +252,9 @@ Freed = Mapping[DeadLetterPosition, Mapping[bytes | None, int]]
 """By dead letter: the offsets of those at which its key is stuck and that retention took, each with the key of its request."""
 
 
-def freed_by_retention(kind: ReplayKind, logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter]) -> Freed:
+def freed_by_retention(logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter]) -> Freed:
     """Where their keys are stuck at dead letters that are gone. Look for it before `still_able`: what is stuck later stays so."""
     found: dict[DeadLetterPosition, dict[bytes | None, int]] = {}
-    if kind is not ReplayKind.REPLAY:
-        return found
     queues = {topic: log.queues() for topic, log in logs.items()}
     looked_up: dict[DeadLetterPosition, bool] = {}
     for each in chosen:
@@ -450,8 +448,8 @@ def requests_for(
 ) -> Iterator[Request]:
     """One request for each of these dead letters, in this order.
 
-    Where a key is stuck at a dead letter that retention took, that one is asked for first: its answer, `missing`, lets the
-    later ones go.
+    Where a key is stuck at a dead letter that retention took, that one is asked for first: its answer, `missing` or `dropped`,
+    lets the later ones go, and the last of them release the key.
     """
     asked: set[DeadLetterPosition] = set()
     for each in chosen:
@@ -576,7 +574,7 @@ def ask(
                     _wait_until_readable(
                         logs[topic], partitions, patience_s=HIDDEN_S, clock=writer.clock, pause=writer.pause
                     )
-                freed = freed_by_retention(order.kind, logs, planned_step)
+                freed = freed_by_retention(logs, planned_step)
                 able, gone = still_able(logs, planned_step, is_again=order.is_again)
                 step, behind = held_back(order, fresh.parked, logs, able, freed)
                 taken += gone
@@ -778,7 +776,7 @@ def _write_copy(
     header = encode_dead_letter(_editable(log, found)._replace(error_type=EDITED, error_message=note))
     headers = [*original_headers(found.record.headers()), (DLQ_HEADER, header)]
 
-    freed = freed_by_retention(ReplayKind.REPLAY, {log.topic: log}, [found]).get(position, {})
+    freed = freed_by_retention({log.topic: log}, [found]).get(position, {})
 
     def requests(offsets: list[int]) -> list[Entry]:
         (copy,) = offsets
