@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.producer_stage import GROUP, HALF, OP, ProducerStage
 from txlayer.adapters import readers
+from txlayer.adapters.errors import Code
+from txlayer.adapters.memory.world import ClientError, ClientFailureError
 from txlayer.adapters.ports import TransactionalWriter
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.core import codec
@@ -18,7 +20,14 @@ from txlayer.core.history import HistoryFold
 from txlayer.core.ledger.transaction import TIMES_MAX, DueTimes, Transaction
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage, Resolution, Source
-from txlayer.errors import BrokerUnavailableError, LifecycleError, OutcomeUnknownError, UsageError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    LifecycleError,
+    NotAuthorisedError,
+    OutcomeUnknownError,
+    UsageError,
+)
 from txlayer.producer.identity import now_ms
 from txlayer.producer.rocketmq import DELAYS, TransactionMQProducer, delay_of
 from txlayer.producer.steps import change_time
@@ -469,3 +478,17 @@ def test_no_kafka_transaction_is_waited_for_without_an_end(
 
     with pytest.raises(OutcomeUnknownError, match="cannot be read; call it again"):
         cancelled(committed(), lambda *given: given[-1](None, SimpleNamespace(offset=lambda: 17)), is_hidden=True)
+
+
+@pytest.mark.parametrize("is_reported", [False, True])
+def test_a_cancellation_that_cannot_be_written_raises_an_error_of_ours(stage: ProducerStage, is_reported: bool) -> None:
+    stage.kafka.create_topic("txlayer.doubt", partitions=4)
+    with stage.producer() as producer:
+        producer.publish(Message("orders", b"k", b"v", delay=timedelta(hours=1)), txn_id="order-1")
+        if is_reported:
+            stage.writer.refuse = lambda _record: NotAuthorisedError("no right to write op")
+        else:
+            fatal = ClientFailureError(ClientError(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, is_fatal=True))
+            stage.writer.refuse_at_once = lambda _topic: fatal
+        with pytest.raises(NotAuthorisedError if is_reported else FencedError):
+            producer.cancel("order-1")

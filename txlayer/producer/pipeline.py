@@ -34,6 +34,7 @@ from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.waiting import Bell, Waker
 
 if TYPE_CHECKING:
+    from txlayer.core.history import TransactionHistory
     from txlayer.producer.engine import OffsetLookup
     from txlayer.producer.interceptors import Onlooker, Watch
     from txlayer.producer.metrics import Meter
@@ -635,7 +636,7 @@ class Pipeline:
             raise FencedError(f"this producer failed; make a new one: {self.failure}") from self.failure
         raise LifecycleError("this producer is closed; make a new one", state=self.state.value)
 
-    def error_of(self, error: Any, *, topic: str, txn: PendingTransaction) -> TxLayerError:
+    def error_of(self, error: Any, *, topic: str, txn: PendingTransaction | TransactionHistory) -> TxLayerError:
         """What a report's error, or an exception of `produce`, means for a record of `txn`."""
         return self._writer.error_of(error, topic=topic, txn_id=txn.txn_id)
 

@@ -560,7 +560,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         Raises:
             UsageError: `txn_id` is not a valid transaction id.
             OutcomeUnknownError: the line may be stored, or not, or what was there first cannot be read. Call it again.
-            BrokerUnavailableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader.
+            BrokerUnavailableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader, or op
+                cannot be written.
             LifecycleError: called from a local transaction on the producer's own thread. Nothing was written.
         """
         return self._change_time(txn_id, None, since, ordering_key)

@@ -11,7 +11,6 @@ checks that both write the same bytes.
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -223,7 +222,7 @@ def _write_time(engine: Engine, history: TransactionHistory, time_ms: int | None
     is_queued = False
     while not reports and pipeline.is_alive and time.monotonic() < deadline:
         if not is_queued:
-            with suppress(BufferError):  # the client has no room now
+            try:
                 pipeline.produce(
                     pipeline.op_topic,
                     codec.encode_ops([line]),
@@ -232,9 +231,15 @@ def _write_time(engine: Engine, history: TransactionHistory, time_ms: int | None
                     lambda error, record: reports.append((error, None if error is not None else record.offset())),
                 )
                 is_queued = True
+            except BufferError:
+                pass  # the client has no room now
+            except Exception as exc:
+                raise pipeline.error_of(exc, topic=pipeline.op_topic, txn=history) from exc
         if not reports:
             yield pipeline.round_bell.subscribe
-    offset = reports[0][1] if reports else None
+    error, offset = reports[0] if reports else (None, None)
+    if error is not None:
+        raise pipeline.error_of(error, topic=pipeline.op_topic, txn=history)
     if offset is None:  # no report came, or one without the offset: the line may be stored
         raise OutcomeUnknownError("the line may not be stored; call it again", txn_id=history.txn_id, step="op")
     return offset
