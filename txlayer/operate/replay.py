@@ -569,12 +569,12 @@ def ask(
                 if watch is not None and not watch.is_going_on():
                     left += planned_step
                     continue
+                freed = freed_by_retention(logs, planned_step)
                 # A person, or the steps before, may have taken long: another operator may have asked meanwhile, or edits one.
                 for topic, partitions in _partitions_of(planned_step).items():
                     _wait_until_readable(
                         logs[topic], partitions, patience_s=HIDDEN_S, clock=writer.clock, pause=writer.pause
                     )
-                freed = freed_by_retention(logs, planned_step)
                 able, gone = still_able(logs, planned_step, is_again=order.is_again)
                 step, behind = held_back(order, fresh.parked, logs, able, freed)
                 taken += gone
