@@ -64,6 +64,28 @@ def test_what_a_slow_broker_does_not_take_at_once_goes_in_pieces() -> None:
     assert [key.partition("/")[0] for key in keys(COUNT)] == still.visible()
 
 
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("role", ["half", "op", "doubt"])
+def test_a_coordinator_that_takes_over_waits_for_the_leader_of_each_partition_and_then_goes_on(role: str) -> None:
+    still = StillCoordinator()
+    away = txn_key("away", is_home=False)
+    still.commit(away, still.half(away, partition=1), partition=1)
+    without_leader = still.kafka.cluster.topics[f"txlayer.{role}"].partitions[0]
+    without_leader.is_led = False
+    visible_before: list[str] = []
+
+    def is_over() -> bool:
+        if still.world.passed_s < 60:
+            visible_before[:] = still.visible()
+        else:
+            without_leader.is_led = True
+        return still.world.passed_s >= 70
+
+    still.coordinator.run(should_stop=is_over)
+
+    assert ([], [away.partition("/")[0]]) == (visible_before, still.visible())
+
+
 @pytest.mark.promise("P7")
 def test_a_full_queue_of_the_client_delays_a_batch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.adapters.memory.writers.QUEUE_MAX", 10)
