@@ -18,9 +18,8 @@ from harness import Figure, settings_line, show_figures
 
 from txlayer.adapters.exposition import Page
 from txlayer.adapters.ports import Assignment
-from txlayer.coordinator.log_time import LogTime
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, ObservedCoordinator
-from txlayer.coordinator.shard import Shard
+from txlayer.coordinator.shard import LogTime, Shard
 from txlayer.core import codec
 from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import accepting_target

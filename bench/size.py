@@ -51,7 +51,7 @@ from harness import (
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.config import ClientConfig, SystemTopics
-from txlayer.operate.offsets import read_status
+from txlayer.operate.topics import read_status
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from txlayer.consumer.metrics import ConsumerStats as ConsumerStats
     from txlayer.consumer.metrics import TopicStats as TopicStats
     from txlayer.consumer.pull import PulledMessage as PulledMessage
-    from txlayer.core.breaker import BreakerPolicy as BreakerPolicy
     from txlayer.core.dead_letters import DeadLetter as DeadLetter
     from txlayer.core.dead_letters import DeadLetterReason as DeadLetterReason
     from txlayer.core.history import TransactionHistory as TransactionHistory
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from txlayer.core.messages import user_headers as user_headers
     from txlayer.core.retry import Ack as Ack
     from txlayer.core.retry import AfterExhausted as AfterExhausted
+    from txlayer.core.retry import BreakerPolicy as BreakerPolicy
     from txlayer.core.retry import Later as Later
     from txlayer.core.retry import Reject as Reject
     from txlayer.core.retry import Retry as Retry
@@ -97,11 +97,10 @@ _NAMES = {
     "txlayer.consumer.handlers": ("Interceptor",),
     "txlayer.consumer.metrics": ("ConsumerStats", "TopicStats"),
     "txlayer.consumer.pull": ("PulledMessage",),
-    "txlayer.core.breaker": ("BreakerPolicy",),
     "txlayer.core.dead_letters": ("DeadLetter", "DeadLetterReason"),
     "txlayer.core.history": ("TransactionHistory",),
     "txlayer.core.messages": ("COMMIT", "Message", "OrderMode", "ROLLBACK", "Resolution", "UNKNOWN", "user_headers"),
-    "txlayer.core.retry": ("Ack", "AfterExhausted", "Later", "Reject", "Retry", "RetryPolicy"),
+    "txlayer.core.retry": ("Ack", "AfterExhausted", "BreakerPolicy", "Later", "Reject", "Retry", "RetryPolicy"),
     "txlayer.producer.aio": ("AsyncTransaction", "AsyncTransactionalProducer"),
     "txlayer.producer.check_handlers": ("CheckRequest",),
     "txlayer.producer.interceptors": ("ProducerInterceptor", "SentTransaction"),

@@ -134,7 +134,7 @@ def test_a_half_record_that_comes_after_its_line_was_given_up_begins_nothing_new
 
 def test_questions_change_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = StillCoordinator(**SOON, check_immunity=timedelta(seconds=1), check_interval=timedelta(seconds=1))
-    monkeypatch.setattr("txlayer.coordinator.presence.GroupPresence.of", lambda *_: frozenset([GROUP]))
+    monkeypatch.setattr("txlayer.coordinator.targets.GroupPresence.of", lambda *_: frozenset([GROUP]))
     key = txn_key("asked")
     stage.half(key)
     view = Onlooker(stage)

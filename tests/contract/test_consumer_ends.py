@@ -22,8 +22,8 @@ from txlayer.core.key_queue import PartitionQueue
 from txlayer.core.retry import Reject, Retry
 from txlayer.errors import BrokerUnavailableError, FencedError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
-from txlayer.operate.offsets import plan_reset
 from txlayer.operate.replay import Request, WrittenRequest, wait_until_taken
+from txlayer.operate.topics import plan_reset
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
-from txlayer.consumer import failed_tries
+from txlayer.consumer import offsets
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, Retry, RetryPolicy
@@ -156,7 +156,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 def at_once(monkeypatch: pytest.MonkeyPatch, *, pause_max_ms: int) -> None:
     """Allow tries and pauses that are shorter than a real client can have them; in memory nothing needs a second."""
-    monkeypatch.setattr(failed_tries, "PAUSE_MAX_MS", pause_max_ms)
+    monkeypatch.setattr(offsets, "PAUSE_MAX_MS", pause_max_ms)
     monkeypatch.setattr("txlayer.config.KAFKA_TRANSACTION_TIMEOUT_MIN", timedelta(0))
 
 

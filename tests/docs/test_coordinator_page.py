@@ -19,7 +19,8 @@ def logged() -> dict[str, str]:
     """{name: level} of every log line that a coordinator may write."""
     product = ROOT / "txlayer"
     folders = [product / "coordinator", product / "runtime", product / "adapters" / "kafka"]
-    files = [product / "adapters" / "connect.py", *(path for folder in folders for path in folder.glob("*.py"))]
+    alone = [product / "adapters" / "connect.py", product / "cli" / "services.py"]
+    files = [*alone, *(path for folder in folders for path in folder.glob("*.py"))]
     found = {
         name: level
         for path in files

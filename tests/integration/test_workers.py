@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from tests.support.waiting import wait_until
-from txlayer.coordinator.workers import supervise
+from txlayer.cli.services import supervise
 
 WORKER = """
 import pathlib, sys

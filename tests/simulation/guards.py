@@ -312,7 +312,7 @@ GUARDS: tuple[Guard, ...] = (
         47,
         frozenset({_K.CONTRARY}),
     ),
-    Guard("a group without members is not asked", "P7", "presence.py", Variant(make=ua.ShoutingCoordinator), 4, _ASKED),
+    Guard("a group without members is not asked", "P7", "targets.py", Variant(make=ua.ShoutingCoordinator), 4, _ASKED),
     Guard(
         "an immune transaction is not asked about",
         "P7",

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.simulation.society import Variant
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.ports import Assignment, LogReader, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator

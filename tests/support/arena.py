@@ -20,7 +20,7 @@ from txlayer.core.codec import ID_HEADER
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import DoubtSummary
 from txlayer.errors import BrokerUnavailableError
-from txlayer.operate.offsets import CoordinatorStatus, read_status
+from txlayer.operate.topics import CoordinatorStatus, read_status
 
 PARTITION_COUNT = 4
 REAL_TOPIC_SETTINGS = {"message.timestamp.type": "LogAppendTime"}

@@ -8,7 +8,7 @@ from tests.support.broker import unique_name
 from tests.support.logs import Seen, seen
 from txlayer.adapters.connect import ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
-from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.ports import Administration
 from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import MemoryKafka
-from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.memory.readers import MemoryGroupReader
 from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
 from txlayer.adapters.ports import StoredOffset

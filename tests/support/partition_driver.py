@@ -10,8 +10,7 @@ from typing import NamedTuple, cast
 from tests.support.core_records import GROUP, PARTITION, half_header, half_record, op_line
 from tests.support.partition_log import SETTINGS, TOPICS, Appended, Entry, PartitionLog, fold_half
 from txlayer.adapters.ports import GroupReader, TopicPartition
-from txlayer.coordinator.log_time import LogTime, latest_ms
-from txlayer.coordinator.shard import Shard
+from txlayer.coordinator.shard import LogTime, Shard, latest_ms
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Batch, Report, ReportKind
 from txlayer.core.ledger.ledger import LedgerSettings

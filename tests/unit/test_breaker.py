@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlayer.core.breaker import NO_LIMIT, SLICE_COUNT, Breaker, BreakerPolicy, BreakerState
+from txlayer.core.retry import NO_LIMIT, SLICE_COUNT, Breaker, BreakerPolicy, BreakerState
 from txlayer.errors import ConfigError
 
 POLICY = BreakerPolicy(attempt_count_min=10, window=timedelta(seconds=10), probe_interval=timedelta(seconds=2))

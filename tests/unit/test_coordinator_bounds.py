@@ -14,9 +14,8 @@ from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import QUICK_REBUILD_COUNT, Coordinator
-from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX
+from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX, GroupPresence
 from txlayer.core.codec import encode_check, encode_summary
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.transaction import contents_of, held_bytes

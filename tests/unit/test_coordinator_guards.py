@@ -14,7 +14,7 @@ from tests.support.core_records import op_line
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import NoAnswerError, RefusedError
-from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import Publisher

@@ -15,8 +15,8 @@ from txlayer.adapters.memory.kafka import memory_clients
 from txlayer.adapters.ports import HistoryStart, StoredOffset
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.targets import GroupPresence
 from txlayer.core.codec import decode_check
 from txlayer.core.messages import CheckRecord, HalfOptions, Resolution, Source, txn_id_of
 from txlayer.core.partitions import half_partition

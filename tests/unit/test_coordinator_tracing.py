@@ -10,8 +10,8 @@ from tests.support.tracing import Spans
 from txlayer.adapters.tracing import TraceContext
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Precautions, Publisher
+from txlayer.coordinator.targets import GroupPresence
 from txlayer.coordinator.tracing import CoordinatorSpans
 from txlayer.core.codec import HALF_HEADER, decode_check
 from txlayer.core.ledger.batch import Batch

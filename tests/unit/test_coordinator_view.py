@@ -10,9 +10,8 @@ from txlayer.adapters.metrics import EVERYBODYS, STALL_S, Family, Health, Sample
 from txlayer.adapters.ports import Assignment
 from txlayer.coordinator import metrics as f
 from txlayer.coordinator import metrics as module
-from txlayer.coordinator.log_time import LogTime
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, ObservedCoordinator, age_label, health_of
-from txlayer.coordinator.shard import Shard
+from txlayer.coordinator.shard import LogTime, Shard
 from txlayer.core.ledger.ledger import Ledger
 
 NOW = 1_000.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from txlayer.consumer.failed_tries import PAUSE_FIRST_MS, PAUSE_MAX_MS, FailedTries
+from txlayer.consumer.offsets import PAUSE_FIRST_MS, PAUSE_MAX_MS, FailedTries
 
 TRY_MS = 12_000
 PLACES = [("orders", partition) for partition in range(8)]

@@ -16,7 +16,7 @@ from tests.support.still_world import StillWorld
 from txlayer.adapters.kafka import group
 from txlayer.adapters.kafka.group import KafkaGroupReader, parse_member
 from txlayer.adapters.memory import MemoryKafka
-from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.errors import InvariantError, MemberFencedError

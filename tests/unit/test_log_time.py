@@ -1,6 +1,6 @@
 """The time as the log tells it."""
 
-from txlayer.coordinator.log_time import WINDOW_S, LogTime
+from txlayer.coordinator.shard import WINDOW_S, LogTime
 
 
 class Clock:

@@ -7,7 +7,7 @@ import pytest
 from tests.support.still_world import StillWorld
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory import Fault, MemoryKafka
-from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.memory.writers import MemoryTransactionalWriter
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig

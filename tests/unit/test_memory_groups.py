@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txlayer.adapters.errors import Code
-from txlayer.adapters.memory.groups import Group, Member, MemberMetadata, assign_ranges
+from txlayer.adapters.memory.cluster import Group, Member, MemberMetadata, assign_ranges
 from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import StoredOffset
 

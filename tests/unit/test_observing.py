@@ -8,7 +8,6 @@ from txlayer.cli.consumer import app as consumer_app
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.services import ports_of_workers
 from txlayer.config import MetricsConfig
-from txlayer.coordinator import workers
 
 COMMANDS = {
     "coordinator": (coordinator.app, ["run"]),
@@ -46,7 +45,7 @@ def test_workers_beyond_the_last_port_end_the_command_before_any_starts(
 ) -> None:
     app, words = COMMANDS[role]
     monkeypatch.setattr(services, "supervise", lambda *_, **__: pytest.fail("started"))
-    monkeypatch.setattr(workers.StopSignal, "install", lambda _: None)
+    monkeypatch.setattr(services.StopSignal, "install", lambda _: None)
 
     code, _, told = run_command(app, *words, "--workers", "2", "--metrics-port", "65535", capsys=capsys)
 

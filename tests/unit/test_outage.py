@@ -16,10 +16,9 @@ from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Caller
-from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.messages import TAGS_HEADER
-from txlayer.core.retry import Later, RetryPolicy
+from txlayer.core.retry import BreakerPolicy, Later, RetryPolicy
 from txlayer.runtime.environment import Environment
 
 KEY_COUNT = 30

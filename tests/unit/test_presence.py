@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from txlayer.config import SystemTopics
-from txlayer.coordinator.presence import BELIEVE_S, GIVE_UP_S, LOOK_S, GroupPresence
+from txlayer.coordinator.targets import BELIEVE_S, GIVE_UP_S, LOOK_S, GroupPresence
 from txlayer.errors import BrokerUnavailableError
 from txlayer.runtime.environment import REAL
 

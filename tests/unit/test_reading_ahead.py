@@ -14,8 +14,8 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.engine import AHEAD_FACTOR, FILLED_SHARE, READ_COUNT_MAX, READY_FACTOR, Engine
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Caller
-from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.retry import BreakerPolicy
 from txlayer.runtime.environment import Environment
 
 IN_FLIGHT_MAX = 50

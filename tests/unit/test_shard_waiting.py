@@ -8,8 +8,7 @@ import pytest
 from tests.support.core_records import FAR_AWAY, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from txlayer.config import SystemTopics
-from txlayer.coordinator.log_time import LogTime
-from txlayer.coordinator.shard import Shard
+from txlayer.coordinator.shard import LogTime, Shard
 
 PATIENCE_S = 10.0
 

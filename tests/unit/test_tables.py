@@ -14,8 +14,7 @@ from txlayer.cli.doctor import show_findings
 from txlayer.config import ClientConfig
 from txlayer.core.topics import CreateTopic, Difference
 from txlayer.operate.doctor import ClusterFinding, Level
-from txlayer.operate.offsets import CoordinatorStatus, PartitionStatus
-from txlayer.operate.topics import Drain
+from txlayer.operate.topics import CoordinatorStatus, Drain, PartitionStatus
 
 CLI = Path(output.__file__).parent
 NARROW = 80

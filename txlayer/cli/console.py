@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from txlayer.cli.options import Bundle, Connection, administration, command, option, read_secret, with_bundles
-from txlayer.cli.services import Logging
+from txlayer.cli.services import Logging, StopSignal
 from txlayer.config import ConsumerConfig, CoordinatorConfig
-from txlayer.coordinator.workers import StopSignal
 from txlayer.errors import ConfigError
 from txlayer.operate.operators import check_operator_rights
 

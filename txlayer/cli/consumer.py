@@ -30,19 +30,27 @@ from txlayer.cli.options import (
     option,
     parse_start,
 )
-from txlayer.cli.services import GC_THRESHOLD, Observing, WatchParent, Workers, load_object, observed, run_workers
+from txlayer.cli.services import (
+    GC_THRESHOLD,
+    Observing,
+    StopSignal,
+    WatchParent,
+    Workers,
+    load_object,
+    observed,
+    run_workers,
+)
 from txlayer.config import ClientConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
 from txlayer.consumer.metrics import ObservedConsumer
 from txlayer.consumer.service import ConsumerService
-from txlayer.coordinator.workers import StopSignal
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import check_group
 from txlayer.operate.dead_letters import opened_logs
-from txlayer.operate.offsets import plan_reset
 from txlayer.operate.replay import RequestWriter, WrittenRequest, ask_queues, author_of, wait_until_taken
+from txlayer.operate.topics import plan_reset
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
 

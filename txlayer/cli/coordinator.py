@@ -24,14 +24,22 @@ from txlayer.cli.options import (
     option,
     parse_start,
 )
-from txlayer.cli.services import GC_THRESHOLD, Observing, StartTimeout, WatchParent, Workers, observed, run_workers
+from txlayer.cli.services import (
+    GC_THRESHOLD,
+    Observing,
+    StartTimeout,
+    StopSignal,
+    WatchParent,
+    Workers,
+    observed,
+    run_workers,
+)
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.coordinator.metrics import ObservedCoordinator
 from txlayer.coordinator.setup import check_policies
 from txlayer.coordinator.tracing import make_coordinator
-from txlayer.coordinator.workers import StopSignal
 from txlayer.operate.doctor import counted
-from txlayer.operate.offsets import CoordinatorStatus, GroupReset, plan_reset, read_status, status_json
+from txlayer.operate.topics import CoordinatorStatus, GroupReset, plan_reset, read_status, status_json
 
 _LIBRARY_NAME = "rdkafka"
 

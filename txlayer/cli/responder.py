@@ -11,9 +11,8 @@ import typer
 from txlayer import __version__
 from txlayer.cli.database import BARRIER_URL, opened_barrier
 from txlayer.cli.options import Connection, command, duration, from_file, option
-from txlayer.cli.services import Observing, StartTimeout, load, observed
+from txlayer.cli.services import Observing, StartTimeout, StopSignal, load, observed
 from txlayer.config import ResponderConfig
-from txlayer.coordinator.workers import StopSignal
 from txlayer.core.messages import check_group
 from txlayer.errors import ConfigError
 from txlayer.producer.responder import ObservedResponder

@@ -94,7 +94,7 @@ def watch(
         BrokerUnavailableError, NotAuthorisedError, UsageError: the first look failed. Later failures are in what `look` finds.
     """
     from txlayer.adapters.connect import CoordinatorConnections, kafka_clients
-    from txlayer.coordinator.workers import StopSignal
+    from txlayer.cli.services import StopSignal
     from txlayer.operate.live import LiveView
 
     clients = kafka_clients(config)

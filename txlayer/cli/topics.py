@@ -21,8 +21,7 @@ from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, S
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json, time_text
 from txlayer.operate import topics as topics_
-from txlayer.operate.offsets import partition_counts
-from txlayer.operate.topics import Drain
+from txlayer.operate.topics import Drain, partition_counts
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -24,10 +24,9 @@ from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterWriter
 from txlayer.consumer.dispatch import Dispatcher
-from txlayer.consumer.failed_tries import FailedTries
 from txlayer.consumer.lease_keeper import NO_TOKEN, LeaseKeeper
 from txlayer.consumer.metrics import TopicCounts
-from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
+from txlayer.consumer.offsets import FailedTries, OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, starts_of, writers_of
 from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.key_queue import ItemSource, PartitionQueue, Start

@@ -6,8 +6,7 @@ from typing import Any
 
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.dead_letters import Answered, DeadLetterWriter, GivenUpMessage, Truncation
-from txlayer.consumer.failed_tries import FailedTries
-from txlayer.consumer.offsets import OwnedPartition
+from txlayer.consumer.offsets import FailedTries, OwnedPartition
 from txlayer.core.batch_size import HALVINGS_MAX, BatchSize
 from txlayer.core.dead_letters import (
     DeadLetter,

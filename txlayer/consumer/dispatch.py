@@ -20,10 +20,9 @@ from txlayer.consumer.pools import (
     log_fields_of,
     without_reported,
 )
-from txlayer.core.breaker import Breaker, BreakerPolicy
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Chain, Failure, Item
-from txlayer.core.retry import Later, NotBegun, Retry
+from txlayer.core.retry import Breaker, BreakerPolicy, Later, NotBegun, Retry
 
 SIDE_BY_SIDE_COUNT_MAX = 250
 """Jobs of one chunk that run side by side; it lets queues take turns."""

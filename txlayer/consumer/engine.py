@@ -23,8 +23,8 @@ from txlayer.consumer.metrics import ConsumerStats, TopicCounts, TopicStats
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
-from txlayer.core.breaker import Breaker, BreakerState
 from txlayer.core.key_queue import ItemSource
+from txlayer.core.retry import Breaker, BreakerState
 from txlayer.errors import InstanceFencedError, InvariantError, RetriableError, TxLayerError, UsageError
 from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 

@@ -9,10 +9,9 @@ from typing import Any, Never, Protocol, TypeVar, Union, get_args, get_origin, g
 
 from txlayer.adapters.bodies import Body, Deserializer
 from txlayer.consumer.context import Context, ReceivedMessage, header_of
-from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import EDITED, DeadLetter
 from txlayer.core.messages import DLQ_SUFFIX, TAGS_HEADER, TagFilter, parse_tags
-from txlayer.core.retry import HandlerResult, RetryPolicy
+from txlayer.core.retry import BreakerPolicy, HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError, UsageError
 
 BatchHandlerFunction = Callable[[list[ReceivedMessage], Context], HandlerResult]

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 from txlayer.adapters.ports import Record, StoringGroupReader, TopicPartition
 from txlayer.consumer.context import size_in_memory
 from txlayer.consumer.dead_letters import SEARCH_S, ResultSearch
-from txlayer.consumer.failed_tries import FailedTries
-from txlayer.consumer.offsets import OwnedPartition
+from txlayer.consumer.offsets import FailedTries, OwnedPartition
 from txlayer.core.dead_letters import (
     DeadLetter,
     ReplayKind,

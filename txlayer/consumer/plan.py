@@ -10,11 +10,10 @@ from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.handlers import Route
-from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import NOTHING, Foreign, decode
-from txlayer.core.retry import AfterExhausted, RetryPolicy
+from txlayer.core.retry import AfterExhausted, BreakerPolicy, RetryPolicy
 from txlayer.errors import ConfigError, TopicMismatchError
 
 logger = logging.getLogger("txlayer.consumer")

@@ -33,11 +33,10 @@ from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
 from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.pull import Desk
 from txlayer.consumer.tracing import AttemptSpans
-from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import DeadLetter
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import DLQ_SUFFIX, check_group, is_topic_name
-from txlayer.core.retry import RetryPolicy
+from txlayer.core.retry import BreakerPolicy, RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 from txlayer.runtime.environment import draw_name
 

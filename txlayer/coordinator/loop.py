@@ -16,16 +16,14 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
-from txlayer.coordinator.log_time import LogTime, latest_ms
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView
-from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, PublishObserver
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.reports import log_reports
 from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_partition_count, ledger_settings
-from txlayer.coordinator.shard import Shard, keep_within_memory, known_ends, pause_those_too_full
-from txlayer.coordinator.targets import Targets
+from txlayer.coordinator.shard import LogTime, Shard, keep_within_memory, known_ends, latest_ms, pause_those_too_full
+from txlayer.coordinator.targets import GroupPresence, Targets
 from txlayer.core import codec
 from txlayer.core.batch_size import BatchSize, ReleaseLines
 from txlayer.core.ledger.batch import Batch

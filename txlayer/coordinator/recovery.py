@@ -19,7 +19,7 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import StoredOffset, TopicPartition, append_time_of
 from txlayer.adapters.readers import COORDINATOR_ADVICE, Range, records_of
 from txlayer.config import CoordinatorConfig, SystemTopics
-from txlayer.coordinator.log_time import latest_ms
+from txlayer.coordinator.shard import latest_ms
 from txlayer.core import codec
 from txlayer.core.codec import NEXT_VERSION, VERSION, known_fields, whole
 from txlayer.core.ledger.batch import NO_LIMIT, Positions

@@ -19,7 +19,7 @@ from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.topics import AlterSetting, CreateTopic
 from txlayer.errors import BrokerUnavailableError, LifecycleError, NotAuthorisedError, TopicMismatchError
-from txlayer.operate.offsets import GroupReset, plan_reset
+from txlayer.operate.topics import GroupReset, plan_reset
 
 pytestmark = pytest.mark.kafka
 

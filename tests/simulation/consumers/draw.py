@@ -14,9 +14,8 @@ from tests.simulation.consumers.plan import (
     world_topics,
 )
 from tests.simulation.plan import Fault, Harm
-from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.key_queue import NullKeys, QueueOrder
-from txlayer.core.retry import AfterExhausted
+from txlayer.core.retry import AfterExhausted, BreakerPolicy
 
 _HUNG_SALT = 0x48554E47
 HANG_TIMEOUT_S = 10.0

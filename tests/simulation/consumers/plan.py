@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.plan import Fault
-from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.key_queue import NullKeys, QueueOrder
-from txlayer.core.retry import AfterExhausted
+from txlayer.core.retry import AfterExhausted, BreakerPolicy
 
 if TYPE_CHECKING:
     from tests.simulation.consumers.unkind import UnkindToConsumers

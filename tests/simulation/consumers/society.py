@@ -34,9 +34,8 @@ from txlayer.consumer.handlers import HandlerSet, Route
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, HungHandlers, Job, JobOutcome, items_of
-from txlayer.core.breaker import Breaker
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.retry import RetryPolicy
+from txlayer.core.retry import Breaker, RetryPolicy
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 from txlayer.runtime.environment import Environment
 

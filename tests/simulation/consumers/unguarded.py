@@ -8,7 +8,7 @@ from tests.simulation.consumers.handling import FencedTable
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.unguarded import Through
 from txlayer.adapters.connect import ConsumerConnections
-from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.context import FOR_EVER, Lease
 from txlayer.consumer.dispatch import Breakers
@@ -16,10 +16,10 @@ from txlayer.consumer.engine import Engine
 from txlayer.consumer.lease_keeper import LockRegistry
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, JobOutcome, items_of
-from txlayer.core.breaker import NO_LIMIT
 from txlayer.core.key_queue import ItemSource, QueueOrder
 from txlayer.core.leases import LeaseTable, LockRecord
 from txlayer.core.leases import QueueLease as LogLease
+from txlayer.core.retry import NO_LIMIT
 
 
 def wrapped(wrapper: Callable[[Any], Any], **settings: Any) -> ConsumerVariant:

@@ -7,8 +7,7 @@ from typing import Any
 
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES, PASSING_CODES, Code
 from txlayer.adapters.memory.admin import MemoryAdmin
-from txlayer.adapters.memory.cluster import RETRY_BACKOFF_S, Fetched, Link
-from txlayer.adapters.memory.groups import Member, MemberMetadata
+from txlayer.adapters.memory.cluster import RETRY_BACKOFF_S, Fetched, Link, Member, MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition

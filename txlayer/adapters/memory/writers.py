@@ -20,8 +20,7 @@ from txlayer.adapters.errors import (
     translate_fatal,
     translate_unwritten,
 )
-from txlayer.adapters.memory.cluster import RETRY_BACKOFF_S, Link
-from txlayer.adapters.memory.groups import MemberMetadata
+from txlayer.adapters.memory.cluster import RETRY_BACKOFF_S, Link, MemberMetadata
 from txlayer.adapters.memory.log import (
     BATCH_OVERHEAD_BYTES,
     CREATE_TIME,

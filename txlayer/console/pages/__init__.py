@@ -3,12 +3,11 @@
 from starlette.routing import Route
 
 from txlayer.console import acting
-from txlayer.console.pages import audit, letters, overview, queues, settle, transaction, transactions
+from txlayer.console.pages import audit, letters, overview, queues, settle, transactions
 
 ROUTES: list[Route] = [
     *overview.ROUTES,
     *transactions.ROUTES,
-    *transaction.ROUTES,
     *settle.ROUTES,
     *queues.ROUTES,
     *letters.ROUTES,

@@ -1,26 +1,38 @@
-"""The transactions that are not settled: a list with a stable address for every view of it, and the search."""
+"""The transactions that are not settled: a list with a stable address for every view of it, and the search. And one transaction:
+what the topics say about it, in the order of time; its messages' values only when they are asked for.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from txlayer.adapters.ports import HistoryStart
+from txlayer.adapters.tracing import trace_context_of
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import route
 from txlayer.console.show import query
+from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import ParkReason
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
+from txlayer.operate import Json
+from txlayer.operate.history import are_applied, histories_at, history_json, parse_position, read_half_records, timeline
 from txlayer.operate.rows import SORTS, UNREADABLE, Wanted
 from txlayer.operate.settle import OperatorAction
+from txlayer.operate.settle_requests import actions_for, rows_of
 from txlayer.operate.unsettled import Filter, unsettled_json
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
+    from txlayer.operate.overview import UnsettledTransaction
 
 PAGE_COUNT = 100
 STATES = [*(state.value for state in TxnState if state not in SETTLED), COMMITTING, UNREADABLE]
@@ -105,4 +117,150 @@ def _settled_ids(console: Console, query_id: str) -> list[str]:
     return console.clients.history().ids_of(query_id, start=HistoryStart(console.now_ms() - SINCE_MS))
 
 
-ROUTES = [route("/transactions", transactions), route("/search", search)]
+# --- one of them ------------------------------------------------------------------------------------------------------
+
+logger = logging.getLogger("txlayer.console")
+
+SINCE = ("1h", "1d", "7d")
+"""How far back the page offers to look. Half and op are kept for 7 days."""
+VERDICT = "verdict"
+VERDICT_MS = 1_000
+"""Around the moment at which a transaction was prepared; what became of it is read up to now."""
+MARGIN_MS = 10 * 60_000
+_UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+class Found(NamedTuple):
+    """What was found of an id."""
+
+    attempts: list[Json]  # a history each, with its timeline
+    rows: list[Json]  # of those that are not settled
+    since_ms: int | None  # half and op were read from here; None: from the half message itself
+
+
+async def transaction(console: Console, request: Request) -> Response:
+    return await _answer(console, request, dict(request.query_params), has_values=False)
+
+
+async def values(console: Console, request: Request) -> Response:
+    """The same page with the messages' values. That somebody has seen them is logged."""
+    form = dict(getattr(request.state, "form", {}))
+    return await _answer(console, request, form | {"id": unquote(form.get("id", ""))}, has_values=True)
+
+
+async def verdict(console: Console, request: Request) -> Response:
+    """Begin to verify the moment at which it was prepared, and show the page again, which shows the progress."""
+    form = dict(getattr(request.state, "form", {}))
+    what, at = unquote(form.get("id", "")), form.get("at", "")
+    if not at.isascii() or not at.isdigit() or len(at) > 18:
+        raise UsageError("the form does not say when the transaction was prepared")
+    console.jobs.start(
+        VERDICT, lambda note: _verdicts(console, what, int(at), note), now_ms=console.now_ms, subject=what
+    )
+    return RedirectResponse("/transaction?" + query({"id": what, "since": form.get("since")}) + "#verdict", 303)
+
+
+def _verdicts(console: Console, txn_id: str, at_ms: int, note: Any) -> Any:
+    from txlayer.operate.verify import WantedWindow, verdicts_of  # imported when a job needs it
+
+    return verdicts_of(
+        console.clients,
+        txn_id,
+        WantedWindow(max(at_ms - VERDICT_MS, 0), at_ms + VERDICT_MS),
+        on_read=lambda done, total: note("reading", done, total),
+    )
+
+
+async def _answer(console: Console, request: Request, fields: dict[str, str], *, has_values: bool) -> Response:
+    what, since = fields.get("id", "").strip(), fields.get("since", "")
+    found = await console.desk.call(_look_up, console, what, since=since, has_values=has_values)
+    if has_values:
+        person = getattr(getattr(request.state, "person", None), "name", "local")
+        shown = [f"{attempt['txn_id']}/{attempt['nonce']}" for attempt in found.attempts]
+        logger.info("console.values_shown", extra={"person": person, "transactions": shown})
+    status = 200 if found.attempts or found.rows else 404
+    return console.page(
+        request,
+        "transaction.html",
+        status=status,
+        what=what,
+        found=found,
+        since=since,
+        offered=SINCE,
+        has_values=has_values,
+        job=console.jobs.newest(VERDICT),
+        trace_address=console.trace_address,
+        actions_for=actions_for,
+    )
+
+
+def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Found:
+    position = parse_position(what)
+    if position is None and (not what.isascii() or not 0 < len(what) <= 128 or re.search(r"[/|\n]", what)):
+        raise UsageError("an id has 1 to 128 ASCII characters without / and |; a position is PARTITION:OFFSET of half")
+    reader = console.clients.history()
+    rows: list[UnsettledTransaction] = []
+    since_ms = None
+    if position is not None:
+        histories, _ = histories_at(reader, *position)
+        keys = [f"{history.txn_id}/{history.nonce}" for history in histories]
+        rows = list(rows_of(console.view, keys, now_ms=console.now_ms()).values())
+    else:
+        rows = console.view.rows.page(Wanted(txn_id=what), now_ms=console.now_ms()).rows
+        since_ms = _since_ms(console, what, since, rows)
+        partitions = sorted({row.partition for row in rows}) if rows and not since else None
+        histories = reader.read(what, start=HistoryStart(since_ms), partitions=partitions, with_checks=True)
+    attempts = []
+    with closing(console.connect()) as connections:
+        for history, is_applied in zip(histories, are_applied(connections, histories), strict=True):
+            offsets = [half.offset for half in history.half_records]
+            records = read_half_records(connections, history.partition, offsets)
+            body = history_json(history, is_applied=is_applied)
+            body["messages"] = [_message(records[at], at, has_value=has_values) for at in records]
+            body["forwarded"], body["handled"], body["forwarded_problem"] = [], [], ""
+            if history.state is TxnState.COMMITTED:
+                from txlayer.operate.forwarded import forwarded_json  # imported when a page needs it
+
+                found = forwarded_json(console.clients, history, records)
+                body["forwarded"], body["handled"], body["forwarded_problem"] = found
+            body["timeline"] = timeline(body)
+            attempts.append(body)
+    now_ms = console.now_ms()
+    return Found(attempts, [unsettled_json(row, now_ms=now_ms) for row in rows], since_ms)
+
+
+def _since_ms(console: Console, txn_id: str, since: str, rows: list[UnsettledTransaction]) -> int:
+    """Where reading begins: as asked, else before the first half record where something says when that was, else an hour ago."""
+    now_ms = console.now_ms()
+    if since:
+        return max(now_ms - milliseconds(parse_duration("since", since)), 0)
+    known = [row.txn.appended_ms for row in rows]
+    if (uuid := _UUID7.fullmatch(txn_id)) is not None:
+        known.append(int(uuid[1] + uuid[2], 16))
+    known = [at_ms for at_ms in known if 0 < at_ms <= now_ms]
+    return max(min(known) - MARGIN_MS, 0) if known else now_ms - 60 * 60_000
+
+
+def _message(record: Any, offset: int, *, has_value: bool) -> Json:
+    """A half record as the page shows it: sizes and names, and what a user wrote only if it was asked for."""
+    headers = [(name, value) for name, value in record.headers() or () if name != HALF_HEADER]
+    trace = trace_context_of(headers)
+    key, value = record.key(), record.value()
+    return {
+        "offset": offset,
+        "key_bytes": None if key is None else len(key),
+        "value_bytes": None if value is None else len(value),
+        "headers": [(name, value if has_value else None, len(value or b"")) for name, value in headers],
+        "trace_id": None if trace is None else trace.trace_id,
+        "key": key if has_value else None,
+        "value": value if has_value else None,
+    }
+
+
+ROUTES = [
+    route("/transactions", transactions),
+    route("/search", search),
+    route("/transaction", transaction),
+    route("/transaction/values", values, "POST"),
+    route("/transaction/verdict", verdict, "POST"),
+]
