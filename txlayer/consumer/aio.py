@@ -250,13 +250,7 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
         self._end: asyncio.Event | None = None
 
     async def run(self) -> None:
-        """Handle messages until `stop`, `close` or cancellation; then let running handlers end, store and leave the group.
-
-        Raises:
-            UsageError: topics, settings or stored offsets are not valid.
-            BrokerUnavailableError: no broker answered within `start_timeout`.
-            LifecycleError: the consumer ran before.
-        """
+        """Handle messages until `stop`, `close` or cancellation; ends and raises as `OrderedConsumer.run`."""
         self._begin(is_waited_for=True)
         assert self._end is not None
         try:
@@ -266,22 +260,11 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
         self._raise_failure()
 
     async def start(self) -> None:
-        """Start in the background; `close` ends it. If it fails, the error is logged and `failure` holds it.
-
-        Without handlers, `poll` and `async for` take its messages.
-
-        Raises:
-            UsageError: as `run`; `join` and `close` raise the errors that only the cluster can report.
-        """
+        """As `OrderedConsumer.start`. Without handlers, `poll` and `async for` take its messages."""
         self._begin(is_waited_for=False)
 
     async def poll(self, timeout: timedelta | None = None) -> PulledMessage | None:  # noqa: ASYNC109 - as the threads'
-        """Take the next message, instead of handlers, as `OrderedConsumer.poll`.
-
-        Raises:
-            LifecycleError: it was not started, or has handlers.
-            TxLayerError: the error that ended the consumer.
-        """
+        """As `OrderedConsumer.poll`."""
         timeout_s = None if timeout is None else timeout.total_seconds()
         found = await self._opened_desk().take_async(timeout_s, has_ended=self._ended.is_set)
         if found is None and self._ended.is_set():
@@ -294,25 +277,14 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
             yield message
 
     async def join(self) -> None:
-        """Wait until the consumer has ended; this does not stop it.
-
-        Raises:
-            TxLayerError: the error that ended it.
-            LifecycleError: it was not started.
-        """
+        """As `OrderedConsumer.join`, without a time-out."""
         if self._end is None:
             raise LifecycleError("it was not started", state="new")
         await self._end.wait()
         self._raise_failure()
 
     async def close(self) -> None:
-        """Let running handlers end within `close_timeout`, store, and leave the group; handlers still running are cancelled.
-
-        Messages that were polled and not answered are given back at once: answer them before.
-
-        Raises:
-            TxLayerError: the error that ended the consumer, unless `run` or `join` raised it before.
-        """
+        """As `OrderedConsumer.close`; handlers still running after `close_timeout` are cancelled."""
         self._stop_and_close_desk()
         if self._end is not None:
             await self._until_ended()

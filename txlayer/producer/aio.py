@@ -148,11 +148,7 @@ class AsyncSubmittedTransaction(PendingTransaction):
         self._local: LocalPart | None = part_of(barrier, group=queue.pipeline.group)
 
     async def join(self, session: Any) -> None:
-        """In the local transaction: write the barrier's row inside the session's own transaction.
-
-        Raises:
-            TxLayerError: what `Transaction.join` raises.
-        """
+        """In the local transaction: write the barrier's row inside the session's own transaction; raises as `Transaction.join`."""
         local = joinable(self._local)
         await self._started.drive(local.check_steps(session))
         await self._started.drive(local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce))
@@ -197,23 +193,14 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
     # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and check the namespace's topics. Does nothing if the producer is started.
-
-        Raises:
-            TxLayerError: what `TransactionalProducer.start` raises.
-        """
+        """As `TransactionalProducer.start`."""
         await self._started()
 
     async def close(
         self,
         timeout: timedelta | float | None = None,  # noqa: ASYNC109 - the same parameter as in producer.py
     ) -> None:
-        """Refuse new transactions, wait up to `timeout` (`close_timeout`) for those in flight, and close.
-
-        Raises:
-            OutcomeUnknownError: some did not end in time. The producer is closed; check-backs settle the rest.
-            CancelledError: the close goes on by itself; another call waits for it.
-        """
+        """As `TransactionalProducer.close`. If it is cancelled, the close goes on by itself; another call waits for it."""
         self._is_closed = True
         opening, self._opening, self._ready = self._opening, None, None
         if opening is not None:
@@ -269,11 +256,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
     async def publish(
         self, messages: Sequence[Message] | Message, *, txn_id: str | None = None, **options: Unpack[TransactionOptions]
     ) -> TransactionSendResult:
-        """Send messages without a local transaction, all or none; returns when the commit is acknowledged.
-
-        Raises:
-            TxLayerError: what `TransactionalProducer.publish` raises.
-        """
+        """As `TransactionalProducer.publish`."""
         started = self._ready or await self._started()
         txn = await self._launch(started, SubmittedTransaction, messages, started.engine.enter(txn_id, **options))
         return await started.drive(steps.result(started.engine, txn))
@@ -314,23 +297,13 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
     async def status(
         self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None
     ) -> list[TransactionHistory]:
-        """Read what happened to a transaction from the topics: one history per nonce, the oldest first.
-
-        Raises:
-            TxLayerError: what `TransactionalProducer.status` raises.
-        """
+        """As `TransactionalProducer.status`."""
         started = self._ready or await self._started()
         ask = partial(started.engine.status, txn_id, since=since, ordering_key=ordering_key)
         return await asyncio.get_running_loop().run_in_executor(None, ask)
 
     async def cancel(self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None) -> bool:
-        """End a scheduled transaction: no consumer ever sees those of its messages whose time has not come.
-
-        Returns True if there are such messages; False: it has none, all are released already, or it is not committed.
-
-        Raises:
-            TxLayerError: what `TransactionalProducer.cancel` raises.
-        """
+        """As `TransactionalProducer.cancel`."""
         return await self._change_time(txn_id, None, since, ordering_key)
 
     async def reschedule(
@@ -342,13 +315,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         since: timedelta = SINCE,
         ordering_key: bytes | str | None = None,
     ) -> bool:
-        """Give a scheduled transaction another time, as `TransactionalProducer.reschedule`.
-
-        Returns True if there are such messages; False: it has none, all are released already, or it is not committed.
-
-        Raises:
-            TxLayerError: what `TransactionalProducer.reschedule` raises.
-        """
+        """As `TransactionalProducer.reschedule`."""
         return await self._change_time(txn_id, new_time_ms(deliver_at, delay), since, ordering_key)
 
     async def _change_time(
@@ -359,7 +326,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         return await started.drive(run)
 
     def responder_stats(self) -> ResponderStats | None:
-        """Counts of the check-backs this producer answered; None if it answers none or is not started."""
+        """As `TransactionalProducer.responder_stats`."""
         started = self._ready
         if started is None or started.engine.responder is None:
             return None
@@ -442,20 +409,11 @@ class AsyncTransaction(OpenTransaction):
             await self._started.drive(self._leave_steps(exc))
 
     async def prepare(self) -> None:
-        """Store the half messages; returns when all replicas have them. Then do the local transaction.
-
-        Raises:
-            TxLayerError: what `Transaction.prepare` raises.
-            CancelledError: a check-back settles what is stored.
-        """
+        """As `Transaction.prepare`. If it is cancelled, a check-back settles what is stored."""
         await self._started.drive(self._prepare_steps())
 
     async def join(self, session: Any) -> None:
-        """Prepare, if not done yet, then write the barrier's row inside the session's local transaction.
-
-        Raises:
-            TxLayerError: what `Transaction.join` raises.
-        """
+        """As `Transaction.join`."""
         await self._started.drive(self._join_steps(session))
 
     async def result(
@@ -464,11 +422,6 @@ class AsyncTransaction(OpenTransaction):
         *,
         with_decision: bool = False,
     ) -> TransactionSendResult:
-        """Wait until the resolution is acknowledged; `with_decision` also reads the decision.
-
-        Raises:
-            TimeoutError: not acknowledged within `timeout`; the transaction goes on.
-            TxLayerError: what `Transaction.result` raises.
-        """
+        """As `Transaction.result`."""
         async with asyncio.timeout(None if timeout is None else seconds(timeout)):
             return await self._started.drive(self._result_steps(with_decision=with_decision))
