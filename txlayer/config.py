@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from txlayer.core.checks import IMMUNITY_MS_MAX
@@ -615,6 +615,12 @@ def parse_duration(name: str, text: str) -> timedelta:
         return timedelta(seconds=float(match[1]) * unit)
     except OverflowError as exc:
         raise ConfigError("too long a time", name=name, value=text, expected="a shorter one") from exc
+
+
+def ms_of_iso(text: str) -> int:
+    """Milliseconds since 1970 of an ISO 8601 time, UTC when it names no zone; what the standard library raises for others."""
+    at = datetime.fromisoformat(text)
+    return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def milliseconds(length: timedelta) -> int:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 from urllib.parse import unquote_plus
@@ -29,6 +29,7 @@ from txlayer.config import (
     from_environ,
     is_secret,
     milliseconds,
+    ms_of_iso,
     parse_duration,
     parse_settings,
     parse_settings_file,
@@ -231,7 +232,7 @@ def parse_instant(name: str, text: str, *, now_ms: int) -> int:
     What is before 1970 is 1970: Kafka knows no earlier time.
     """
     try:
-        return max(_from_iso(text), 0)
+        return max(ms_of_iso(text), 0)
     except (ValueError, OverflowError):
         pass  # it may be so long ago
     try:
@@ -247,12 +248,6 @@ def parse_start(text: str) -> Literal["earliest", "latest"] | int:
     if text == "latest":
         return "latest"
     return parse_instant("--to", text, now_ms=current_ms())
-
-
-def _from_iso(text: str) -> int:
-    at = datetime.fromisoformat(text)
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return int(at.timestamp() * 1000)
 
 
 # --- secrets -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ For queries by people and programs (`txlayer tx show`, `producer.status`), so it
 It applies the ledger's rule of which line decides to the part of the logs that was read, and adds no rule of its own.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -148,17 +148,8 @@ class TransactionHistory:
         times = {half.options.deliver_at_ms or 0 for half in self.half_records} - {0}
         if len(self.half_records) < (self.message_count or 0) and self.summary is not None:
             times = set(self.summary.times) - {0}
-        left = sorted(times)
-        for line in self.op_lines:
-            if line.offset >= before or not line.is_counted:
-                continue
-            if line.op.is_abandon:
-                return ()
-            if line.op.is_reschedule and line.op.time_ms is not None and left:
-                left = [line.op.time_ms]
-            elif line.op.is_release and left[:1] == [line.op.time_ms] and line.appended_ms >= left[0]:
-                del left[0]
-        return tuple(left)
+        counted = ((n.appended_ms, n.op) for n in self.op_lines if n.offset < before and n.is_counted)
+        return times_left(sorted(times), counted)
 
     @property
     def abandon(self) -> OpLine | None:
@@ -169,6 +160,19 @@ class TransactionHistory:
     def is_decided(self) -> bool:
         """True if the op log contains a commit or a rollback."""
         return self.state not in (TxnState.OPEN, TxnState.PARKED)
+
+
+def times_left(times: Iterable[int], lines: Iterable[tuple[int, OpMessage]]) -> tuple[int, ...]:
+    """What these lines, each with its append time, leave of the times of a committed transaction, the first time first."""
+    left = list(times)
+    for appended_ms, op in lines:
+        if op.is_abandon:
+            return ()
+        if op.is_reschedule and op.time_ms is not None and left:
+            left = [op.time_ms]
+        elif op.is_release and left[:1] == [op.time_ms] and appended_ms >= left[0]:
+            del left[0]
+    return tuple(left)
 
 
 @dataclass(slots=True)

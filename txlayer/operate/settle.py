@@ -7,17 +7,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import HistoryStart, no_such_topic
 from txlayer.adapters.telemetry import printable
-from txlayer.config import SystemTopics, milliseconds, parse_duration
+from txlayer.config import SystemTopics, milliseconds, ms_of_iso, parse_duration
 from txlayer.coordinator.setup import count_partitions
 from txlayer.core import codec
-from txlayer.core.history import TransactionHistory
+from txlayer.core.history import TransactionHistory, times_left
 from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, check_txn_id, nonce_of, txn_id_of
@@ -94,9 +93,7 @@ def time_to_come(name: str, text: str, *, now_ms: int) -> int:
     except ConfigError:
         pass  # it may be a time
     try:
-        at = datetime.fromisoformat(text)
-        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        at_ms = int(at.timestamp() * 1000)
+        at_ms = ms_of_iso(text)
     except (ValueError, OverflowError) as exc:
         raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
     if at_ms < now_ms:
@@ -242,16 +239,7 @@ def _result_of_reschedule(
 ) -> tuple[SettlementResult, str, RecordedLine | None]:
     """Whether a time was left at the operator's line; the messages may be visible at the new time already."""
     due = before.txn.due
-    left = [] if due is None else list(due.left)
-    for line in said:
-        if line.position >= own:
-            break
-        if line.op.is_abandon:
-            left = []
-        elif line.op.is_reschedule and left:
-            left = [line.op.time_ms or 0]
-        elif line.op.is_release and left[:1] == [line.op.time_ms] and line.appended_ms >= left[0]:
-            del left[0]
+    left = times_left(() if due is None else due.left, (s[1:] for s in said if s.position < own))
     state = _COMMITTED if now is None else now.state
     return (SettlementResult.DONE if left else SettlementResult.NOT_SCHEDULED), state, None
 
