@@ -5,10 +5,11 @@ roles and attributes follow OpenTelemetry's conventions for messaging; they cont
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from txlayer.core.messages import Headers
 
@@ -170,3 +171,24 @@ class NoTracing:
 
 NO_TRACING: Tracing = NoTracing()
 """The default everywhere."""
+
+
+def age_ms(born_ms: int) -> int:
+    """How long ago that was, by this machine's clock."""
+    return int(time.time() * 1000) - born_ms
+
+
+@contextmanager
+def current(span: Span, end: Callable[[Any], None]) -> Iterator[Callable[[Any], None]]:
+    """Make a span the current one of a block, which gives its result to what it gets; `end` ends the span with the result.
+
+    If the block raises, the span ends with the type of the error.
+    """
+    results = list[Any]()
+    try:
+        with span.active():
+            yield results.append
+    except BaseException as exc:
+        span.end(error=type(exc).__name__)
+        raise
+    end(results[0])

@@ -3,12 +3,12 @@
 process <topic>       one attempt: interceptors, handler; the current span while the handler runs
 """
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
-from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, Tracing, trace_context_of
+from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, Tracing, age_ms, current, trace_context_of
 from txlayer.consumer.context import Lease, ReceivedMessage
 from txlayer.consumer.pools import Job, items_of
 from txlayer.core.retry import Ack, WrongResult, checked
@@ -20,17 +20,10 @@ class AttemptSpans:
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
-    @contextmanager
-    def attempt(self, job: Job, lease: Lease) -> Iterator[Callable[[Any], None]]:
+    def attempt(self, job: Job, lease: Lease) -> AbstractContextManager[Callable[[Any], None]]:
         """The current span while the handler runs; it ends with the result, or with the kind of what was raised."""
-        span, results = self._start(job, lease), list[Any]()
-        try:
-            with span.active():
-                yield results.append
-        except BaseException as exc:
-            span.end(error=type(exc).__name__)
-            raise
-        _end(span, results[0])
+        span = self._start(job, lease)
+        return current(span, partial(_end, span))
 
     def _start(self, job: Job, lease: Lease) -> Span:
         items = items_of(job)
@@ -60,14 +53,8 @@ class AttemptSpans:
             attributes=attributes,
             cause=causes[0] if is_one else None,
             links=() if is_one else causes,
-            age_ms=_age_ms(first),
+            age_ms=age_ms(first.timestamp_ms if (origin := first.origin) is None else origin.born_ms),
         )
-
-
-def _age_ms(message: ReceivedMessage) -> int:
-    origin = message.origin
-    born_ms = message.timestamp_ms if origin is None else origin.born_ms
-    return int(time.time() * 1000) - born_ms
 
 
 def _end(span: Span, result: Any) -> None:

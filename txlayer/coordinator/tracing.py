@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tracing, trace_context_of
+from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tracing, age_ms, trace_context_of
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.reports import trace_of
@@ -84,7 +84,7 @@ class CoordinatorSpans:
             SpanRole.CLIENT,
             attributes=attributes,
             cause=context,
-            age_ms=_age_ms(txn.born_ms),
+            age_ms=age_ms(txn.born_ms),
             links=_others(txn, context),
             started_ns=self._started_ns,
         ).end()
@@ -105,7 +105,7 @@ class CoordinatorSpans:
                 "txlayer.check_number": check.number,
             },
             cause=context,
-            age_ms=_age_ms(check.born_ms),
+            age_ms=age_ms(check.born_ms),
         )
         self._questions.append(span)
         return span.context or context
@@ -115,10 +115,6 @@ class CoordinatorSpans:
         self.remembered.move_to_end(key)
         if len(self.remembered) > REMEMBERED_MAX:
             self.remembered.popitem(last=False)
-
-
-def _age_ms(born_ms: int) -> int:
-    return int(time.time() * 1000) - born_ms
 
 
 def _others(txn: Transaction, context: TraceContext) -> list[TraceContext]:

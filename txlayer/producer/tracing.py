@@ -7,8 +7,7 @@ answer <ns>.check     one call of the check handler
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from txlayer.adapters.tracing import (
     SpanRole,
     TraceContext,
     Tracing,
+    current,
     has_trace,
     parse_traceparent,
     trace_context_of,
@@ -167,30 +167,21 @@ def _answering(tracing: Tracing, topic: str, requests: Sequence[CheckRequest]) -
 
 
 def _traced_call(answer: Ask, begin: Begin, requests: Sequence[CheckRequest]) -> Any:
-    with _ended(begin(requests)) as said:
-        said.append(answer(requests))
-    return said[0]
+    span = begin(requests)
+    with current(span, partial(_end, span)) as ended:
+        answers = answer(requests)
+        ended(answers)
+    return answers
 
 
 async def _traced_async(answer: Ask, begin: Begin, requests: Sequence[CheckRequest]) -> Any:
-    with _ended(begin(requests)) as said:
-        said.append(await answer(requests))
-    return said[0]
+    span = begin(requests)
+    with current(span, partial(_end, span)) as ended:
+        answers = await answer(requests)
+        ended(answers)
+    return answers
 
 
-@contextmanager
-def _ended(span: Span) -> Iterator[list[Any]]:
-    """End the span after the block, which appends what was answered."""
-    said: list[Any] = []
-    try:
-        with span.active():
-            yield said
-    except BaseException as exc:
-        span.end(error=type(exc).__name__)
-        raise
-    span.end(attributes=_said(said[0]))
-
-
-def _said(said: Any) -> dict[str, str]:
-    word = getattr(said[0], "name", "") if isinstance(said, list) and len(said) == 1 else ""
-    return {"txlayer.resolution": word} if isinstance(word, str) and word else {}
+def _end(span: Span, answers: Any) -> None:
+    word = getattr(answers[0], "name", "") if isinstance(answers, list) and len(answers) == 1 else ""
+    span.end(attributes={"txlayer.resolution": word} if isinstance(word, str) and word else {})
