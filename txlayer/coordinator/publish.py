@@ -186,7 +186,8 @@ class Publisher:
             # Its commit was not asked for yet: nothing of it counts.
             if not error_replaces_producer(exc, idle_s=idle_s, timeout_s=self._timeout_s):
                 raise
-            writer = self._replace_fenced(writer)
+            # It was fenced while it was idle: no sign of a second owner, which the group would know.
+            writer = self._replace(self._turn, self._successor_of(writer))
             filled = self._fill(writer, batches, offsets, member, precautions, is_member_asked_first=True)
         records, written, started, sent, offsets_s = filled
         self._commit(writer)
@@ -265,12 +266,8 @@ class Publisher:
     def _unacknowledged(self) -> Mapping[str, int]:
         return {} if self._records is None else self._records.answers.missing
 
-    def _replace_fenced(self, old: TransactionalWriter) -> TransactionalWriter:
-        """A successor of a writer that was fenced while it was idle: no sign of a second owner, which the group would know."""
-        successor = self._new_writer(old.transactional_id)
-        successor.initialise(timeout_s=self._timeout_s)
-        self._writers[self._turn] = successor
-        close_in_background(old, self._background)
+    def _replace(self, turn: int, successor: TransactionalWriter) -> TransactionalWriter:
+        self._writers[turn] = successor
         self.stats.replaced_count += 1
         logger.info("producer.replaced", extra={"transactional_id": successor.transactional_id})
         return successor
@@ -312,11 +309,7 @@ class Publisher:
         if self._writers[turn].batch_bytes_max > self._targets.batch_bytes_max and self._successors[turn] is None:
             self._replace_in_background(turn)
         successor, self._successors[turn] = self._successors[turn], None
-        if successor is not None:
-            self._writers[turn] = successor.result()
-            self.stats.replaced_count += 1
-            logger.info("producer.replaced", extra={"transactional_id": self._writers[turn].transactional_id})
-        return self._writers[turn]
+        return self._writers[turn] if successor is None else self._replace(turn, successor.result())
 
 
 class _Records:
