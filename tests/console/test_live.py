@@ -16,10 +16,9 @@ from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import HalfOptions, OrderMode, ParkReason, Source
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
-from txlayer.operate.live import LiveState, PartitionNow
+from txlayer.operate.live import LiveState, Minutes, PartitionNow
 from txlayer.operate.overall import remarks
 from txlayer.operate.rows import UNREADABLE, UnsettledRows, Wanted
-from txlayer.operate.tallies import Minutes
 from txlayer.operate.unsettled import Filter
 
 SOON: dict[str, Any] = {"doubt_after": timedelta(seconds=2), "misplaced_after": timedelta(milliseconds=500)}

@@ -25,8 +25,8 @@ from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_
 from txlayer.core.messages import HalfOptions, Origin, Source
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate.dead_letters import consumed_topics
+from txlayer.operate.live import Minute
 from txlayer.operate.overview import Overview
-from txlayer.operate.tallies import Minute
 from txlayer.operate.unsettled import Filter
 
 HOSTILE = '"><script>alert(1)</script>'

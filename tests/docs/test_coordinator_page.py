@@ -4,7 +4,7 @@ import logging
 import re
 from pathlib import Path
 
-from txlayer.coordinator.reports import LEVELS
+from txlayer.coordinator.metrics import LEVELS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "howto" / "run-a-coordinator.md"

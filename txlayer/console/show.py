@@ -9,7 +9,7 @@ from markupsafe import Markup
 from txlayer.adapters.ports import GroupMember
 from txlayer.adapters.telemetry import printable
 from txlayer.operate import length_text, time_text
-from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS, Minute, quantile
+from txlayer.operate.live import BUCKET_COUNT, BUCKET_MS, Minute, quantile
 
 VALUE_BYTES_SHOWN = 16 * 1024
 

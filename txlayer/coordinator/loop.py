@@ -16,11 +16,10 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
-from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView
+from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, log_reports
 from txlayer.coordinator.publish import Publisher, PublishObserver
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.refusals import Refusals
-from txlayer.coordinator.reports import log_reports
 from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_partition_count, ledger_settings
 from txlayer.coordinator.shard import LogTime, Shard, keep_within_memory, known_ends, latest_ms, pause_those_too_full
 from txlayer.coordinator.targets import GroupPresence, Targets

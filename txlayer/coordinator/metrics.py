@@ -1,15 +1,17 @@
-"""The coordinator's metrics and health, as seen from outside.
+"""The coordinator as seen from outside: its metrics and health, and the log lines of what batches report.
 
 The loop's thread writes the counts, per Kafka transaction and not per record. The threads that answer scrapes and probes read
 them while the loop works; a number may be one Kafka transaction behind another. Reading is bounded: of very many open
 transactions it takes an even sample, at most once every few seconds. A test compares docs/howto/metrics.md with these metrics.
 """
 
+import logging
 import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from txlayer.adapters.metrics import (
@@ -28,13 +30,14 @@ from txlayer.adapters.metrics import (
     with_few_labels,
 )
 from txlayer.adapters.ports import Assignment, TopicPartition
+from txlayer.adapters.tracing import TraceContext, trace_context_of
 from txlayer.config import SystemTopics
 from txlayer.coordinator.shard import Shard
 from txlayer.core.ledger.batch import Batch, Positions, ReportKind
 from txlayer.core.ledger.ledger import Ledger
-from txlayer.core.ledger.transaction import Target, Transaction
+from txlayer.core.ledger.transaction import Target, Transaction, records_of
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import ParkReason, Resolution
+from txlayer.core.messages import ParkReason, Resolution, txn_id_of
 
 HALF_RECORDS = counter("txlayer_half_records_total", "Half records folded and stored, by offset.")
 OP_RECORDS = counter(
@@ -468,3 +471,66 @@ def _state(view: CoordinatorView, ledgers: list[Ledger]) -> Iterator[Sample]:
     refusing = sum(target.refusal is not None for target in view.targets.values())
     yield Sample(REFUSING_TOPICS, refusing)
     yield Sample(LIMITED_GROUPS, len({g for ledger in ledgers for g in ledger.open_limits.groups}))
+
+
+LEVELS = {
+    ReportKind.REPEAT: logging.DEBUG,
+    ReportKind.LATE_HALF: logging.INFO,
+    ReportKind.MOVED: logging.INFO,
+    ReportKind.CHECKED: logging.INFO,
+    ReportKind.POLICY: logging.WARNING,
+    ReportKind.LIMITED: logging.WARNING,
+    ReportKind.UNMATCHED: logging.INFO,
+    ReportKind.WRONG_OFFSET: logging.WARNING,
+    ReportKind.WRONG_GROUP: logging.WARNING,
+    ReportKind.CONFLICT: logging.WARNING,
+    ReportKind.QUARANTINED: logging.ERROR,
+    ReportKind.HELD: logging.ERROR,
+    ReportKind.PARKED: logging.ERROR,
+}
+
+COUNTED = frozenset({ReportKind.MOVED, ReportKind.CHECKED})
+"""Kinds that are frequent under load: only their number is logged."""
+
+LINE_COUNT_MAX = 100
+"""Lines per kind and batch; further ones are counted, so that many of one kind do not hide the others."""
+
+
+def log_reports(
+    logger: logging.Logger, partition: int, batch: Batch, *, known: Mapping[str, TraceContext] = MappingProxyType({})
+) -> None:
+    """Log the reports of the batch. `known` contains trace contexts of transactions whose content is not in memory."""
+    counts: dict[ReportKind, int] = {}
+    for report in batch.reports:
+        counts[report.kind] = counts.get(report.kind, 0) + 1
+        if counts[report.kind] <= LINE_COUNT_MAX and report.kind not in COUNTED:
+            logger.log(
+                LEVELS[report.kind],
+                "transaction.%s",
+                report.kind.value,
+                extra={
+                    "txn_key": report.key,
+                    **_ids(batch, report.key, known),
+                    "partition": partition,
+                    "detail": report.detail,
+                },
+            )
+    for kind, count in counts.items():
+        if count > LINE_COUNT_MAX or kind in COUNTED:
+            logger.log(LEVELS[kind], "transactions.%s", kind.value, extra={"partition": partition, "count": count})
+
+
+def trace_of(txn: Transaction) -> TraceContext | None:
+    """The trace context of a transaction's first message; None if it has none, or if its content is not in memory."""
+    first = next(records_of(txn), None)
+    return None if first is None else trace_context_of(first[1].headers())
+
+
+def _ids(batch: Batch, key: str, known: Mapping[str, TraceContext]) -> dict[str, str]:
+    """The transaction's id, and its trace id if known."""
+    if not key:
+        return {}
+    keep = batch.to_doubt.get(key)
+    context = (None if keep is None else trace_of(keep.txn)) or known.get(key)
+    ids = {"txn_id": txn_id_of(key)}
+    return ids if context is None else {**ids, "trace_id": context.trace_id}

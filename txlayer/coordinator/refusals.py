@@ -10,8 +10,8 @@ from functools import partial
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
 from txlayer.config import SystemTopics
+from txlayer.coordinator.metrics import trace_of
 from txlayer.coordinator.publish import SLOW_BYTES_MIN, TOO_SLOW, Precautions
-from txlayer.coordinator.reports import trace_of
 from txlayer.coordinator.shard import LogTime
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec

@@ -16,7 +16,7 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tracing, age_ms, trace_context_of
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.reports import trace_of
+from txlayer.coordinator.metrics import trace_of
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.transaction import Transaction, records_of
 from txlayer.core.messages import CheckKind, CheckRecord, txn_id_of

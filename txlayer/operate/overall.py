@@ -7,9 +7,8 @@ from typing import NamedTuple
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.operate import Json, length_text
 from txlayer.operate.doctor import Level, counted, few
-from txlayer.operate.live import STABLE, LiveState
+from txlayer.operate.live import STABLE, LiveState, rates_of
 from txlayer.operate.rows import UNREADABLE, GroupCount
-from txlayer.operate.tallies import rates_of
 from txlayer.operate.unsettled import PARKED, GroupResponders
 
 STALE_MS = 15_000
