@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from txlayer.adapters.connect import ConsumerConnections, CoordinatorConnections
 from txlayer.adapters.ports import LogReader, Record, StoredOffset, TopicPartition
 from txlayer.adapters.readers import Range, records_of, runs_of
 from txlayer.consumer.context import ReceivedMessage, size_in_memory
@@ -165,21 +166,6 @@ PATIENCE_S = 10.0
 """Without a record for this long, the broker counts as unreachable."""
 
 
-class SweepConnections(Protocol):
-    """The calls to a cluster that a sweep needs."""
-
-    def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns partitions itself, without a group."""
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still in the log, per partition."""
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The last stable offset, per partition, else the high watermark."""
-
-
 SEARCH_S = 0.25
 """How long one call may read once records arrive: the group and the leases must be served between two calls."""
 
@@ -203,7 +189,7 @@ class DeadLetterReader:
 
     def __init__(
         self,
-        connections: SweepConnections,
+        connections: ConsumerConnections | CoordinatorConnections,
         *,
         patience_s: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,

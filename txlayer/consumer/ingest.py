@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from txlayer.adapters.ports import Record, StoringGroupReader, TopicPartition
 from txlayer.consumer.context import size_in_memory
-from txlayer.consumer.dead_letters import SEARCH_S, ResultSearch
+from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, ResultSearch
 from txlayer.consumer.offsets import FailedTries, OwnedPartition
 from txlayer.core.dead_letters import (
     DeadLetter,
@@ -32,21 +32,6 @@ LETTER_COUNT_MAX = 500
 
 LOOK_FOR_ROOM_MS = 60_000
 """How often a partition without room to park a key looks whether retention has removed the dead letters of parked ones."""
-
-
-class DeadLetterSource(Protocol):
-    """Reads dead letters again."""
-
-    def first_offset(self, topic: str, partition: int) -> int:
-        """The offset from which on dead letters are there."""
-
-    def fetch(
-        self, topic: str, partition: int, offsets: Sequence[int], *, bytes_max: int | None = None
-    ) -> Mapping[int, Record | None]:
-        """The records at these offsets, the lowest first, up to `bytes_max`; None for an offset without a record."""
-
-    def look_for_results(self, topic: str, partition: int, search: ResultSearch) -> bool:
-        """Look for results of requests of a replay topic for a while; False: call it again to go on."""
 
 
 class DeadLetterRecord:
@@ -92,7 +77,7 @@ class Ingest:
         self,
         *,
         group: str,
-        letters: DeadLetterSource,
+        letters: DeadLetterReader,
         now_ms: Callable[[], int],
         known_end: Callable[[TopicPartition], int | None] = lambda _tp: None,
     ) -> None:

@@ -51,13 +51,6 @@ from txlayer.runtime.producer_replacement import error_replaces_producer, may_ha
 logger = logging.getLogger("txlayer.coordinator")
 
 
-class MakeWriter(Protocol):
-    """Makes a writer for a transactional id, not initialised yet."""
-
-    def __call__(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
-        """The broker refuses a whole batch that is larger than the topic's largest message."""
-
-
 class PublishObserver(Protocol):
     """Listens to a coordinator's publishers; called on its thread, and does not raise."""
 
@@ -126,7 +119,7 @@ class Publisher:
         config: CoordinatorConfig,
         *,
         name: str,
-        make_writer: MakeWriter,
+        make_writer: Callable[..., TransactionalWriter],
         targets: Targets,
         environment: Environment = REAL,
         stats: PublishStats | None = None,
