@@ -9,10 +9,10 @@ from txlayer.consumer.handlers import BatchHandlerFunction
 from txlayer.consumer.pools import Caller, Pool, ThreadPool
 from txlayer.consumer.process_pool import ProcessPool
 from txlayer.consumer.pull import PulledMessage
-from txlayer.consumer.service import LOOK_S, ConsumerOptions, ConsumerService, order_of
+from txlayer.consumer.service import LOOK_S, ConsumerOptions, ConsumerService, one_of, order_of
 from txlayer.core.key_queue import QueueOrder
 from txlayer.core.retry import HandlerResult
-from txlayer.errors import ConfigError, LifecycleError
+from txlayer.errors import LifecycleError
 
 Workers = Literal["threads", "processes"]
 
@@ -171,7 +171,8 @@ class OrderedConsumer(_PlainConsumer):
         **options: Unpack[ConsumerOptions],
     ) -> None:
         super().__init__(order=order_of(parallel_by), null_keys=null_keys, **options)
-        self._workers = check_workers(workers)
+        one_of("workers", workers, "threads", "processes")
+        self._workers = workers
 
 
 class ConcurrentConsumer(_PlainConsumer):
@@ -185,15 +186,5 @@ class ConcurrentConsumer(_PlainConsumer):
 
     def __init__(self, *, workers: Workers = "threads", **options: Unpack[ConsumerOptions]) -> None:
         super().__init__(order=QueueOrder.NONE, **options)
-        self._workers = check_workers(workers)
-
-
-def check_workers(workers: Workers) -> Workers:
-    """Return `workers` if it is valid.
-
-    Raises:
-        ConfigError: neither "threads" nor "processes".
-    """
-    if workers not in ("threads", "processes"):
-        raise ConfigError(name="workers", value=workers, expected="'threads' or 'processes'")
-    return workers
+        one_of("workers", workers, "threads", "processes")
+        self._workers = workers

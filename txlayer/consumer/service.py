@@ -130,7 +130,7 @@ class ConsumerService(ABC, Generic[R, B]):
         self._use(config)
         self._topics = check_topic_names(topics)
         self._order = order
-        self._null_keys = _choice("null_keys", null_keys, NullKeys)
+        self._null_keys = NullKeys(one_of("null_keys", null_keys, "ordered", "free"))
         self._start_at = check_start(start_at)
         self._retry = retry
         self._breakers = breakers_of(breaker, self._topics)
@@ -538,19 +538,17 @@ def breakers_of(
     return dict(breaker)
 
 
-def _choice(name: str, value: str, kind: type[NullKeys]) -> NullKeys:
-    try:
-        return kind(value)
-    except ValueError:
-        raise ConfigError(name=name, value=value, expected=" or ".join(repr(member.value) for member in kind)) from None
+def one_of(name: str, value: str, *words: str) -> str:
+    """The value of this setting, which is one of these words.
+
+    Raises:
+        ConfigError: it is another.
+    """
+    if value not in words:
+        raise ConfigError(name=name, value=value, expected=" or ".join(map(repr, words)))
+    return value
 
 
 def order_of(parallel_by: str) -> QueueOrder:
-    """The queue order that `parallel_by` names.
-
-    Raises:
-        ConfigError: neither "key" nor "partition".
-    """
-    if parallel_by not in ("key", "partition"):
-        raise ConfigError(name="parallel_by", value=parallel_by, expected="'key' or 'partition'")
-    return QueueOrder(parallel_by)
+    """The queue order that `parallel_by` names; ConfigError: it names none."""
+    return QueueOrder(one_of("parallel_by", parallel_by, "key", "partition"))
