@@ -255,6 +255,18 @@ def test_a_key_is_released_by_the_drop_of_its_last_dead_letter_although_one_that
 
 
 @pytest.mark.promise("P9")
+def test_the_drop_of_one_drops_no_other_that_an_open_kafka_transaction_hides(field: Field) -> None:
+    """Its key is stuck at the other one, which cannot be read: it is not gone."""
+    hidden, key_hash = 99, hash_of_key(b"p")
+    (first,) = field.plant((b"p", REJECTED), parked={key_hash: hidden}, stuck={key_hash: hidden})
+    order, writer = ReplayOrder(ReplayKind.DROP, field.stage.group, AUTHOR, is_all=True), RecordedWriter(field)
+
+    carry_out(field, order, field.choose(is_whole=False, is_dropping=True), writer)
+
+    assert [(0.0, first.offset)] == writer.asked
+
+
+@pytest.mark.promise("P9")
 def test_a_request_waits_for_an_edit_that_is_under_way(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
     (letter,) = field.plant((b"a", REJECTED))
     choice, log, writer = field.choose(), field.log(), RecordedWriter(field)

@@ -109,6 +109,10 @@ class Log:
         """One of them."""
         return next((found for found in self.letters() if found.position.offset == offset), None)
 
+    def is_gone(self, _partition: int, offset: int) -> bool:
+        """True if retention took it."""
+        return offset in self._owner.expired
+
     def queues(self) -> dict[int, QueueStatus]:
         """What the owner stored."""
         known = self._owner.known(TOPIC)

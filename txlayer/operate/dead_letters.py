@@ -271,6 +271,11 @@ class DeadLetterLog:
                 return self._found(record)
         return None
 
+    def is_gone(self, partition: int, offset: int) -> bool:
+        """True if retention has removed this dead letter; one that an open Kafka transaction hides is not gone."""
+        tp = (self.dead_letters, partition)
+        return offset < self._admin.start_offsets([tp])[tp]
+
     def requested(self, request_id: str) -> Iterator[tuple[DeadLetterPosition, DeadLetterHistory]]:
         """The dead letters for which a request of this name asked, as far as the replay topic was read."""
         for partition, states in sorted(self._states.items()):

@@ -265,7 +265,7 @@ def freed_by_retention(logs: Mapping[str, DeadLetterLog], chosen: Iterable[Found
                 continue
             at = DeadLetterPosition(topic, partition, offset)
             if at not in looked_up:
-                looked_up[at] = logs[topic].at(partition, offset) is None
+                looked_up[at] = logs[topic].is_gone(partition, offset)
             if looked_up[at]:
                 found.setdefault(each.position, {})[key] = offset
     return found
