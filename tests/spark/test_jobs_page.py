@@ -30,7 +30,7 @@ def test_a_stream_of_committed_messages_is_read_and_published_as_the_page_says(
     write_transactional(numbers(spark, 5), settings_for(arena), query="orders", epoch=1)
     wait_until_all_are_visible(arena, ["orders-1"], count=5)
 
-    assert spark is run(begin, {})["spark"]
+    assert spark.sparkContext is run(begin, {})["spark"].sparkContext
     made = run(read.replace("127.0.0.1:9092", arena.servers).replace('"orders"', f'"{orders}"'), {"spark": spark})
     names = {
         "stream": made["orders"].select("key", "value"),

@@ -9,7 +9,14 @@ from txlayer_spark.sessions import java_of
 
 
 def test_a_process_that_has_a_session_gets_that_one(spark: SparkSession) -> None:
-    assert session(master="local[1]") is spark
+    # Python's object may be another one: behind a stream PySpark makes it anew.
+    spark.conf.set("spark.txlayer.named", "this one")
+    try:
+        found = session(master="local[1]")
+        assert "this one" == found.conf.get("spark.txlayer.named")
+        assert spark.sparkContext is found.sparkContext
+    finally:
+        spark.conf.unset("spark.txlayer.named")
 
 
 def test_what_needs_java_says_so_where_there_is_none() -> None:
