@@ -183,29 +183,46 @@ def test_what_is_asked_of_the_half_topic_is_what_lies_between_records_that_are_k
     assert {(KEY, 11)} == in_question(attempts, [*ops, line("COMMIT", names=11, txn_id="other")])
 
 
-@pytest.mark.parametrize(
-    ("indices", "completed_at"),
-    [
-        ("0/3 1/3 2/3", 2),
-        ("0/3 0/3 1/3 1/3 2/3 2/3 0/3", 4),
-        ("1/3 2/3 0/3 1/3", None),
-        ("2/3 0/3 1/3", None),
-        ("0/3 1/3", None),
-        ("0/1", 0),
-        ("0/1 0/1", 0),
-        ("0/3 1/2 1/3 2/3", 3),
-    ],
-)
+WHOLE = {
+    "0/3 1/3 2/3": 2,
+    "0/3 0/3 1/3 1/3 2/3 2/3 0/3": 4,
+    "1/3 2/3 0/3 1/3": None,
+    "2/3 0/3 1/3": None,
+    "0/3 1/3": None,
+    "0/1": 0,
+    "0/1 0/1": 0,
+    "0/3 1/2 1/3 2/3": 3,
+}
+"""{what the half records of an attempt say: the place of the one that makes it whole}."""
+
+
+@pytest.fixture(scope="module")
+def traces(spark: SparkSession) -> dict[str, tuple[Row, list[int]]]:
+    """{case: its attempt, and where `halves_at` finds records of it}; all of them in one partition, ten places each."""
+    lines = [b""] * (10 * len(WHOLE))
+    for number, indices in enumerate(WHOLE):
+        for at, index in enumerate(indices.split()):
+            lines[10 * number + at] = f"1|{EPOCH}/{number:08x}|spark|t|{index}|5|".encode()
+    raw = half_frame(spark, lines)
+    attempts = {row.nonce: row for row in half_traces(raw, EPOCH).collect()}
+    asked = [10 * number + at for number in range(len(WHOLE)) for at in (0, 7)]
+    places = [(p.nonce, p.offset) for p in halves_at(raw, EPOCH, asked).collect() if p.txn_id == EPOCH]
+    return {
+        indices: (attempts[nonce := f"{number:08x}"], [at - 10 * number for of, at in places if of == nonce])
+        for number, indices in enumerate(WHOLE)
+    }
+
+
+@pytest.mark.parametrize("indices", WHOLE)
 def test_an_attempt_is_whole_where_its_records_stand_one_behind_the_other(
-    spark: SparkSession, indices: str, completed_at: int | None
+    indices: str, traces: dict[str, tuple[Row, list[int]]]
 ) -> None:
-    raw = half_frame(spark, [f"1|{KEY}|spark|t|{index}|5|".encode() for index in indices.split()])
+    attempt, places = traces[indices]
 
-    (row,) = half_traces(raw, EPOCH).collect()
-
-    assert completed_at == row.completed_at
-    places = halves_at(raw, EPOCH, [0, 7]).collect()
-    assert [(*KEY.split("/"), 0)] == [tuple(p) for p in places]
+    completed_at = WHOLE[indices]
+    assert completed_at == (attempt.completed_at and attempt.completed_at % 10)
+    assert attempt.completed_at is None or attempt.first_offset // 10 == attempt.completed_at // 10
+    assert [0] == places
 
 
 def test_each_copy_of_a_task_writes_an_attempt_of_its_own(spark: SparkSession) -> None:
