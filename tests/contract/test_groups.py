@@ -225,3 +225,28 @@ def test_a_member_knows_the_end_that_its_last_fetch_reported(lab: Lab, connectio
     assert 2 == reader.known_end((topic, 0))
     reader.close()
     writer.close()
+
+
+def test_a_member_comes_to_the_end_before_an_open_kafka_transaction_while_another_partition_brings_records(
+    lab: Lab, connections: CoordinatorConnections
+) -> None:
+    topic = lab.topic(partitions=2)
+    lab.write(topic, b"plain")
+    writer = open_writer(connections)
+    writer.begin()
+    put(writer, topic, b"open")
+    reader, _ = join(connections, topic)
+    reader.resume_at({(topic, 0): 0, (topic, 1): 0})
+    found: list[bytes | None] = []
+
+    def has_come_to_the_end() -> bool:
+        lab.write(topic, b"beside", partition=1)
+        found.extend(record.value() for record in reader.read(record_count_max=10, timeout_s=1.0))
+        return reader.read_to((topic, 0)) == 1
+
+    wait_until(has_come_to_the_end, within=TIMEOUT_S, what="the end of partition 0")
+
+    assert 2 == reader.known_end((topic, 0))
+    assert {b"plain", b"beside"} == set(found)
+    reader.close()
+    writer.close()

@@ -176,8 +176,8 @@ class PartitionDriver:
         """Time passes; what is due follows, when the loop would ask for it. `is_present`: somebody answers."""
         self.now_ms += after_ms
         now_ms: int | None = self.now_ms
-        if not self._shard().is_read_to_the_ends(_NO_MARKERS, TOPICS, is_idle=True):
-            now_ms = self._shard().peak_ms(_NO_MARKERS, TOPICS)
+        if not self._shard().is_read_to_the_ends(_NO_MARKERS, TOPICS):
+            now_ms = self._shard().peak_ms()
         if now_ms is None:
             return
         before = len(self.ledger.batch.reports)

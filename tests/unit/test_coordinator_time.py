@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.core_records import BORN_MS, GROUP, op_line, txn_key
+from tests.support.core_records import BORN_MS, GROUP, half_header, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import START_MS
 from txlayer.adapters.memory.kafka import memory_clients
@@ -17,8 +17,8 @@ from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import GroupPresence
-from txlayer.core.codec import decode_check
-from txlayer.core.messages import CheckRecord, HalfOptions, Resolution, Source, txn_id_of
+from txlayer.core.codec import HALF_HEADER, decode_check
+from txlayer.core.messages import CheckRecord, HalfOptions, Headers, Resolution, Source, txn_id_of
 from txlayer.core.partitions import half_partition
 from txlayer.errors import ConfigError, RetriableError, TopicMismatchError
 
@@ -479,17 +479,53 @@ def test_a_coordinator_that_is_behind_moves_nothing_whose_decision_it_has_not_re
     assert [] == list(stage.kafka.records(stage.topics.doubt))
 
 
-@pytest.mark.promise("P11")
-def test_time_goes_on_while_an_open_kafka_transaction_hides_lines() -> None:
-    """Else half's retention could take what is not on doubt."""
-    stage = StillCoordinator(doubt_after=timedelta(seconds=20))
+def hide(stage: StillCoordinator, topic: str, value: bytes, headers: Headers = ()) -> None:
+    """A record of a stranger's Kafka transaction that stays open."""
     clients = memory_clients(stage.kafka._link("stranger", "stranger"), stage.config)
     stranger = clients.writer(transactional_id="stranger", timeout_ms=600_000, batch_bytes_max=16_384)
     stranger.initialise(timeout_s=1.0)
     stranger.begin()
-    stage.half(A)
-    stranger.produce(stage.topics.op, b"hidden", None, 0, None, None, 0, [])
+    stranger.produce(topic, value, None, 0, None, None, 0, list(headers))
     stranger.flush(timeout_s=1.0)
-    stage.work(seconds=60)
+
+
+def work_beside(stage: StillCoordinator, *, is_busy: bool, seconds: float) -> None:
+    """A coordinator works for so long; `is_busy`: another partition brings a record at every turn."""
+    numbers = count()
+
+    def is_over() -> bool:
+        if is_busy:
+            key = txn_key(f"busy{next(numbers)}", is_home=False)
+            stage.commit(key, stage.half(key, partition=1), partition=1)
+            stage.world.advance(ms=400)
+        return stage.world.passed_s >= seconds
+
+    stage.coordinator.run(should_stop=is_over)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_time_goes_on_while_an_open_kafka_transaction_hides_lines(*, is_busy: bool) -> None:
+    """Else half's retention could take what is not on doubt."""
+    stage = StillCoordinator(doubt_after=timedelta(seconds=20))
+    stage.half(A)
+    hide(stage, stage.topics.op, b"hidden")
+
+    work_beside(stage, is_busy=is_busy, seconds=60)
+
+    assert {A} == set(stage.on_doubt())
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_time_goes_on_while_an_open_kafka_transaction_hides_the_half_record_that_a_line_names(*, is_busy: bool) -> None:
+    """The coordinator takes over with it: the line waits, and op is read to its end all the same."""
+    stage = StillCoordinator(doubt_after=timedelta(seconds=20))
+    stage.half(A)
+    hidden = txn_key("hidden")
+    hide(stage, stage.topics.half, b"v", [(HALF_HEADER, half_header(hidden))])
+    stage.commit(hidden, 1)
+
+    work_beside(stage, is_busy=is_busy, seconds=60)
 
     assert {A} == set(stage.on_doubt())

@@ -153,10 +153,9 @@ class Coordinator:
         self.measures.turned_at = self._clock()
         self._gather()
         is_behind = any(shard.ledger.is_behind for shard in self._shards.values())
-        records = self._group.read(
-            record_count_max=1 if is_behind else self._refusals.count_max(READ_COUNT_MAX),
-            timeout_s=0.0 if self._has_more else IDLE_WAIT_S,
-        )
+        count_max = 1 if is_behind else self._refusals.count_max(READ_COUNT_MAX)
+        records = self._group.read(record_count_max=count_max, timeout_s=0.0 if self._has_more else IDLE_WAIT_S)
+        is_drained = len(records) < count_max
         if self._take_rebalance():
             self._give_up_state()
             records = ()
@@ -166,7 +165,7 @@ class Coordinator:
         if self._publisher is None:
             return
         self._fold(records)
-        self._publish_what_follows(self._publisher, is_idle=not records)
+        self._publish_what_follows(self._publisher, is_drained=is_drained)
 
     def _gather(self) -> None:
         """Under load, wait a little before the next batch is read: a Kafka transaction costs the broker the same for one message or 500."""
@@ -307,7 +306,7 @@ class Coordinator:
         if records:
             keep_within_memory(ledgers.values(), self._config.content_bytes_max)
 
-    def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool) -> None:
+    def _publish_what_follows(self, publisher: Publisher, *, is_drained: bool) -> None:
         now = self._clock()
         is_tick = now - self._ticked_at >= (RELEASE_TICK_S if self._share_releases() else TICK_S)
         is_peak_tick = now - self._peak_ticked_at >= TICK_S
@@ -335,7 +334,7 @@ class Coordinator:
         pause_those_too_full(self._shards, self._group, self._topics, bytes_max=self._config.unsettled_bytes_max)
         if is_tick:
             self._ticked_at = now
-            self._on_tick(batches, is_idle=is_idle)
+            self._on_tick(batches, is_drained=is_drained)
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
 
@@ -389,12 +388,12 @@ class Coordinator:
 
     def _do_what_is_due_in_a_peak(self, shard: Shard) -> None:
         """Let time go on although lines come faster than batches take them; before the lines, or they would take all the room."""
-        peak_ms = shard.peak_ms(self._group, self._topics)
+        peak_ms = shard.peak_ms()
         if peak_ms is not None:
             now_ms = min(peak_ms, shard.time.now_ms())
             shard.ledger.due(now_ms=now_ms, move_count_max=self._moves_max, present=self._present)
 
-    def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
+    def _on_tick(self, batches: list[tuple[int, Batch]], *, is_drained: bool) -> None:
         self._report_untimely()
         self._contents.rest()
         mended = self._targets.mended(
@@ -416,10 +415,10 @@ class Coordinator:
                 ledger.mended(mended)
             now = self._clock()
             shard.give_up_misplaced_lines(self._topics, connections=self._connections, now=now, patience_s=patience_s)
-            if shard.is_read_to_the_ends(self._group, self._topics, is_idle=is_idle):
+            if shard.is_read_to_the_ends(self._group, self._topics):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
-                counted_ms = shard.counted_ms(now_ms, self._group, self._topics, is_idle=is_idle)
+                counted_ms = shard.counted_ms(now_ms, self._group, self._topics, is_drained=is_drained, now=now)
                 ledger.due(now_ms=counted_ms, move_count_max=moves_max, present=self._present)
                 wall_ms = round(self._environment.wall_clock() * 1000)
                 if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=wall_ms):

@@ -68,6 +68,8 @@ logger = logging.getLogger("txlayer.coordinator")
 
 PAUSED_TIMES = 1.1
 """A paused partition resumes when there would be room for a tenth more."""
+HIDDEN_S = 1.0
+"""After so long without a record of op, what its end promises is behind an open Kafka transaction."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ class Shard:
     is_half_paused: bool = False  # too many unsettled transactions
     is_caught_up: bool = False  # both ends have been reached once
     probed_at: float = float("-inf")  # when its time was asked for last, by a line that releases scheduled messages
+    op_known_to: int = -1  # behind the newest op record that was read
+    op_known_at: float = 0.0  # since when it is the newest one, and every read took all that the client had
     lines_ahead: LinesAheadOfHalf = field(default_factory=LinesAheadOfHalf)
 
     def __post_init__(self) -> None:
@@ -109,44 +113,45 @@ class Shard:
             half_to=group.read_to((topics.half, partition)), op_to=group.read_to((topics.op, partition))
         )
 
-    def is_read_to_the_ends(self, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> bool:
+    def is_read_to_the_ends(self, group: GroupReader, topics: SystemTopics) -> bool:
         """True if everything that existed at the assignment is folded.
 
         A line that waits for half blocks the lines behind it, but not what depends on time: such lines may arrive
         all the time.
         """
-        return not self.ledger.has_more and self._has_reached_the_ends(group, topics, is_idle=is_idle)
-
-    def _has_reached_the_ends(self, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> bool:
         ledger = self.ledger
-        # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
-        is_half_read = self.is_half_paused or ledger.half_next >= self.half_end
-        return is_half_read and (
-            ledger.op_next[0] >= self.op_end
-            # Lines that wait for half are not applied, and a marker behind them is not passed.
-            or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
-        )
+        # Lines that wait for half are not applied, and a marker behind them is not passed.
+        op_read = max(ledger.op_next[0], group.read_to((topics.op, ledger.partition)))
+        return not ledger.has_more and self._has_reached_the_ends(op_read)
 
-    def peak_ms(self, group: GroupReader, topics: SystemTopics) -> int | None:
+    def _has_reached_the_ends(self, op_offset: int) -> bool:
+        # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
+        return (self.is_half_paused or self.ledger.half_next >= self.half_end) and op_offset >= self.op_end
+
+    def peak_ms(self) -> int | None:
         """The time that counts while more is read than batches have room for: that of the first record without effect yet.
 
         None: nothing is left over from the batch before, or the ends at the assignment are not reached.
         """
         unapplied_ms = self.ledger.unapplied_ms
-        if unapplied_ms is None or not self._has_reached_the_ends(group, topics, is_idle=False):
+        if unapplied_ms is None or not self._has_reached_the_ends(self.ledger.op_next[0]):
             return None
         return max(self.ledger.times.now_ms, unapplied_ms)
 
-    def counted_ms(self, now_ms: int, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> int:
+    def counted_ms(self, now_ms: int, group: GroupReader, topics: SystemTopics, *, is_drained: bool, now: float) -> int:
         """The time that counts when all that was read is applied: while op is known to have more, that of its newest record so far.
 
         What seems undecided may be decided there. A coordinator that is behind would move it to doubt and ask about it, and fall further behind.
-        What an open Kafka transaction hides does not stop the time.
+        What an open Kafka transaction hides does not stop the time: that is what reads bring none of for `HIDDEN_S`, each of which
+        took all that the client had (`is_drained`).
         """
         ledger, op = self.ledger, (topics.op, self.ledger.partition)
         end = None if self.is_op_paused else group.known_end(op)
         known_to, reached = ledger.ops.read_to(ledger.op_next), group.read_to(op)
-        if end is None or end <= max(known_to, reached) or (is_idle and reached >= known_to):
+        if known_to != self.op_known_to or not is_drained:
+            self.op_known_to, self.op_known_at = known_to, now
+        is_hidden = reached >= known_to and now - self.op_known_at >= HIDDEN_S
+        if end is None or end <= max(known_to, reached) or is_hidden:
             return now_ms
         return min(now_ms, max(ledger.times.now_ms, ledger.op_read_ms))
 
