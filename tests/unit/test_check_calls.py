@@ -397,7 +397,7 @@ def test_calls_for_an_executor_that_is_shut_down_are_stale(
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), queue.Full()])
 def test_an_executor_that_refuses_a_call_is_tried_again_after_a_while(
-    application: Application, outcomes: deque[CallOutcome], error: Exception
+    application: Application, outcomes: deque[CallOutcome], caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     class Refusing(ThreadPoolExecutor):
         """It refuses as long as it has a reason."""
@@ -412,17 +412,19 @@ def test_an_executor_that_refuses_a_call_is_tried_again_after_a_while(
     now = [1.0]
     with Refusing(1) as mine:
         calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: now[0])
-        calls.begin(call_of("a"))
+        for name in "aa":
+            calls.begin(call_of(name))
         able = []
         for at in (1.0, 32.0, 33.0, 63.0):
             now[0] = at
             mine.reason = error if at < 33 else None
             able.append(calls.is_able)
         calls.begin(call_of("b", stale_at=99.0))
-        wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both calls")
+        wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="all calls")
 
     assert [False, False, False, True] == able
-    assert [True, False] == [each.is_stale for each in outcomes]
+    assert [True, True, False] == [each.is_stale for each in outcomes]
+    assert ["executor.refused"] == [record.message for record in caplog.records]
 
 
 def test_a_call_that_an_executor_cannot_make_is_answered_with_its_error(
