@@ -4,7 +4,6 @@ import asyncio
 import errno
 import multiprocessing.context
 import os
-import signal
 import threading
 from datetime import timedelta
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.process_handlers import die_always, die_once, fail_and_say_where, look
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -56,27 +56,6 @@ def test_what_nobody_can_read_of_a_batch_is_a_dead_letter_at_once_with_its_reaso
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
-
-
-def look(_message: ReceivedMessage, _context: Context) -> None:
-    """Succeeds."""
-
-
-def die_once(message: ReceivedMessage, context: Context) -> None:
-    """Kills its process at the first attempt at one message."""
-    if message.value == b"deadly" and context.attempt == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_always(message: ReceivedMessage, _context: Context) -> None:
-    """Kills its process at every attempt at one message."""
-    if message.value == b"deadly":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def refuse(message: ReceivedMessage, context: Context) -> None:
-    """Always fails, and says where."""
-    raise ValueError(f"{message.offset} of {context.group} in {os.getpid()}")
 
 
 @OF_HANDLERS
@@ -188,7 +167,7 @@ def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_n
 def test_what_a_handler_in_a_process_raises_stands_in_the_dead_letter(stage: Stage) -> None:
     stage.write(b"0")
     consumer = stage.plain(workers="processes", worker_count=1)
-    consumer.handler(refuse)
+    consumer.handler(fail_and_say_where)
 
     with consumer:
         stage.wait_for_letters([b"0"])

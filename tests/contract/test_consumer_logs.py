@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, QUICK, Stage
+from tests.support.process_handlers import fail
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -121,11 +122,6 @@ def test_an_asynchronous_consumer_that_fails_in_the_background_is_logged_and_rai
 # --- attempts and dead letters ----------------------------------------------------------------------------------------
 
 
-def refuse(_message: ReceivedMessage, _context: Context) -> None:
-    """Fails, in whichever process."""
-    raise ValueError("as planned")
-
-
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 @OF_HANDLERS
 def test_a_handlers_error_is_logged_once_an_attempt_and_its_dead_letter_once(
@@ -134,7 +130,7 @@ def test_a_handlers_error_is_logged_once_an_attempt_and_its_dead_letter_once(
     stage.write(b"secret")
     consumer = stage.consumer(retry=TWICE, workers=workers, worker_count=1)
     consumer._handlers._handlers.clear()  # the stage's own cannot go to a process
-    consumer.handler(refuse)
+    consumer.handler(fail)
 
     with consumer:
         stage.wait_for_letters([b"secret"])

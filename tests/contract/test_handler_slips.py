@@ -3,29 +3,19 @@
 import asyncio
 import logging
 from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.process_handlers import SLIPPING, SLIPS
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import DeadLetter, dead_letter_of
-from txlayer.core.retry import Ack, HandlerResult, Reject, Retry, RetryPolicy
+from txlayer.core.retry import HandlerResult, Retry, RetryPolicy
 
 ONCE_MORE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)
-SLIPS: list[tuple[Any, str]] = [
-    (Reject(cast("Any", ValueError("bad"))), "needs a text, not an object of type ValueError"),
-    (Reject(cast("Any", None)), "Reject(reason=…) needs a text, not None"),
-    (Retry(cast("Any", 5_000)), "needs a timedelta, not an object of type int"),
-    (Retry(delay_ms=cast("Any", "5000")), "needs a whole number, not an object of type str"),
-    (Retry(delay_ms=10**400), "the delay of a Retry is at most"),
-    (Retry(timedelta(seconds=1), delay_ms=1_000), "not both"),
-    (Retry(reason=cast("Any", None)), "Retry(reason=…) needs a text"),
-    (Ack, "the class Ack; an instance is needed"),
-    (True, "a handler returned bool"),
-]
 
 
 def letters(stage: Stage) -> list[DeadLetter]:
@@ -58,24 +48,6 @@ def test_a_wrong_result_is_a_failed_attempt_with_its_reason(stage: Stage, worker
     (letter,) = letters(stage)
     assert (2, "TypeError") == (letter.attempt_count, letter.error_type)
     assert SLIPS[place][1] in letter.error_message
-
-
-def slip_0(message: ReceivedMessage, _context: Context) -> HandlerResult:
-    """The first of the slips, at the top of a module."""
-    return cast("HandlerResult", SLIPS[0][0] if message.value == b"slip" else None)
-
-
-def slip_2(message: ReceivedMessage, _context: Context) -> HandlerResult:
-    """The third one."""
-    return cast("HandlerResult", SLIPS[2][0] if message.value == b"slip" else None)
-
-
-def slip_7(message: ReceivedMessage, _context: Context) -> HandlerResult:
-    """The eighth one."""
-    return cast("HandlerResult", SLIPS[7][0] if message.value == b"slip" else None)
-
-
-SLIPPING = {0: slip_0, 2: slip_2, 7: slip_7}
 
 
 @OF_HANDLERS

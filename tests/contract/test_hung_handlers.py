@@ -11,7 +11,8 @@ import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
-from tests.support.waiting import hang, wait_until
+from tests.support.process_handlers import hang_always
+from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.metrics import health_of
@@ -140,12 +141,6 @@ def test_a_closing_consumer_does_not_wait_for_hung_handlers(stage: Stage, hangin
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
-
-
-def hang_always(message: ReceivedMessage, _context: Context) -> None:
-    """Never comes back from one message."""
-    if message.value == b"hang":
-        hang()
 
 
 @pytest.mark.fault("consumer: a handler hangs")

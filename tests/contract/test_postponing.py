@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.process_handlers import postpone_while_young
 from tests.support.waiting import wait_until
 from txlayer import AsyncOrderedConsumer, Context, Later, OrderedConsumer, ReceivedMessage, RetryPolicy
 from txlayer.core.dead_letters import DeadLetter, dead_letter_of
@@ -166,17 +167,11 @@ def test_coroutines_postpone_too(stage: Stage) -> None:
     assert [] == stage.letter_values()
 
 
-def postpone_first(message: ReceivedMessage, context: Context) -> Any:
-    """In a process: it postpones until the message is old enough."""
-    is_young = time.time() * 1000 - message.timestamp_ms < 300
-    return context.suspend(SOON) if is_young else None
-
-
 @OF_HANDLERS
 def test_processes_postpone_too(stage: Stage) -> None:
     stage.write(b"0", key=b"a")
     consumer = stage.plain(OrderedConsumer, retry=ONCE, workers="processes", worker_count=1)
-    consumer.handler(postpone_first)
+    consumer.handler(postpone_while_young)
 
     with consumer:
         stage.wait_stored(1)

@@ -1,6 +1,5 @@
 """A message that takes long, handed over with many quick ones: it holds up no other key, and what ended is stored (P9)."""
 
-import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,6 +9,7 @@ import pytest
 
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab_memory import MemoryLab
+from tests.support.process_handlers import hold
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
@@ -29,15 +29,6 @@ class Held:
         if message.value == b"long":
             self.begun.append(message.offset)
             assert self.gate.wait(PATIENCE_S)
-
-
-def hold(message: ReceivedMessage, _context: Context) -> None:
-    """The same for processes: a message that names a file waits until it is there."""
-    word = message.raw_value or b""
-    if word.startswith(b"/"):
-        file = Path(os.fsdecode(word))
-        file.with_suffix(".begun").touch()
-        wait_until(file.exists, within=PATIENCE_S, what="the test lets it go on")
 
 
 @pytest.fixture
