@@ -16,8 +16,8 @@ from txlayer.console.pages import settle
 from txlayer.console.people import Person, Role, User
 from txlayer.core.messages import HalfOptions, Source, txn_id_of
 from txlayer.errors import RetriableError
-from txlayer.operate.settle import OperatorAction
-from txlayer.operate.settle_requests import read_requests, request_id_of
+from txlayer.operate.settle import ManualSettlement, OperatorAction
+from txlayer.operate.settle_requests import read_requests, request_id_of, work_off
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -280,7 +280,7 @@ def test_a_request_that_is_stopped_is_resumed_and_nothing_is_written_twice(
 
     lines = desk.operator_lines()
     assert (8, 8) == (len(lines), len({line.split("|")[2] for line in lines}))
-    assert "3 of them written before it was resumed" in page
+    assert "3 of them written before or by others" in page
 
 
 def test_a_request_that_another_console_worked_off_too_is_resumed_with_no_line_more(
@@ -307,6 +307,44 @@ def test_a_request_that_another_console_worked_off_too_is_resumed_with_no_line_m
     desk.site.wait_for(job.name)
 
     assert 5 == len(desk.operator_lines())
+
+
+@pytest.mark.parametrize("is_between_look_and_line", [False, True])
+def test_two_consoles_that_work_off_one_request_at_once_settle_no_more_than_its_number(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, *, is_between_look_and_line: bool
+) -> None:
+    """The second one begins while the first one waits for its first step, or just before it writes its second one."""
+    monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 2)
+    desk.prepare(*(f"t{number}" for number in range(12)))
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
+    console = desk.site.console
+
+    def work() -> None:
+        desk.stage.work(seconds=2)
+        desk.look()
+
+    def resume_elsewhere() -> None:
+        with closing(console.connect()) as connections:
+            (found,) = read_requests(connections, since_ms=0)
+            other = ManualSettlement(connections, clock=console.environment.clock, pause=lambda _seconds: work())
+            work_off(
+                found.request, console.view, other, now_ms=console.now_ms, should_stop=lambda: False, is_resumed=True
+            )
+
+    if is_between_look_and_line:
+        write, steps = ManualSettlement.write, iter([lambda: None, resume_elsewhere])
+
+        def look_and_write(settlement: ManualSettlement, lines: Any, **more: Any) -> Any:
+            next(steps, lambda: None)()
+            return write(settlement, lines, **more)
+
+        monkeypatch.setattr(ManualSettlement, "write", look_and_write)
+    else:
+        desk.on_wait.append(resume_elsewhere)
+    page = desk.settle(plan, count="5", confirm="5")  # as many as there were when the person looked
+
+    assert 5 == len({line.split("|")[2] for line in desk.operator_lines()})
+    assert "It ended" in page
 
 
 def test_a_request_is_found_again_in_the_op_log_by_a_new_console(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

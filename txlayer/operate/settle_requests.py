@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import TopicPartition
 from txlayer.coordinator.setup import count_partitions
 from txlayer.core.history import split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
@@ -216,7 +217,7 @@ class RequestState:
     """How far a request is: what the logs say of the lines that were written, never what was asked for."""
 
     request: SettlementRequest
-    earlier_count: int = 0  # lines that were in the log before
+    earlier_count: int = 0  # transactions for which others wrote a line: before, or beside this one
     written_count: int = 0
     skipped_count: int = 0  # decided already: the action says nothing about them
     results: Counter[SettlementResult] = field(default_factory=Counter)
@@ -254,8 +255,9 @@ def work_off(
 ) -> RequestState:
     """Write the lines of a request that are missing, in steps; after each step wait for the coordinators.
 
-    It may be called any number of times, and by two at once: a second line for a transaction changes nothing. It ends early
-    when `should_stop`, and when the coordinators do not carry out a step for `PATIENCE_S`.
+    It may be called any number of times, and by two at once: before each step it reads which lines the others have written. Those
+    that write a step at the same moment choose the same transactions, and a second line for one changes nothing. It ends early when
+    `should_stop`, and when the coordinators do not carry out a step for `PATIENCE_S`.
 
     Raises:
         BrokerUnavailableError, OutcomeUnknownError, NotAuthorisedError, RetriableError: some lines are stored. Call it again.
@@ -265,14 +267,18 @@ def work_off(
     state = RequestState(request)
     on_step(state.copy())
     done: set[str] = set()
+    own: set[str] = set()
+    signature = request.signature()
+    snapshot = _snapshot(view)
+    op_next = {(settlement.topics.op, p): end for p, end in snapshot.op_ends.items()}
     if is_resumed:
         found = read_requests(settlement.connections, since_ms=request.begun_ms, request_id=request.id)
         done = {key for each in found for key in each.keys}
-        state.earlier_count = len(done)
-    signature = request.signature()
-    snapshot = _snapshot(view)
     seen: set[str] = set()
     for rows in _pages(view, request, now_ms):
+        if request.is_filter:
+            op_next = _read_keys(request, settlement.connections, op_next, done)
+        state.earlier_count = len(done - own)
         seen.update(row.txn.key for row in rows if not request.is_filter)
         able = [row for row in rows if row.txn.key not in done and is_able(request.action, row.state)]
         known = [row for row in rows if row.txn.key not in done and not is_able(request.action, row.state)]
@@ -283,11 +289,13 @@ def work_off(
                 for row in known
                 if row.state != UNREADABLE and (result := known_before(request.action, row.state)) is not None
             )
-        left_count = max(request.count - state.line_count, 0)  # another console may have written more meanwhile
+        left_count = max(request.count - state.line_count, 0)
         lines = [line_of(request.action, row, signature, request.time_ms) for row in able[:left_count]]
         if lines:
             written = settlement.write(lines)
-            state.written_count += len(written)
+            own.update(each.found.txn.key for each in written)
+            done |= own
+            state.written_count = len(own)
             on_step(state.copy())
             reached = settlement.wait(written, patience_s=PATIENCE_S)
             now = _wait_for_view(view, settlement, written, reached, now_ms=now_ms)
@@ -303,6 +311,19 @@ def work_off(
     gone = [key for key in request.keys if key not in seen and key not in done]
     state.add(_gone(request, gone, settlement.connections))
     return state
+
+
+def _read_keys(
+    request: SettlementRequest, connections: CoordinatorConnections, starts: dict[TopicPartition, int], keys: set[str]
+) -> dict[TopicPartition, int]:
+    """Add the transactions that lines of the request name since these op offsets; where the next call begins."""
+    ends = connections.end_offsets(list(starts))
+    ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
+    for _, line in _lines_with(request.id.encode(), committed_records(connections, ranges)):
+        match = _MARK.fullmatch(line.op.reason)
+        if match is not None and match[2] == request.id:
+            keys.add(line.op.key)
+    return ends
 
 
 def _snapshot(view: LiveView) -> Snapshot:
@@ -441,7 +462,11 @@ def _op_lines(
     starts = connections.offsets_at(tps, at_ms=since_ms - MARGIN_MS)
     ends = connections.end_offsets(tps)
     records = committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps})
-    for record in islice(records, SCANNED_MAX):
-        if with_bytes in (record.value() or b""):
+    return _lines_with(with_bytes, islice(records, SCANNED_MAX))
+
+
+def _lines_with(mark: bytes, records: Iterable[Any]) -> Iterator[tuple[int, RecordedLine]]:
+    for record in records:
+        if mark in (record.value() or b""):
             for line in lines_of(record):
                 yield record.partition(), line
