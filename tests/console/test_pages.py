@@ -22,7 +22,7 @@ from txlayer.console.pages.overview import changes
 from txlayer.console.work import Desk, Jobs
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_letter
-from txlayer.core.messages import HalfOptions, Origin, Source
+from txlayer.core.messages import HalfOptions, Origin, Source, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate.dead_letters import consumed_topics
 from txlayer.operate.live import Minute
@@ -139,6 +139,31 @@ def test_one_transaction_is_shown_from_its_half_record_to_its_end(site: Site) ->
     assert "12 bytes" in page
     by_position = site.get(f"/transaction?id=0:{at}")
     assert "commit by operator" in by_position
+
+
+@pytest.mark.parametrize(
+    ("first", "late", "says"),
+    [
+        ("R", "C", "commit by producer</strong>{} refused: the rollback came first"),
+        ("C", "R", "rollback by producer</strong>{} refused: the commit came first"),
+    ],
+)
+def test_a_resolution_that_contradicts_the_decision_is_said_to_be_refused(
+    site: Site, first: str, late: str, says: str
+) -> None:
+    key = txn_key("a")
+    at = site.stage.half(key)
+    site.stage.op(op_line(first, key, at))
+    site.stage.work(seconds=2)
+    site.stage.op(op_line(late, key, at))
+    site.stage.op(op_line(first, key, at))
+    site.stage.work(seconds=2)
+
+    page = site.get(f"/transaction?id={txn_id_of(key)}")
+
+    said = re.sub(r' <span class="place">[^<]*</span> <span class="detail">', "{} ", page)
+    assert 1 == said.count(says)
+    assert 1 == said.count("came first")
 
 
 def test_values_are_shown_when_they_are_asked_for_and_that_is_logged(
@@ -312,6 +337,21 @@ def test_no_page_has_code_or_style_of_its_own(site: Site) -> None:
 @pytest.mark.parametrize("name", ["console.css", "console.js", "icon.svg"])
 def test_what_pages_load_is_part_of_the_package(site: Site, name: str) -> None:
     assert site.get(f"/static/{name}")
+
+
+@pytest.mark.parametrize("address", ["/", "/transactions", "/transactions?group=shop"])
+def test_nothing_is_said_to_wait_only_once_the_logs_are_read(site: Site, address: str) -> None:
+    site.stage.kafka.delete_topic(site.stage.topics.doubt)
+    assert not site.onlooker.view.step()
+
+    before = site.get(address)
+    site.stage.kafka.create_topic(site.stage.topics.doubt, partitions=2)
+    site.onlooker.look()
+    after = site.get(address)
+
+    claims = re.compile("Nothing( of this kind)? is (waiting|prepared)")
+    assert (None, True) == (claims.search(before), claims.search(after) is not None)
+    assert "Not known yet" in before
 
 
 def test_pages_stay_when_the_broker_is_away(site: Site) -> None:

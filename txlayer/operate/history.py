@@ -237,10 +237,23 @@ def _op_event(line: Json, history: Json, asked_ms: dict[int, int]) -> Event:
         parts.append(_why_not(line, history))
     elif is_decision:
         parts.append("decides" + ("" if history["is_applied"] is not False else "; no coordinator has carried it out"))
+    elif (first := _contrary_decision(line, history)) is not None:
+        parts.append(f"refused: the {first.lower()} came first")
     place = f"op {history['partition']}:{line['offset']}, line {line['line']}"
     return Event(
         line["appended_ms"], kind, f"{line['resolution'].lower()} by {line['source']}", place, "; ".join(parts)
     )
+
+
+def _contrary_decision(line: Json, history: Json) -> str | None:
+    """The resolution that was decided before this line, which says the opposite; an abandon may act after a commit."""
+    decided = history["decided_at"]
+    if decided is None or (line["offset"], line["line"]) < (decided["offset"], decided["line"]):
+        return None
+    place = decided["offset"], decided["line"]
+    first = next((each["resolution"] for each in history["op_lines"] if (each["offset"], each["line"]) == place), "")
+    opposite = {"COMMIT": ("ROLLBACK", "ABANDON"), "ROLLBACK": ("COMMIT",)}
+    return first if first in opposite.get(line["resolution"], ()) else None
 
 
 def _why_not(line: Json, history: Json) -> str:
