@@ -28,6 +28,21 @@ PICTURES = os.environ.get("CONSOLE_PICTURES")
 """A folder: each page is kept there as a picture in each width, light and dark."""
 WIDTHS = (1280, 1024, 768, 390)
 IS_CUT = "[...document.querySelectorAll('.brand, .person')].some((part) => part.scrollWidth > part.clientWidth)"
+BROKEN_WORDS = r"""() => {
+  const found = new Set(), texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (text.parentElement.closest("td, th") === null || text.parentElement.closest(".id, .place") !== null) continue;
+    for (const word of text.data.matchAll(/(?<![\p{L}\\])\p{L}{1,14}(?!\p{L})/gu)) {
+      const range = document.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      if (range.getClientRects().length > 1) found.add(word[0]);
+    }
+  }
+  return [...found];
+}"""
+"""The words in tables, unless they are very long, that a line ends inside of."""
 LONG = "a-service-with-a-name-that-is-as-long-as-people-make-them.eu-central-1"
 GONE = "f" * 11 + "-" + "f" * 8
 
@@ -143,6 +158,8 @@ def problems_of(page: Page, name: str) -> Iterator[str]:
                 page.screenshot(path=Path(PICTURES) / f"{name}-{width}-{looks}.png", full_page=True)
             if is_wider_than_its_window(page):
                 yield f"is wider than {width}"
+            if broken := page.evaluate(BROKEN_WORDS):
+                yield f"breaks words in tables at {width}: {', '.join(broken)}"
             if width == max(WIDTHS) and page.evaluate("document.querySelector('header')?.offsetHeight ?? 0") > 60:
                 yield f"has a header of two lines at {width}"
             if width == max(WIDTHS) and page.evaluate(IS_CUT):
