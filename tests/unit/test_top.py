@@ -1,6 +1,7 @@
 """`txlayer top` shows on a terminal what the overview of the console shows, and the loop keeps it current."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -54,6 +55,10 @@ def test_what_is_wrong_comes_first_and_every_number_is_there(screen: Screen) -> 
     body = screen.body()
 
     assert text.index("no coordinator runs") < text.index("1 transaction not settled")
+    assert "\\n" not in text
+    assert [""] == [
+        before.rstrip() for before, line in pairwise(text.splitlines()) if line.startswith("coordinators: ")
+    ]
     assert "no responder" in text
     assert ("shop", {"open": 1}, False) == tuple(
         body["groups"][0][name] for name in ("producer_group", "states", "is_answered")

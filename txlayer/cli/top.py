@@ -152,7 +152,8 @@ def overview(body: Json) -> RenderableType:
     if body["groups"]:
         parts += [_cut(body["groups"], _GROUPS, ("not settled", "oldest"))]
     parts.append(Text(f"\nthe last minute: {_rates(body['rates'])}"))
-    parts.append(Text(printable(f"\ncoordinators: {body['group_state'] or 'unknown'}, {body['member_count']} running")))
+    state = printable(body["group_state"] or "unknown")
+    parts.append(Text(f"\ncoordinators: {state}, {body['member_count']} running"))
     worst = sorted(body["partitions"], key=lambda row: (row["owner"] is not None, -row["op_lag_ms"], row["partition"]))
     parts.append(_cut(worst, _PARTITIONS, ("partition", "not carried out", "waits for", "half not read")))
     return Group(*parts, *_consumers(body))
