@@ -109,6 +109,37 @@ def test_whatever_is_out_of_the_ordinary_does_not_sleep(other: DoubtSummary) -> 
     assert 0 == len(dormant)
 
 
+@given(
+    st.sampled_from(
+        [
+            PLAIN,
+            NEVER_ASKED,
+            TIMED,
+            TIMED._replace(key_hash="028c7948712c936a"),
+            TIMED._replace(sent_to=1, released_to=1),
+        ]
+    ),
+    st.integers(0, 200),
+    st.integers(0, 1),
+    st.sampled_from(["", "|", "/", ":", ",", "-", "0", "1", "9", "a", "A", "||", "\n", "/0", "|0"]),
+)
+def test_a_summary_is_taken_or_not_whether_one_of_its_shape_was_seen_or_not(
+    plain: DoubtSummary, place: int, cut_count: int, written: str
+) -> None:
+    summary = codec.encode_summary(plain)
+    place %= len(summary)
+    changed = summary[:place] + written.encode() + summary[place + cut_count :]
+    first, later = DormantTransactions(), DormantTransactions()
+    assert later.put(A, summary, doubt_offset=0, size=0)
+
+    is_taken = first.put(B, changed, doubt_offset=41, size=77)
+
+    assert is_taken is later.put(B, changed, doubt_offset=41, size=77)
+    assert [txn.summary() for txn in first.all_unsettled()] == [
+        txn.summary() for txn in later.all_unsettled() if txn.key == B
+    ]
+
+
 def test_a_summary_out_of_form_hides_a_dormant_transaction_until_one_in_form_follows() -> None:
     fold = DoubtFold()
     fold.fold(5, f"{A}/0".encode(), b"content")

@@ -5,6 +5,7 @@ import pytest
 from tests.support.core_records import BORN_MS, GROUP, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, quarantine_key
+from txlayer.core.ledger.dormant import DormantTransactions
 from txlayer.core.ledger.doubt import REWRITE_LAG_MIN, SMALL_OFFSET_MAX, DoubtFold, DoubtIndex
 from txlayer.core.ledger.transaction import Transaction, from_summary
 from txlayer.core.ledger.transitions import SETTLED, TxnState
@@ -156,7 +157,7 @@ def shelf_of(*transactions: Transaction, is_restored: bool = True) -> DoubtIndex
 
     shelf = DoubtIndex(offset_of)
     if is_restored:
-        shelf.restore(table, ())
+        shelf.restore(table, DormantTransactions())
         return shelf
     for offset, txn in enumerate(transactions):
         shelf.put(txn, 10 * offset)
@@ -170,7 +171,7 @@ def test_offsets_of_a_partition_with_very_many_records_are_kept_whole(is_restore
     for txn, offset in ((first, SMALL_OFFSET_MAX), (second, SMALL_OFFSET_MAX + 1)):
         shelf.put(txn, offset)
     if is_restored:
-        shelf.restore({first.key: first, second.key: second}, ())
+        shelf.restore({first.key: first, second.key: second}, DormantTransactions())
     assert SMALL_OFFSET_MAX == shelf.low
     first.state = TxnState.COMMITTED
 

@@ -24,21 +24,16 @@ from txlayer.core.ledger.transaction import OpPosition, Transaction, from_summar
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode
 
-_N = rb"([0-9]{1,18})"  # the class `\d` takes twice as long
-_GROUP, _COUNTS = rb"([A-Za-z0-9._-]{1,200})", rb"([0-9]{1,18}\|[0-9]{1,18})"
-_TOPICS_AND_CHECKS = rb"([A-Za-z0-9._,-]+\|%b/[0-9]{1,18})"
-_OPEN_FORM = re.compile(
-    rb"1\|open\|\|%b\|%b\|%b\|%b\|%b\|%b\|\|commit\|\|\|%b\|%b/%b/([0-9]{1,18})"
-    % (_GROUP, _N, _N, _COUNTS, _N, _N, _N, _TOPICS_AND_CHECKS % rb"[0-9]{1,18}", _N)
-)
-"""The summary of an undecided one. The groups are the fields that `put` names."""
+_N = rb"[0-9]{1,18}"  # the class `\d` takes twice as long
+_PLACES = rb"[A-Za-z0-9._-]{1,200}(\|%b){6}" % _N
+_OPEN_FORM = re.compile(rb"1\|open\|\|%b\|\|commit\|\|\|%b\|[A-Za-z0-9._,-]+\|%b/%b/%b/%b" % (_PLACES, *[_N] * 5))
+"""The summary of an undecided one."""
 _SCHEDULED_FORM = re.compile(
-    rb"3\|scheduled\|\|%b\|%b\|%b\|%b\|%b\|%b\|([0-9a-f]{16})?\|(commit|prepare)\|\|"
-    rb"(?P<offset>[0-9]{1,18}):(?P<line>[0-9]{1,5})\|%b\|%b/0/([0-9]{1,18})\|(?P<sent>[01])/(?P=sent)/%b/(?P=offset):(?P=line)"
-    % (_GROUP, _N, _N, _COUNTS, _N, _N, _N, _TOPICS_AND_CHECKS % b"0", _N)
+    rb"3\|scheduled\|\|%b\|([0-9a-f]{16})?\|(commit|prepare)\|\|(?P<at>[0-9]{1,18}:[0-9]{1,5})\|%b\|[A-Za-z0-9._,-]+\|"
+    rb"0/%b/0/%b\|(?P<sent>[01])/(?P=sent)/%b/(?P=at)" % (_PLACES, *[_N] * 4)
 )
 """The same of a scheduled one that was never released or decided anew: at most its messages without a time are forwarded."""
-_OPEN_VERSION, _SCHEDULED_VERSION, _NEVER_CHECKED = b"1|", b"3|", b"|0/"
+_NO_TIMES = (b"0", b"0", b"0", b"")
 
 _WIDTHS = (5, 3, 3, 5, 6, 6, 4, 3)
 """Bytes of the first numbers of a row: the offset of the first half record, and the distance of the last one; the shape; the doubt offset;
@@ -84,8 +79,8 @@ class _Shape(NamedTuple):
     sent_to: int  # 1: it had messages without a time
 
 
-_ShapeName = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]
-"""What makes a shape, as a summary says it: version, group, counts, order, topics and numbers of checks, number of the newest answer, and
+_ShapeName = tuple[bytes, ...]
+"""What makes a shape, as a summary says it: version, state, group, counts, order, topics, numbers of checks and of the newest answer, and
 whether messages are forwarded."""
 
 
@@ -133,32 +128,42 @@ class DormantTransactions:
 
     def put(self, key: str, summary: bytes, *, doubt_offset: int, size: int) -> bool:
         """Take a transaction, by its summary, and the place and size of its content. False: it has no short form."""
-        if summary.startswith(_OPEN_VERSION):
-            found = _OPEN_FORM.fullmatch(summary)
-            if found is None:
-                return False
-            group, first, last, counts, appended, born, moved, named, asked, newest = found.groups()
-            version, order, sent = _OPEN_VERSION, b"commit", b"0"
-        else:
-            found = _SCHEDULED_FORM.fullmatch(summary)
-            if found is None:
-                return False
-            group, first, last, counts, appended, born, hashed, order, *others = found.groups()
-            offset, line, moved, named, newest, sent, time = others
-            version, asked = _SCHEDULED_VERSION, b"0"
-        is_checked = _NEVER_CHECKED not in named
-        if not is_checked and asked != b"0":
+        try:
+            row = self._row_of(summary, doubt_offset, size)
+        except (ValueError, StructError):  # it is out of form, or a number is larger than usual
             return False
-        name = (version, group, counts, order, named, newest, sent)
+        if row is not None:
+            self.rows[key] = row
+        return row is not None
+
+    def _row_of(self, summary: bytes, doubt_offset: int, size: int) -> bytes | None:  # hot path: a million at a restart
+        # What makes the shape is checked once, with the first of that shape; only numbers can be out of form then.
+        # fmt: off
+        version, state, reason, group, first, last, seen, count, appended, born, hashed, order, immunity, decided, moved, \
+            topics, checks, *times = summary.split(b"|")
+        # fmt: on
+        checked, answered, asked, newest = checks.split(b"/")
+        sent, released, time, committed = times[0].split(b"/") if times else _NO_TIMES
+        name = (version, state, group, seen, count, order, topics, checked, answered, newest, sent)
         number = self._shape_numbers.get(name)
         if number is None:
+            if (_SCHEDULED_FORM if times else _OPEN_FORM).fullmatch(summary) is None:
+                return None
             number = self._add_shape(name)
+        elif reason or immunity or decided != committed or sent != released or len(times) > 1:
+            return None
+        offset, _, line = decided.partition(b":")
+        if not b"".join((first, last, appended, born, moved, asked, time, offset, line)).isdigit():
+            return None
+        is_checked = checked != b"0"
+        if not is_checked and asked != b"0":
+            return None
         first_offset, appended_ms = int(first), int(appended)
         if first_offset >> 40 or number >> 24 or appended_ms >> 48:
-            return False  # one of them is larger than usual
+            return None  # one of them is larger than usual
         lag = appended_ms - int(born) + _LAG_MS
         numbers = (
-            first_offset | int(last) - first_offset << 40,
+            first_offset | (int(last) - first_offset if last != first else 0) << 40,
             number | doubt_offset << 24,
             appended_ms | (lag & 0xFFFF) << 48,
             lag >> 16,
@@ -166,37 +171,34 @@ class DormantTransactions:
             size & 0xFFFF,
             size >> 16,
         )
-        try:
-            if version is _OPEN_VERSION:
-                row = _OPEN_ROW.pack(*numbers, int(asked) - appended_ms * is_checked)
-            else:
-                committed, wait_ms = int(offset) << _LINE_BITS | int(line), int(time) - appended_ms
-                if committed >> 56 or int(line) >> _LINE_BITS:
-                    return False
-                row = _SCHEDULED_ROW.pack(*numbers, committed | (wait_ms & 0xFF) << 56, wait_ms >> 8)
-                if hashed:
-                    row += unhexlify(hashed)
-        except StructError:  # the same
-            return False
-        self.rows[key] = row
-        return True
+        if not times:
+            return None if hashed else _OPEN_ROW.pack(*numbers, int(asked) - appended_ms * is_checked)
+        line_number, wait_ms = int(line), int(time) - appended_ms
+        position = int(offset) << _LINE_BITS | line_number
+        if is_checked or position >> 56 or line_number >> _LINE_BITS:
+            return None
+        row = _SCHEDULED_ROW.pack(*numbers, position | (wait_ms & 0xFF) << 56, wait_ms >> 8)
+        if hashed:
+            key_hash = unhexlify(hashed)
+            return row + key_hash if hexlify(key_hash) == hashed and len(hashed) == 16 else None
+        return row
 
     def _add_shape(self, name: _ShapeName) -> int:
         if len(self._shapes) > len(self.rows) + SHAPES_SPARE_MAX:
             self._forget_shapes()
-        state = TxnState.OPEN if name[0] == _OPEN_VERSION else TxnState.SCHEDULED
-        group, counts, order, named, newest, sent = (field.decode("ascii") for field in name[1:])
-        seen, _, count = counts.partition("|")
-        topics, _, checks = named.partition("|")
-        checked, _, answered = checks.partition("/")
+        _, state, group, seen, count, order, topics, *numbers = (field.decode("ascii") for field in name)
+        checked, answered, newest, sent = map(int, numbers)
         shape = _Shape(
-            state,
+            TxnState(state),
             group,
             int(seen),
             int(count),
             OrderMode(order),
             tuple(topics.split(",")),
-            *map(int, (checked, answered, newest, sent)),
+            checked,
+            answered,
+            newest,
+            sent,
         )
         self._shapes.append(shape)
         self._shape_numbers[name] = len(self._shapes) - 1
@@ -234,6 +236,11 @@ class DormantTransactions:
         """Doubt offset and size of its content; None: no transaction of this key is dormant."""
         row = self.rows.get(key)
         return None if row is None else (_number(row[_DOUBT]), _number(row[_SIZE]))
+
+    def doubt_offsets(self) -> Iterator[int]:
+        """Doubt offsets of their contents, in the order of `rows`."""
+        number = int.from_bytes
+        return (number(row[_DOUBT], "little") for row in self.rows.values())
 
     def committed_at(self, key: str) -> OpPosition:
         """Op position of the commit of a scheduled one."""
@@ -480,10 +487,14 @@ class ReleaseTimes:
         order.sort(key=times.__getitem__)
         order.reverse()
         found: list[int] = []
+        last_ms, last_key = -1, ""
         for index in order:
-            # One that was given another time, and then the first one again, is here twice.
-            if not found or (times[found[-1]], keys[found[-1]]) != (times[index], keys[index]):
+            time_ms, key = times[index], keys[index]
+            if (
+                time_ms != last_ms or key != last_key
+            ):  # one that was given another time, and then the first one again, is here twice
                 found.append(index)
+            last_ms, last_key = time_ms, key
         if found:
             self._runs.append(_Run([times[index] for index in found], [keys[index] for index in found]))
         self._count_max = max(2 * len(self), TIMES_MIN)

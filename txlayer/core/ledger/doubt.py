@@ -6,7 +6,7 @@ quarantined records, `QuarantineFold` keeps sizes and names, not bytes: their co
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from txlayer.core import codec
@@ -60,10 +60,10 @@ class DoubtIndex:
             self._offsets, self._keys = _offsets_of([offset for offset, _ in living]), [key for _, key in living]
             self._first = 0
 
-    def restore(self, transactions: Mapping[str, Transaction], dormant: Iterable[str]) -> None:
-        """Add the transactions that a restart found on doubt; of dormant ones the keys."""
-        keys = [*transactions, *dormant]
-        offsets = array("q", map(self._offset_of, keys))
+    def restore(self, transactions: Mapping[str, Transaction], dormant: DormantTransactions) -> None:
+        """Add the transactions that a restart found on doubt."""
+        keys = [*transactions, *dormant.rows]
+        offsets = array("q", chain(map(self._offset_of, transactions), dormant.doubt_offsets()))
         order = sorted(range(len(keys)), key=offsets.__getitem__)
         self._offsets, self._keys = _offsets_of([offsets[n] for n in order]), [keys[n] for n in order]
         self.count = len(keys)

@@ -1545,7 +1545,7 @@ class Ledger:
         self.schedule.restore(self.transactions.values())
         self.dormant = kept.dormant
         newest_ms = self.dormant.begin(self.settings.checks, self.release_times)
-        self.doubt_index.restore(kept.transactions, self.dormant.rows)
+        self.doubt_index.restore(kept.transactions, self.dormant)
         self.doubt_index.kept_readable_from = min(kept.unreadable.values(), default=None)
         # Those that held ones wait for are asked about first; undecided ones may name any number.
         others |= self.dormant.topics - self.targets.keys()
