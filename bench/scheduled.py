@@ -82,6 +82,11 @@ def messages_for(namespace: str, count: int, at: datetime) -> Iterator[Message]:
 def schedule_for_long(servers: str, namespace: str, count: int) -> None:
     """Commit so many messages for tomorrow, and wait until all are on doubt."""
     schedule(servers, namespace, messages_for(namespace, count, datetime.now(UTC) + FAR))
+    wait_until_moved(servers, namespace, count)
+
+
+def wait_until_moved(servers: str, namespace: str, count: int) -> None:
+    """Wait until so many are on doubt."""
     wait_for(
         lambda: sum(doubt_low_waters(servers, namespace)) >= count,
         within_s=300,
@@ -155,11 +160,14 @@ def due_at_once(servers: str, count: int) -> dict[str, float]:
     return found
 
 
-def due_steadily(servers: str, count: int) -> list[Figure]:
-    """So many that are due at 1,000 a second, and were committed in another order: how late each is visible."""
-    namespace = "steady"
+def due_steadily(servers: str, count: int, *, is_new_process: bool) -> list[Figure]:
+    """So many that are due at 1,000 a second, and were committed in another order: how late each is visible.
+
+    With `is_new_process` a coordinator releases them that started after their commit: it has none of their content in memory.
+    """
+    namespace = f"steady{is_new_process:d}"
     make_namespace(servers, namespace, targets=("orders", "scheduled"))
-    begin = time.time() + 5 + count / 3_000
+    begin = time.time() + 5 + count / 3_000 + 10 * is_new_process
     times = [begin + number / 1_000 for number in range(count)]
     Random(1).shuffle(times)
     topic = f"{namespace}.scheduled"
@@ -171,6 +179,10 @@ def due_steadily(servers: str, count: int) -> list[Figure]:
         child = working_coordinator(stack, servers, namespace)
         consumer = stack.enter_context(closing(reader(servers, topic)))
         schedule(servers, namespace, messages)
+        if is_new_process:
+            wait_until_moved(servers, namespace, count)
+            child.end()
+            child = coordinator(stack, servers, namespace)
         print(f"scheduled {count:,}, {begin - time.time():.0f} s before the first time", flush=True)
         cpu_s = child.cpu_s()
         give_up_at = max(times) + 60
@@ -180,13 +192,14 @@ def due_steadily(servers: str, count: int) -> list[Figure]:
         cpu_s = child.cpu_s() - cpu_s
     p50_ms, p99_ms, most_ms = (1_000 * sorted(late)[int(share * (len(late) - 1))] for share in (0.5, 0.99, 1))
     print(
-        f"{len(late):,} at 1,000/s: late by p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms, at most {most_ms:.0f} ms; "
+        f"{len(late):,} at 1,000/s{', after a restart' * is_new_process}: late by p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms, at most {most_ms:.0f} ms; "
         f"{1e6 * cpu_s / count:.0f} us of CPU each",
         flush=True,
     )
+    name = f"1,000 due a second{', after a restart' * is_new_process}"
     return [
-        Figure("1,000 due a second: late, p50", p50_ms, 300, "ms", is_at_most=True),
-        Figure("the same, at most", most_ms, 1_000, "ms", is_at_most=True),
+        Figure(f"{name}: late, p50", p50_ms, 300, "ms", is_at_most=True),
+        Figure(f"{name}: late, at most", most_ms, 1_000, "ms", is_at_most=True),
     ]
 
 
@@ -259,7 +272,8 @@ def main() -> int:
                 Figure("others then: longest delay", delay_ms, 1_000, "ms", is_at_most=True),
             ]
         if "steady" in arguments.only:
-            figures += due_steadily(servers, count // 2)
+            for is_new_process in (False, True):
+                figures += due_steadily(servers, count // 2, is_new_process=is_new_process)
         if "beside" in arguments.only:
             ratio = beside(servers, count, arguments.pairs)
             figures.append(Figure("rate of others beside those that wait", ratio, 0.9, ""))

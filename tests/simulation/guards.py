@@ -14,7 +14,7 @@ from tests.simulation import unguarded as un
 from tests.simulation.asked import make_asked_plan
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.society import Variant
-from tests.simulation.timed import make_timed_plan
+from tests.simulation.timed import make_timed_plan, make_waiting_plan
 from tests.simulation.unguarded import coordinator_with, wrapped
 from tests.simulation.unkind import make_unkind_plan
 from tests.support.checker import Kind
@@ -270,6 +270,15 @@ GUARDS: tuple[Guard, ...] = (
         66,
         frozenset({_K.HOARDED}),
         plan=make_unkind_plan,
+    ),
+    Guard(
+        "content that is read ahead is bounded",
+        "P11",
+        "read_ahead.py",
+        Variant(make=coordinator_with(read_ahead=un.HoardingReadAhead)),
+        7,
+        frozenset({_K.HOARDED}),
+        plan=make_waiting_plan,
     ),
     Guard(
         "a second copy moves no more to doubt at once than one Kafka transaction takes",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1
 FINDINGS_MAX = 3
+AHEAD_SHARE = 4
+"""One part in so many of `content_bytes_max` may be read before its time."""
 _PASSED_OVER = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, TxLayerError, str, int, float)
 
 
@@ -23,7 +25,7 @@ class Memory:
     """Looks at every coordinator again and again.
 
     A coordinator may hold `content_bytes_max`, as much again for one Kafka transaction (or the largest transaction, where
-    that is more), and one answer to a fetch (docs/howto/limits.md). At rest it holds `content_bytes_max`, unless a Kafka
+    that is more), and one answer to a fetch (docs/howto/limits.md); of that a quarter before its time. At rest it holds `content_bytes_max`, unless a Kafka
     transaction is under way just then.
     """
 
@@ -47,16 +49,21 @@ class Memory:
         limit = society.config.content_bytes_max
         for slot, coordinator in society.running.items():
             ledgers = [shard.ledger for shard in coordinator._shards.values()]
-            held = held_bytes(list(ledgers))
+            read_ahead = list(coordinator._ahead.partitions.values())
+            held = held_bytes([*ledgers, *read_ahead])
             self.highest = max(self.highest, held)
             allowed = limit
             if not is_at_rest or not all(ledger.batch.is_empty for ledger in ledgers):
                 allowed += max(limit, self._largest())
             if not is_at_rest:
                 allowed += society.world.network.fetched_bytes_max[slot]
-            if held > allowed and len(self.findings) < FINDINGS_MAX:
-                detail = f"{slot} holds {held} bytes at {society.world.now:.2f} s, {allowed} are allowed"
-                self.findings.append(Finding(Kind.HOARDED, "", detail))
+            self._judge(slot, held, allowed)
+            self._judge(f"{slot}, read ahead,", held_bytes(read_ahead), limit // AHEAD_SHARE)
+
+    def _judge(self, what: str, held: int, allowed: int) -> None:
+        if held > allowed and len(self.findings) < FINDINGS_MAX:
+            detail = f"{what} holds {held} bytes at {self._society.world.now:.2f} s, {allowed} are allowed"
+            self.findings.append(Finding(Kind.HOARDED, "", detail))
 
     def _largest(self) -> int:
         """Bytes of the largest transaction, or of what somebody wrote who is none of ours."""

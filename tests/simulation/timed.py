@@ -4,9 +4,11 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.plan import Act, CheckBack, Plan, PlannedTransaction, make_plan
+from tests.simulation.unkind import make_unkind_plan
 
 _SALT = 0x71E5_0C4E
 _DELAYS_S = (0.0, 0.2, 0.2, 1.0, 3.0)
+_WAIT_S = 8.0
 
 
 def with_times(plan: Plan, seed: int) -> Plan:
@@ -35,3 +37,13 @@ def _timed(dice: Random, transaction: PlannedTransaction) -> PlannedTransaction:
 def make_timed_plan(seed: int) -> Plan:
     """The plan of a seed, with times."""
     return with_times(make_plan(seed), seed)
+
+
+def make_waiting_plan(seed: int) -> Plan:
+    """The plan of a seed in an unkind cluster, in which all messages wait together until their time."""
+    plan = make_unkind_plan(seed)
+    producers = tuple(
+        tuple(replace(each, delays_s=(_WAIT_S,) * len(each.messages)) for each in transactions)
+        for transactions in plan.producers
+    )
+    return replace(plan, producers=producers)

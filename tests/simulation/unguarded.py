@@ -12,6 +12,7 @@ from txlayer.adapters.ports import Assignment, LogReader, StoredOffset, TopicPar
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
+from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.shard import Shard
@@ -271,6 +272,13 @@ class HoardingLedger(Ledger):
 
     def drop_content(self, byte_count: int) -> None:
         del byte_count
+
+
+class HoardingReadAhead(ReadAhead):
+    """Keeps every content that is due soon."""
+
+    def _keep(self, ahead: Any, key: str, kept: Any) -> None:
+        ahead.put(key, kept)
 
 
 class SweepingLedger(Ledger):

@@ -473,6 +473,7 @@ def test_times_come_in_order_and_of_one_time_what_was_committed_first(
                 times.add(step[0], (step[1], 0), note(*step))
             elif expected:
                 assert min(expected)[0] == times.first_ms
+                assert sorted(t for t, _ in expected if t <= 3) == [time_ms for time_ms, _ in times.until(3)]
                 time_ms, key = times.take()
                 assert min(expected) == (time_ms, committed[key])
                 expected.remove((time_ms, committed[key]))

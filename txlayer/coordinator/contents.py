@@ -65,8 +65,11 @@ class Contents:
         connections: CoordinatorConnections,
         *,
         clock: Callable[[], float] = time.monotonic,
+        read_ahead: Callable[[int, str], list[Content] | None] = lambda _partition, _key: None,
     ) -> None:
+        """`read_ahead` returns all contents of a transaction if they were read ahead, by partition and key."""
         self._config, self._connections, self._clock = config, connections, clock
+        self._read_ahead = read_ahead
         self._reader: RangeReader | None = None
         self._used_at = 0.0
 
@@ -84,11 +87,11 @@ class Contents:
             needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
             absent |= {(p, t.key): (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)}
         for_questions = [(p, t, 1) for p, batch, t in asked if t.content is None and not batch.to_doubt[t.key].is_whole]
-        found: dict[PartitionAndKey, list[Content]] = {}
-        wanted = [*absent.values()]
+        found = self._found_ahead(absent, ledgers)
+        wanted = [needed for which, needed in absent.items() if which not in found]
         if wanted or for_questions:
-            found = self._fetch(batches, ledgers, wanted, for_questions)
-        for p, txn, _ in wanted:
+            found |= self._fetch(batches, ledgers, wanted, for_questions)
+        for p, txn, _ in absent.values():
             joined = _joined(txn)
             if ledgers[p].is_beyond_limit(txn):
                 joined = [cut_whole(content, partition=p, count=txn.count) for content in joined]
@@ -96,6 +99,16 @@ class Contents:
         for p, batch, txn in asked:
             contents = contents_of(txn) or found[p, txn.key]
             batch.details[txn.key] = codec.encode_details(contents[0].record)
+
+    def _found_ahead(
+        self, absent: Mapping[PartitionAndKey, Needed], ledgers: Mapping[int, Ledger]
+    ) -> dict[PartitionAndKey, list[Content]]:
+        found: dict[PartitionAndKey, list[Content]] = {}
+        for which, (p, txn, count) in absent.items():
+            contents = self._read_ahead(*which)
+            if contents is not None and len(contents) == count and not ledgers[p].is_beyond_limit(txn):
+                found[which] = contents
+        return found
 
     def rest(self) -> None:
         """Close the client if there was nothing to fetch for a while."""
@@ -149,8 +162,11 @@ def fetch_contents(
     doubt_topic: str,
     forwarded: Collection[PartitionAndKey] | None = None,
     to_cut: Collection[PartitionAndKey] = (),
+    are_all_needed: bool = True,
 ) -> dict[PartitionAndKey, list[Content]]:
     """The contents of transactions whose content is not in memory, all of them whole.
+
+    Without `are_all_needed`, contents that are not where they are looked for first are left out.
 
     With `forwarded`, only what a batch forwards of these transactions is whole; the other contents are as doubt has them. For those in
     `to_cut`, only the origins of their half records: all contents together would not fit into memory. Contents that only doubt has are
@@ -204,12 +220,12 @@ def fetch_contents(
             found[which][header.index] = content
 
     def short() -> list[tuple[TopicPartition, int]]:
-        return [end for which, end in ends.items() if len(found[which]) < missing[which]]
+        return [end for which, end in ends.items() if are_all_needed and len(found[which]) < missing[which]]
 
     for record in _sweep(reader, all_spans, short):
         take(record)
     for (partition, key), count in missing.items():
-        if len(found[partition, key]) < count:
+        if are_all_needed and len(found[partition, key]) < count:
             raise InvariantError(f"{len(found[partition, key])} of {count} contents of {key} are where they must be")
     for which, contents in found.items():
         offsets = {content.offset for content in contents.values() if is_cut(content.record)}

@@ -18,6 +18,7 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, log_reports
 from txlayer.coordinator.publish import Publisher, PublishObserver
+from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_partition_count, ledger_settings
@@ -70,6 +71,7 @@ class Coordinator:
     make_publisher = Publisher
     make_recovery = Recovery
     make_ledger = Ledger
+    make_read_ahead = ReadAhead
     log_reports: Callable[..., None] = staticmethod(log_reports)
     """The parts that it is built from; a subclass may replace them."""
 
@@ -92,7 +94,8 @@ class Coordinator:
         self._refusals = Refusals(config.topics, clock=self._clock)
         self._batch_size = BatchSize()
         self._release_lines = ReleaseLines(RELEASE_LINES_MAX)
-        self._contents = Contents(config, connections, clock=self._clock)
+        self._ahead = self.make_read_ahead(config, connections, clock=self._clock)
+        self._contents = Contents(config, connections, clock=self._clock, read_ahead=self._ahead.take)
         self._presence = GroupPresence(connections, config.topics, environment=environment)
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
@@ -219,6 +222,7 @@ class Coordinator:
         self._shards = {}
         self._has_more = False
         self._contents.close()
+        self._ahead.close()
 
     # --- take over ----------------------------------------------------------------------------------------------------
 
@@ -257,6 +261,7 @@ class Coordinator:
             half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
             time = self._times[p]
             self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end, time)
+        self._ahead.begin(ledgers)
         # The first Kafka transaction only stores the offsets: from now on successors know our name and can fence us.
         self._publish(publisher, [])
         resume = {}
@@ -304,7 +309,16 @@ class Coordinator:
             shard.hear()
             shard.pass_markers(self._group, self._topics)
         if records:
-            keep_within_memory(ledgers.values(), self._config.content_bytes_max)
+            self._keep_within_memory()
+
+    def _keep_within_memory(self) -> None:
+        ledgers = [shard.ledger for shard in self._shards.values()]
+        keep_within_memory(ledgers, self._config.content_bytes_max - self._ahead.byte_count)
+
+    def _read_ahead(self) -> None:
+        self._ahead.read_on({p: (shard.ledger, shard.time.peek_ms()) for p, shard in self._shards.items()})
+        if self._ahead.byte_count:
+            self._keep_within_memory()
 
     def _publish_what_follows(self, publisher: Publisher, *, is_drained: bool) -> None:
         now = self._clock()
@@ -337,6 +351,7 @@ class Coordinator:
             self._on_tick(batches, is_drained=is_drained)
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
+        self._read_ahead()
 
     def _share_releases(self) -> bool:
         """Tell the ledgers their shares of the lines that release messages. True if one has a message that is due."""
@@ -495,6 +510,7 @@ class Coordinator:
             # Also if nothing had to be written: a refused resolution leaves only a report.
             self.log_reports(logger, p, ledger.batch, known=self._traces)
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
+            self._ahead.published(p, ledger.batch, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
 

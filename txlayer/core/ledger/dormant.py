@@ -13,8 +13,8 @@ import re
 from array import array
 from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush
-from itertools import chain, compress, islice
+from heapq import heappop, heappush, merge
+from itertools import chain, compress, islice, takewhile
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -242,6 +242,11 @@ class DormantTransactions:
         number = int.from_bytes
         return (number(row[_DOUBT], "little") for row in self.rows.values())
 
+    def look_at(self, key: str) -> Transaction | None:
+        """A dormant transaction, for reading only: it stays dormant."""
+        row = self.rows.get(key)
+        return None if row is None else _transaction(key, row, self._shapes)
+
     def committed_at(self, key: str) -> OpPosition:
         """Op position of the commit of a scheduled one."""
         committed = _number(self.rows.get(key, b"")[_COMMITTED])
@@ -430,7 +435,9 @@ class _Run:
         return self.keys.pop()
 
     def items(self) -> Iterator[tuple[int, str]]:
-        return ((self._begin_ms + passed_ms, key) for passed_ms, key in zip(self._times, self.keys, strict=True))
+        """The times and keys, the earliest first."""
+        both = zip(reversed(self._times), reversed(self.keys), strict=True)
+        return ((self._begin_ms + passed_ms, key) for passed_ms, key in both)
 
 
 class ReleaseTimes:
@@ -498,6 +505,11 @@ class ReleaseTimes:
         if found:
             self._runs.append(_Run([times[index] for index in found], [keys[index] for index in found]))
         self._count_max = max(2 * len(self), TIMES_MIN)
+
+    def until(self, time_ms: int) -> Iterator[tuple[int, str]]:
+        """Times up to this one, and their keys, the earliest first; some are obsolete."""
+        heap = sorted((at_ms, key) for at_ms, _, key in self._heap if at_ms <= time_ms)
+        return takewhile(lambda item: item[0] <= time_ms, merge(heap, *(run.items() for run in self._runs)))
 
     def take(self) -> tuple[int, str]:
         """Remove and return the first: its time and key."""

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from txlayer.core import codec
 from txlayer.core.batch_size import BatchSize
@@ -103,6 +103,15 @@ class LedgerSettings:
     transaction_messages_max: int
     checks: CheckPolicies = field(default_factory=CheckPolicies)
     transaction_bytes_max: int = NO_LIMIT
+
+
+class DueContent(NamedTuple):
+    """Where on doubt the content of a scheduled transaction is, and when messages of it are due."""
+
+    time_ms: int
+    key: str
+    doubt_offset: int
+    size: int
 
 
 UNKNOWN_TOPICS_MAX = 1_000
@@ -219,7 +228,7 @@ class Ledger:
         self._keys_to_try: dict[str, None] = {}  # ordered; a waiting transaction may be free now
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
-        self.release_times = ReleaseTimes(self._committed_at, self._is_awaited)
+        self.release_times = ReleaseTimes(self._committed_at, self.is_awaited)
         self._releases_ahead = 0  # lines that release some, written and not applied
         self.has_more_due = False
         """True if more lines would have been written, were there not `release_lines_max`."""
@@ -296,6 +305,10 @@ class Ledger:
     def find(self, key: str) -> Transaction | None:
         """The unsettled transaction of this key; a dormant one is loaded."""
         return self.transactions.get(key) or self._load(key)
+
+    def look_at(self, key: str) -> Transaction | None:
+        """The same, for reading only: a dormant one stays dormant."""
+        return self.transactions.get(key) or self.dormant.look_at(key)
 
     def _load(self, key: str) -> Transaction | None:
         txn = self.dormant.load(key)
@@ -519,7 +532,7 @@ class Ledger:
         if time_ms is not None:
             self.release_times.add(time_ms, due.committed_at or (0, 0), txn.key)
 
-    def _is_awaited(self, time_ms: int, key: str) -> bool:
+    def is_awaited(self, time_ms: int, key: str) -> bool:
         """False if the transaction was settled or rescheduled meanwhile, or a line was written for this time."""
         txn = self.transactions.get(key)
         if txn is None:
@@ -547,7 +560,7 @@ class Ledger:
         None: an earlier line of its key may have come too early. That is known when it is read; until then this one could overtake it.
         """
         time_ms, key = self.release_times.take()
-        if not self._is_awaited(time_ms, key):
+        if not self.is_awaited(time_ms, key):
             return 0
         txn = self.find(key)
         assert txn is not None
@@ -593,6 +606,14 @@ class Ledger:
         if is_written:
             self._releases_before = self._releases_ahead
         return is_written
+
+    def due_until(self, time_ms: int, *, count_max: int) -> Iterator[DueContent]:
+        """What is due next and on doubt, in the order of the times, at most so many. A transaction with several times is there for each."""
+        awaited = ((at_ms, key) for at_ms, key in self.release_times.until(time_ms) if self.is_awaited(at_ms, key))
+        for at_ms, key in islice(awaited, count_max):
+            place = self.dormant.place_of(key) or (self._doubt_offset_of(key), self.transactions[key].size)
+            if place[0] != NOT_IN_DOUBT:
+                yield DueContent(at_ms, key, *place)
 
     @property
     def is_releasing(self) -> bool:
