@@ -60,6 +60,7 @@ def test_a_producer_has_a_default_that_a_transaction_overrides(stage: ProducerSt
         ({"check_with": ("headers:txl-id",)}, "carries 'headers:txl-id'"),
         ({"check_with": (f"headers:{'x' * 512}",)}, "too long"),
         ({"check_with": (7,)}, "check_with"),
+        ({"check_with": 7}, "check_with"),
         ({"query_id": ""}, "query_id"),
         ({"query_id": 7}, "query_id"),
         ({"query_id": "a\n"}, "query_id"),

@@ -25,6 +25,7 @@ from txlayer.core.messages import (
     Source,
     txn_id_of,
 )
+from txlayer.errors import UsageError
 from txlayer.producer.questions import ParkedTransaction
 
 A = txn_key("a")
@@ -166,6 +167,14 @@ def test_on_parked_may_leave_it_raise_or_be_missing_and_questions_go_on(
     assert ["f/0000000a"] == [answer.key for answer in stage.answers(1)]
     assert {"on_parked.returned", "on_parked.raised"} <= {record.getMessage() for record in caplog.records}
     assert 1 == stats_of(producer).asked
+
+
+def test_a_coroutine_function_is_refused_where_no_loop_runs_it(stage: ProducerStage) -> None:
+    async def on_parked(_parked: ParkedTransaction) -> None:
+        raise AssertionError("nothing awaits it")
+
+    with pytest.raises(UsageError, match="AsyncTransactionalProducer"):
+        stage.producer(on_parked=on_parked)
 
 
 def test_a_notice_without_on_parked_is_passed_over(stage: ProducerStage) -> None:

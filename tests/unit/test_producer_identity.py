@@ -159,6 +159,7 @@ def test_a_partition_asked_for_needs_no_ordering_key() -> None:
         (bytearray(b"a"), "commit", None),
         ("\ud800", "commit", None),
         ("a", "latest", None),
+        ("a", ["commit"], None),
         (None, "prepare", None),
         (None, "commit", timedelta(0)),
         (None, "commit", timedelta(days=7, milliseconds=1)),

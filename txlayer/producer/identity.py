@@ -116,11 +116,11 @@ def check_with_option(wanted: Iterable[str]) -> str:
     """
     if isinstance(wanted, str | bytes):
         raise UsageError(f"check_with is a tuple of names, not {wanted!r}")
-    parts = tuple(wanted)
     try:
+        parts = tuple(wanted)
         refused = [part for part in parts if _is_refused_header(part.removeprefix("headers:"))]
         encoded = codec.encode_check_with(parts)
-    except (ValueError, AttributeError) as exc:
+    except (ValueError, AttributeError, TypeError) as exc:
         named = "key, tags, query_id, content and headers:NAME"
         raise UsageError(f"check_with: questions carry {named}, not {exc}") from exc
     if refused:
@@ -256,7 +256,10 @@ class Identity:
             return ANYWHERE
         if not isinstance(ordering_key, bytes | str | None):
             raise UsageError(f"an ordering key is bytes or str, not {type(ordering_key).__name__}")
-        return self._placement(ordering_key, order, immunity, unresolved)
+        try:
+            return self._placement(ordering_key, order, immunity, unresolved)
+        except TypeError as exc:  # it cannot be looked up
+            raise UsageError(f"order, immunity and unresolved: {exc}. Nothing was sent") from exc
 
     def _find_placement(
         self,

@@ -24,7 +24,7 @@ from txlayer.core.messages import NONCE_LENGTH, Message, Resolution, UserHeaders
 from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer import steps
 from txlayer.producer.barrier import check_kind, joinable, part_of
-from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, handling_of
+from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, handling_of, is_coroutine_function
 from txlayer.producer.encoding import PartitionSelector, headers_of, new_time_ms
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import Entry, TransactionOptions, check_with_option, now_ms
@@ -306,6 +306,8 @@ class ConfiguredProducer(Generic[CheckT]):
             check, barrier, worker_count=self._config.check_workers, is_async=self._is_async, executor=check_executor
         )
         self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
+        if not self._is_async and is_coroutine_function(on_parked):
+            raise UsageError("a coroutine function for on_parked needs an event loop: use AsyncTransactionalProducer")
         self._on_refused, self._on_parked = on_refused, on_parked
         self._serializer = function_of(codec, "serializer", serializer)
         self._check_with = check_with_option(check_with)
