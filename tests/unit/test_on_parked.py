@@ -13,7 +13,7 @@ from tests.support.still_coordinator import StillCoordinator
 from tests.unit.test_responder_aio import Answerer
 from txlayer.coordinator.targets import GroupPresence
 from txlayer.core import codec
-from txlayer.core.checks import GAPS_MAX, CheckPolicies, CheckPolicy, ParkedNotices
+from txlayer.core.checks import GAPS_MAX, NOTICE_LOOK_MS, CheckPolicies, CheckPolicy, ParkedNotices
 from txlayer.core.messages import (
     COMMIT,
     ROLLBACK,
@@ -116,6 +116,26 @@ def test_notices_of_a_group_are_spread_and_grow_rarer() -> None:
 
 
 @pytest.mark.promise("P11")
+class Aside(list[tuple[int, str, int]]):
+    """What nobody may count."""
+
+    def __len__(self) -> int:
+        raise AssertionError("it was looked at")
+
+
+@pytest.mark.promise("P11")
+def test_groups_without_members_cost_nothing_when_others_are_told() -> None:
+    """Half records may invent hundreds of thousands of them."""
+    made = ParkedNotices(CheckPolicies())
+    for group in ("away", "shop"):
+        made.add(group, group)
+    made._entries["away"] = Aside(made._entries["away"])
+
+    found = made.take(NOTICE_LOOK_MS, {"shop"}, is_parked=lambda _key: True, open_count=2)
+
+    assert ([("shop", 1)], 2) == (found, len(made))
+
+
 def test_notices_of_what_is_settled_are_forgotten() -> None:
     made = ParkedNotices(CheckPolicies())
     for number in range(GAPS_MAX + 1):

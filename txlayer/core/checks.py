@@ -99,15 +99,17 @@ class ParkedNotices:
     def __init__(self, policies: CheckPolicies) -> None:
         self._policies = policies
         self._entries: dict[str, list[tuple[int, str, int]]] = {}  # group → heap of (time, key, notices so far)
+        self._count = 0  # of all groups: half records may invent very many, and none of those has members
         self._now_ms = 0
         self._told_ms = -NOTICE_LOOK_MS
 
     def add(self, group: str, key: str) -> None:
         """A transaction of the group is parked."""
         heappush(self._entries.setdefault(group, []), (0, key, 0))
+        self._count += 1
 
     def __len__(self) -> int:
-        return sum(map(len, self._entries.values()))
+        return self._count
 
     def groups_due(self) -> list[str]:
         """Groups that are to hear of a transaction."""
@@ -126,16 +128,21 @@ class ParkedNotices:
             room = max(1, policy.check_rate_max // 2)
             while entries and entries[0][0] <= now_ms and room:
                 _, key, count = heappop(entries)
+                self._count -= 1
                 if is_parked(key):
                     pause_ms = min(policy.check_interval_max_ms << min(count, 40), NOTICE_PAUSE_MAX_MS)
                     heappush(entries, (now_ms + pause_ms, key, count + 1))
+                    self._count += 1
                     found.append((key, count + 1))
                     room -= 1
-        if len(self) > 2 * open_count + GAPS_MAX:  # most are settled meanwhile
+            if not entries:
+                del self._entries[group]
+        if self._count > 2 * open_count + GAPS_MAX:  # most are settled meanwhile
             for entries in self._entries.values():
                 entries[:] = [entry for entry in entries if is_parked(entry[1])]
                 heapify(entries)
-        self._entries = {group: entries for group, entries in self._entries.items() if entries}
+            self._entries = {group: entries for group, entries in self._entries.items() if entries}
+            self._count = sum(map(len, self._entries.values()))
         if found:
             self._told_ms = now_ms
         return found
