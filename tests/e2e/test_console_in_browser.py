@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.reference import wire
 from tests.support.browser import NARROW, WIDE, Visitor, chromium, picture, table
 from tests.support.console_world import (
     BILLING,
@@ -46,7 +47,8 @@ def test_a_bad_night_is_seen_and_settled(world: ConsoleWorld) -> None:
         the_letters_of_one_error_are_those_of_the_topic(visitor, world)
         keep_pictures(visitor, PAGES)
         a_keyboard_and_no_script_are_enough(visitor)
-        a_person_commits_one_and_rolls_one_back(person, world)
+        of_two_people_the_first_one_decides(person, world)
+        a_commit_after_the_rollback_is_refused(person, world)
         a_person_replays_the_parked_key(person, world)
         the_audit_names_what_people_did(visitor, world)
         keep_pictures(visitor, {"audit": "/audit"})
@@ -223,13 +225,11 @@ def a_keyboard_and_no_script_are_enough(visitor: Visitor) -> None:
         assert page.locator(".switches").is_hidden()
 
 
-def a_person_commits_one_and_rolls_one_back(visitor: Visitor, world: ConsoleWorld) -> None:
-    """What two people do at once: the first line in the op log counts, the page of the other says so."""
+def of_two_people_the_first_one_decides(visitor: Visitor, world: ConsoleWorld) -> None:
+    """Both act at once: the first line in the op log counts, the page of the other says so."""
     with visitor.page("/transaction?id=order-2004") as first, visitor.page("/transaction?id=order-2004") as other:
         for page, word in ((first, "Commit…"), (other, "Roll back…")):
-            page.click(f"text={word}")
-            expect(page.locator("h1")).to_contain_text("what would happen")
-            page.fill("input[name=why]", "ticket 12: the bank says that it is paid")
+            plan(page, word, "ticket 12: the bank says that it is paid")
         assert {"open": 6} == world.by_group()[CHECKOUT]
         first.click("text=Commit 1")
         expect(first.locator("#request")).to_contain_text("It ended", timeout=60_000)
@@ -237,21 +237,50 @@ def a_person_commits_one_and_rolls_one_back(visitor: Visitor, world: ConsoleWorl
         other.click("text=Roll back 1")
         expect(other.locator("#request")).to_contain_text("It ended", timeout=60_000)
         expect(other.locator("#request .remarks")).to_contain_text("refused")
-    with visitor.page("/transaction?id=order-2005") as page:
-        page.click("text=Roll back…")
-        page.fill("input[name=why]", "ticket 13: the bank knows nothing of it")
-        page.click("text=Roll back 1")
-        expect(page.locator("#request .remarks")).to_contain_text("done", timeout=60_000)
 
-    said = {line.txn_key.split("/")[0]: line for line in world.lines() if line.source == "operator"}
-    assert {"order-2004": "C", "order-2005": "R"} == {txn_id: line.resolution for txn_id, line in said.items()}
-    assert [2, 0] == [len(world.arena.visible(txn_id)) for txn_id in ("order-2004", "order-2005")]
+    (line,) = by_operator(world)
+    assert ("C", "order-2004") == (line.resolution, line.txn_key.split("/")[0])
+    assert 2 == len(world.arena.visible("order-2004"))
     with visitor.page("/transaction?id=order-2004") as page:
         decided = page.locator(".timeline .decided")
         expect(decided).to_contain_text("commit by operator")
         expect(decided).to_contain_text("ticket 12")
-        line = said["order-2004"]
         expect(decided).to_contain_text(f"op {line.record.partition}:{line.record.offset}, line {line.number}")
+
+
+def plan(page: Page, word: str, why: str) -> None:
+    """Ask what would happen, and give the reason."""
+    page.click(f"text={word}")
+    expect(page.locator("h1")).to_contain_text("what would happen")
+    page.fill("input[name=why]", why)
+
+
+def by_operator(world: ConsoleWorld) -> list[wire.Line]:
+    return [line for line in world.lines() if line.source == "operator"]
+
+
+def a_commit_after_the_rollback_is_refused(visitor: Visitor, world: ConsoleWorld) -> None:
+    """By a person who looked before it was rolled back, and by the checkout itself: the pages say what the log says."""
+    with visitor.page("/transaction?id=order-2005") as page, visitor.page("/transaction?id=order-2005") as late:
+        plan(page, "Roll back…", "ticket 13: the bank knows nothing of it")
+        plan(late, "Commit…", "ticket 16: the customer has paid")
+        page.click("text=Roll back 1")
+        expect(page.locator("#request .remarks")).to_contain_text("done", timeout=60_000)
+        late.click("text=Commit 1")
+        expect(late.locator("#request")).to_contain_text("It ended", timeout=60_000)
+        said = late.locator("#request .remarks li")
+        expect(said).to_contain_text("refused: it was rolled back at")
+        expect(said).to_contain_text("ticket 13: the bank knows nothing of it")
+
+    (half, *_) = (half for half in reversed(list(world.halves())) if half.txn_key.startswith("order-2005/"))
+    world.say_late("C", half)
+    world.arena.wait_until_applied(within=60)
+    assert ["R", "C"] == [line.resolution for line in world.lines() if line.txn_key == half.txn_key]
+    assert [] == world.arena.visible("order-2005")
+    with visitor.page("/transaction?id=order-2005") as page:
+        expect(page.locator(".timeline .decided")).to_contain_text("rollback by operator")
+        expect(page.locator(".timeline .said")).to_contain_text("refused: the rollback came first")
+        expect(page.locator(".facts")).to_contain_text("rolled-back")
 
 
 def a_person_replays_the_parked_key(visitor: Visitor, world: ConsoleWorld) -> None:
@@ -270,11 +299,7 @@ def a_person_replays_the_parked_key(visitor: Visitor, world: ConsoleWorld) -> No
 
 
 def the_audit_names_what_people_did(visitor: Visitor, world: ConsoleWorld) -> None:
-    places = [
-        f"op {line.record.partition}:{line.record.offset}, line {line.number}"
-        for line in world.lines()
-        if line.source == "operator"
-    ]
+    places = [f"op {line.record.partition}:{line.record.offset}, line {line.number}" for line in by_operator(world)]
     with visitor.page("/audit") as page:
         said = " ".join(" ".join(row) for row in table(page, "main"))
         assert 2 == len(places)
@@ -345,4 +370,4 @@ def test_a_console_killed_in_a_bulk_action_loses_nothing_and_does_nothing_twice(
 
 def by_hand(world: ConsoleWorld) -> list[str]:
     """The transactions of the lines that people wrote."""
-    return [line.txn_key for line in world.lines() if line.source == "operator"]
+    return [line.txn_key for line in by_operator(world)]

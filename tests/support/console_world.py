@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.reference import wire
@@ -164,6 +164,13 @@ class ConsoleWorld:
             timeout=90,
         )
         assert (-signal.SIGKILL if dies else 0, "stored\n") == (ended.returncode, ended.stdout), ended.stderr
+
+    def say_late(self, resolution: str, half: wire.HalfMessage) -> None:
+        """Write the line of a producer that comes back and says it now."""
+        line = f"1|{resolution}|{half.txn_key}|{half.producer_group}|{half.offset}|{half.born_ms}|producer||"
+        producer = Producer({"bootstrap.servers": self.servers, "acks": "all", "log_level": 0})
+        producer.produce(self.arena.topics.op, line.encode(), partition=half.partition)
+        assert 0 == producer.flush(30)
 
     def lose_a_topic(self) -> None:
         """Delete the topic of a refund that is prepared, and then say commit."""
