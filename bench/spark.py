@@ -322,7 +322,7 @@ def ledger_figures(spark: SparkSession, folder: Path, *, count: int, increment: 
             make_bronze(spark, root, first=count + (day - 1) * increment, count=increment, batch=day)
             days.append(ledger_s(spark, root, ledger))
             print(f"increment of {increment:,}, day {day}: {days[-1]:.1f} s", flush=True)
-        for day, of in enumerate(("all runs", "the same, and one more day"), start=6):
+        for day, of in enumerate(("all runs but the last", "one more day"), start=6):
             fold_s = timed(lambda: compact_ledger(spark, str(ledger), runs_min=1))
             print(f"settled rows of {of} folded: {fold_s:.1f} s", flush=True)
             make_bronze(spark, root, first=count + (day - 1) * increment, count=increment, batch=day)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -220,6 +220,20 @@ def parse_folder(name: str) -> BatchFolder | None:
 def effective(complete: Sequence[BatchFolder]) -> list[BatchFolder]:
     """Those that no other one covers: each batch once."""
     return sorted(f for f in complete if not any(other.covers(f) for other in complete))
+
+
+SMALL_BYTES = 16 * 1024 * 1024
+"""A folder of this size costs nothing to write anew."""
+
+_Place = TypeVar("_Place")
+
+
+def worth_folding(sizes: Mapping[_Place, int]) -> list[_Place]:
+    """Folders, in their order, without the first ones as long as one is larger than all later ones together."""
+    found, size = list(sizes), sum(sizes.values())
+    while found and sizes[found[0]] > max(SMALL_BYTES, size - sizes[found[0]]):
+        size -= sizes[found.pop(0)]
+    return found
 
 
 class Gap(NamedTuple):

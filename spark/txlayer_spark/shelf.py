@@ -5,7 +5,8 @@
     <root>/v7/runs/000000000003.json                      the run is complete; the newest one counts
     <root>/v7/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
     <root>/v7/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
-    <root>/v7/folded/run=2/                               settled rows of all runs up to this one, in few files; the newest counts
+    <root>/v7/folded/run=2/, run=3-6/                     settled rows of the runs up to 2, and of 3 to 6, in few files; the widest count
+    <root>/v7/revisions/run=3-6/                          what `revised` held of the runs 3 to 6: it may be of rows that were folded before
     <root>/v7/order/run=3/                                how far each ordering key came
     <root>/v7/few/run=4/, …                               what a run puts down on its way (`WORK`)
     <root>/v7/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
@@ -18,11 +19,11 @@
 What a killed run left has the number of the next one, which writes it anew.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,7 +34,7 @@ from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer.errors import UsageError
 from txlayer_spark import lines
-from txlayer_spark.catalog import WRITING, Folder, Turn
+from txlayer_spark.catalog import COMPLETE, WRITING, Folder, Turn, worth_folding
 from txlayer_spark.events import (
     LINE_BITS,
     OFFSET_BITS,
@@ -273,6 +274,23 @@ class Run:
     """Others may wait for some of its rows, or went before them: these have an ordering key, and are undecided or not known."""
 
 
+class Span(NamedTuple):
+    """The runs `first` to `last`, whose settled rows were folded as one."""
+
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """Its folder."""
+        return f"run={self.last}" if self.first == 1 else f"run={self.first}-{self.last}"
+
+
+def _span(name: str) -> Span:
+    *first, last = name.removeprefix("run=").split("-")
+    return Span(int(first[0]) if first else 1, int(last))
+
+
 class Shelf:
     """The ledger under one root."""
 
@@ -449,10 +467,21 @@ class Shelf:
 
     def _valid(self, rows: DataFrame, revised: tuple[int, ...], *, since: int) -> DataFrame:
         """Rows but those of attempts that a later run of these, or their own one behind them, folded from every record."""
+        return self._unrevised(rows, self._revisions(revised, since=since))
+
+    def _revisions(self, revised: tuple[int, ...], *, since: int, spans: Sequence[Span] = ()) -> DataFrame | None:
+        """What the runs of these from `since` on, and those of the spans, revised: `txn_id`, `nonce`, `run`; None: nothing."""
         runs = tuple(number for number in revised if number >= since)
-        if not runs:
+        found = [self.ids("revised", runs)] if runs else []
+        paths = [self.folder.at("revisions", s.name) for s in spans if self.folder.has("revisions", s.name)]
+        if paths:
+            found.append(self._spark.read.parquet(*paths).withColumnRenamed("of_run", "run"))
+        return reduce(DataFrame.unionByName, found) if found else None
+
+    def _unrevised(self, rows: DataFrame, revisions: DataFrame | None) -> DataFrame:
+        if revisions is None:
             return rows
-        newest = self.ids("revised", runs).groupBy("txn_id", "nonce").agg(F.max("run").alias("_by"))
+        newest = revisions.groupBy("txn_id", "nonce").agg(F.max("run").alias("_by"))
         newest = newest.select(F.col("txn_id").alias("_id"), F.col("nonce").alias("_nonce"), "_by")
         is_meant = (F.col("_nonce") == EVERY) | F.col("_nonce").eqNullSafe(F.col("nonce_max"))
         is_older = (F.col("run") < F.col("_by")) | ((F.col("run") == F.col("_by")) & F.isnull("is_exact"))
@@ -464,17 +493,19 @@ class Shelf:
         columns = StructType.fromJson(dict(run.columns)).add("run", IntegerType())
         return self._spark.read.schema(columns).parquet(self.folder.at("rows"))
 
-    def _settled(self, run: Run) -> DataFrame:
-        """The settled rows that count as of a run."""
-        every, folded = self._every(run), self.folded(run)
+    def _settled(self, run: Run, *, first: int = 1) -> DataFrame:
+        """The settled rows that count as of a run, of the runs from `first` on."""
+        spans = [span for span in self.spans(run) if span.last >= first]
+        folded = spans[-1].last if spans else 0
         is_newer = (F.col("run") > folded) & (F.col("run") <= run.number)
-        stored = every.where(is_newer & (F.col("is_settled") == int(State.SETTLED)))
-        if folded:
+        stored = self._every(run).where(is_newer & (F.col("is_settled") == int(State.SETTLED)))
+        if spans:
             columns = StructType.fromJson(dict(run.columns)).add("of_run", IntegerType())
-            read = self._spark.read.schema(columns).parquet(self.path("folded", folded))
+            read = self._spark.read.schema(columns).parquet(*(self.folder.at("folded", span.name) for span in spans))
             stored = stored.unionByName(read.withColumnRenamed("of_run", "run"))
         # What was folded has been revised by the runs up to there.
-        return self._valid(stored, run.revised, since=folded + 1)
+        revisions = self._revisions(run.revised, since=folded + 1, spans=spans[1:])
+        return self._unrevised(stored if first == 1 else stored.where(F.col("run") >= first), revisions)
 
     def settled_since(self, run: Run, *, at_ms: int) -> DataFrame:
         """The settled rows that count as of a run, of those runs whose cut is not before that time; 0: of all."""
@@ -484,43 +515,65 @@ class Shelf:
         # Of runs that are no longer noted the cut is unknown.
         first = min((n for n, cut_ms in cuts.items() if cut_ms >= at_ms), default=run.number)
         is_noted = first > min(cuts, default=0)
-        return self._settled(run).where(F.col("run") >= (first if is_noted else 0))
+        return self._settled(run, first=first if is_noted else 1)
 
-    def folded(self, run: Run) -> int:
-        """The run up to which settled rows were folded; 0: none."""
-        names = (n for n in self.folder.names("folded") if self.folder.has("folded", n, "_SUCCESS"))
-        numbers = (int(name.removeprefix("run=")) for name in names)
-        return max((n for n in numbers if n <= run.number), default=0)
+    def spans(self, run: Run) -> list[Span]:
+        """What was folded of the runs up to one: all of them from the first on, each once, in their order."""
+        found = [_span(n) for n in self.folder.names("folded") if self.folder.has("folded", n, COMPLETE)]
+        found = [span for span in found if span.last <= run.number]
+
+        def is_within(span: Span, other: Span) -> bool:
+            return span != other and other.first <= span.first and span.last <= other.last
+
+        return sorted(span for span in found if not any(is_within(span, other) for other in found))
 
     def revised_since_folding(self, run: Run) -> tuple[int, ...]:
         """The runs up to one that revised rows which are not folded: folded ones are as these runs left them."""
-        folded = self.folded(run)
-        return tuple(number for number in run.revised if number > folded)
+        spans = self.spans(run)
+        return tuple(number for number in run.revised if not spans or number > spans[-1].last)
 
-    def fold(self, *, kept_from_ms: int, runs_min: int = 1) -> int:
-        """Write the settled rows of all runs but the last into few files, without what is older; the run up to which.
+    def fold(self, *, kept_from_ms: int | None = None, runs_min: int = 1) -> int:
+        """Write the settled rows of all runs but the last into few files; the run up to which.
 
-        What was folded before is ended, and nothing else: a job that reads now goes on. It is written anew, because a later run
-        may have revised rows of it: so fewer than `runs_min` new runs are left as they are.
+        Fewer than `runs_min` new runs are left as they are. What was folded before is written anew as long as what is new is as
+        large: so a row is written a few times in all. With `kept_from_ms` everything is, but for what is older.
+
+        What the fold before took the place of is ended, and nothing else: a job that reads now goes on.
         """
         last = self.last()
-        before = self.folded(last)
-        for name in self.folder.names("folded"):
-            if name != f"run={before}":
-                self.folder.remove("folded", name)
+        spans = self.spans(last)
+        before = spans[-1].last if spans else 0
+        for kind in ("folded", "revisions"):
+            for name in set(self.folder.names(kind)) - {span.name for span in spans}:
+                self.folder.remove(kind, name)
         for kind in ("rows", "revised"):
             self._end_runs(kind, up_to=before)
         up_to = last.number - 1
         if up_to - before < runs_min:
             return before
-        # What is visible may have a time of its writer's: alone it says nothing of how old it is.
-        known = F.greatest("h_last_ms", "o_commit_ms")
-        alone = F.when(F.isnull(known), F.coalesce("born_ms", F.lit(last.cut_ms)))
-        seen = F.greatest(known, "v_last_ms", alone)
-        rows = self._settled(last).where((F.col("run") <= up_to) & (seen >= kept_from_ms))
-        rows = rows.withColumnRenamed("run", "of_run").coalesce(FOLDED_FILES)
-        rows.write.mode("overwrite").options(**WRITING).parquet(self.path("folded", up_to))
+        whole = Span(1 if kept_from_ms is not None else self._first_to_fold(spans, before, up_to), up_to)
+        # As of that run, not of the last one: who reads may have the one before it.
+        then = replace(last, number=up_to, revised=tuple(number for number in last.revised if number <= up_to))
+        rows = self._settled(then, first=whole.first)
+        if kept_from_ms is not None:
+            # What is visible may have a time of its writer's: alone it says nothing of how old it is.
+            known = F.greatest("h_last_ms", "o_commit_ms")
+            alone = F.when(F.isnull(known), F.coalesce("born_ms", F.lit(last.cut_ms)))
+            rows = rows.where(F.greatest(known, "v_last_ms", alone) >= kept_from_ms)
+        anew = [span for span in spans if span.first >= whole.first]
+        revisions = self._revisions(then.revised, since=before + 1, spans=anew) if whole.first > 1 else None
+        # The rows last: they make the span count.
+        for kind, written, files in (("revisions", revisions, 1), ("folded", rows, FOLDED_FILES)):
+            if written is not None:
+                writer = written.withColumnRenamed("run", "of_run").coalesce(files).write.mode("overwrite")
+                writer.options(**WRITING).parquet(self.folder.at(kind, whole.name))
         return up_to
+
+    def _first_to_fold(self, spans: Sequence[Span], before: int, up_to: int) -> int:
+        sizes = {span: self.folder.size("folded", span.name) for span in spans}
+        new = (("rows", f"run={n}", f"is_settled={State.SETTLED:d}") for n in range(before + 1, up_to + 1))
+        sizes[Span(before + 1, up_to)] = sum(self.folder.size(*place) for place in new if self.folder.has(*place))
+        return min((span.first for span in worth_folding(sizes)), default=before + 1)
 
     def ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:
         """What those runs put down of ids, each with its `run`."""

@@ -26,9 +26,21 @@ from tests.support.planted import Field, Message
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
-from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Gap, Reader, ReadState, Turn, effective, parse_folder
+from txlayer_spark.catalog import (
+    SMALL_BYTES,
+    BatchFolder,
+    Catalog,
+    Folder,
+    Gap,
+    Reader,
+    ReadState,
+    Turn,
+    effective,
+    parse_folder,
+    worth_folding,
+)
 from txlayer_spark.jobs.bronze import BronzeSettings, is_subscribed, read_new, subscription, to_bronze
-from txlayer_spark.jobs.compaction import SMALL_BYTES, compact, expire, worth_folding
+from txlayer_spark.jobs.compaction import compact, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values

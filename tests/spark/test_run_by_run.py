@@ -655,8 +655,9 @@ CUTS_MS = (BORN + 15_000, BORN + 40_000, BORN + 90_000, BORN + 10 * HOUR_MS)
 
 @pytest.mark.fault("Spark: the records of one transaction are read in several runs, young or old, in any parts")
 @pytest.mark.nightly
-def test_random_histories_run_by_run(spark: SparkSession, tmp_path: Path) -> None:
-    """In four increments; by a grace of ten seconds much is young when it is judged first."""
+def test_random_histories_run_by_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In four increments, folded behind each; by a grace of ten seconds much is young when it is judged first."""
+    monkeypatch.setattr("txlayer_spark.catalog.SMALL_BYTES", 0)
     first, count = FIRST, COUNT
     wrong = []
     for start in range(first, first + count, HISTORIES):
@@ -666,7 +667,12 @@ def test_random_histories_run_by_run(spark: SparkSession, tmp_path: Path) -> Non
             name: by_time(history, CUTS_MS[:-1], seed=start, lag_ms=4_000) for name, history in histories.items()
         }
         found = Increments(histories, numbers, cuts_ms=CUTS_MS)
-        *_, last, at_once = found.run(spark, str(tmp_path / str(start)), grace_ms=10_000)
+        root = str(tmp_path / str(start))
+
+        def fold(_number: int, ledger: str = f"{root}/run-by-run") -> None:
+            compact_ledger(spark, ledger, runs_min=1)
+
+        *_, last, at_once = found.run(spark, root, behind=fold, grace_ms=10_000)
         for name in histories:
             one, other = found.of(name, last), found.of(name, at_once)
             if one != other:

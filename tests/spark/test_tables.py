@@ -464,7 +464,7 @@ def plant_a_swap(whole: Path) -> None:
 def test_of_a_day_what_is_new_is_folded_and_what_is_large_or_not_noted_stays(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "SMALL_BYTES", 0)
+    monkeypatch.setattr("txlayer_spark.catalog.SMALL_BYTES", 0)
     settings = TableSettings(data=str(tmp_path), into=f"{tmp_path}/parquet")
     table = Table(spark, settings, "bronze")
 

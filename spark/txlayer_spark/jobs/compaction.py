@@ -3,15 +3,13 @@
 Every record that is kept stays in bronze once at every moment, and every row in the ledger.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, Turn, effective
+from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, Turn, effective, worth_folding
 from txlayer_spark.events import hashed, held_on_doubt
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
@@ -19,11 +17,6 @@ from txlayer_spark.shelf import Shelf
 
 FOLDERS_MIN = 20
 """Fewer are left as they are: a folder of each run costs a reader nothing."""
-
-SMALL_BYTES = 16 * 1024 * 1024
-"""A folder of this size costs nothing to write anew."""
-
-_Place = TypeVar("_Place")
 
 
 def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -> list[BatchFolder]:
@@ -55,14 +48,6 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
         _write(catalog, whole, catalog.records(folders))
         written.append(whole)
     return written
-
-
-def worth_folding(sizes: Mapping[_Place, int]) -> list[_Place]:
-    """Folders, in their order, without the first ones as long as one is larger than all later ones together."""
-    found, size = list(sizes), sum(sizes.values())
-    while found and sizes[found[0]] > max(SMALL_BYTES, size - sizes[found[0]]):
-        size -= sizes[found.pop(0)]
-    return found
 
 
 def _write(catalog: Catalog, folder: BatchFolder, rows: DataFrame) -> None:
@@ -111,7 +96,7 @@ def erase(spark: SparkSession, root: str, key: str) -> int:
 def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None, runs_min: int = FOLDERS_MIN) -> int:
     """Fold the settled rows of all runs but the last when `runs_min` or more are new; the run up to which they are folded.
 
-    With `keep_ms` they are folded at once, but for rows of transactions of which nothing was seen for so long before the last
+    A large fold before stays as it is while less is new. With `keep_ms` all are folded at once, but for rows of transactions of which nothing was seen for so long before the last
     run. May be killed and called again; one at a time. A run of the ledger, or a report, may go on beside it.
     """
     return done_again(lambda: _compact_ledger(spark, root, keep_ms, runs_min))
@@ -123,7 +108,7 @@ def _compact_ledger(spark: SparkSession, root: str, keep_ms: int | None, runs_mi
     if not last.number:
         return 0
     if keep_ms is None:
-        return shelf.fold(kept_from_ms=0, runs_min=runs_min)
+        return shelf.fold(runs_min=runs_min)
     return shelf.fold(kept_from_ms=last.cut_ms - keep_ms)
 
 

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructField, StructType
 
 from txlayer.core.codec import KEY_HEADER
 from txlayer.errors import UsageError
-from txlayer_spark.catalog import COMPLETE, WRITING, BatchFolder, Catalog, Folder, Turn
-from txlayer_spark.jobs.compaction import FOLDERS_MIN, SMALL_BYTES, worth_folding
+from txlayer_spark.catalog import COMPLETE, SMALL_BYTES, WRITING, BatchFolder, Catalog, Folder, Turn, worth_folding
+from txlayer_spark.jobs.compaction import FOLDERS_MIN
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
