@@ -270,6 +270,31 @@ def test_what_is_held_in_vain_is_what_no_topic_refuses() -> None:
     assert [hopeless, mended] == shelf.held_in_vain(targets)
 
 
+class Counting(Transaction):
+    """A transaction that counts how often somebody asks for its topics."""
+
+    __slots__ = ()
+    asked_count = 0
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        Counting.asked_count += 1
+        return super().topics
+
+
+@pytest.mark.promise("P11")
+def test_what_is_held_for_a_topic_that_refuses_costs_nothing_each_time() -> None:
+    """While a topic is missing there may be hundreds of thousands, and the thread that looks serves all partitions."""
+    shelf = shelf_of(*(held(txn_key(f"t{n}"), decided=n, topics=("orders",)) for n in range(100)))
+    for txn in shelf.held.values():
+        txn.__class__ = Counting
+
+    assert {"orders"} == shelf.held_topics()
+    assert [] == shelf.held_in_vain({"orders": MISSING}) == shelf.held_for(["stock"])
+
+    assert 0 == Counting.asked_count
+
+
 def test_what_is_held_too_long_is_told_by_its_age() -> None:
     old, young = (
         held(A, decided=1, topics=("orders",), moved_ms=0),

@@ -25,6 +25,13 @@ SMALL_OFFSET_MAX = (1 << 32) - 1
 """Up to here a doubt offset takes 4 bytes in the index, and 8 beyond."""
 
 
+class _Held(NamedTuple):
+    """The held transactions with the same real topics."""
+
+    topics: tuple[str, ...]
+    transactions: dict[str, Transaction]
+
+
 class DoubtIndex:
     """The transactions on doubt, by the offset of their content. `offset_of` tells where the content of a transaction is now, by its key."""
 
@@ -32,7 +39,9 @@ class DoubtIndex:
         self.next_offset = 0  # lower bound of the next doubt record's offset
         self.kept_readable_from: int | None = None
         """Doubt offset from which there are transactions that only a later release can read; a restart must find them."""
-        self.held: dict[str, Transaction] = {}
+        # Held ones by their real topics: of one that refuses there may be hundreds of thousands, and all are looked for twice a second.
+        self._held: dict[str, _Held] = {}
+        self._held_for: dict[tuple[str, ...], _Held] = {}
         self.count = 0  # transactions on doubt, with the dormant ones
         self._offset_of = offset_of
         # Two sequences instead of pairs: there may be a million entries.
@@ -67,7 +76,31 @@ class DoubtIndex:
         order = sorted(range(len(keys)), key=offsets.__getitem__)
         self._offsets, self._keys = _offsets_of([offsets[n] for n in order]), [keys[n] for n in order]
         self.count = len(keys)
-        self.held = {key: txn for key, txn in transactions.items() if txn.state is TxnState.HELD}
+        for txn in transactions.values():
+            if txn.state is TxnState.HELD:
+                self.hold(txn)
+
+    @property
+    def held(self) -> dict[str, Transaction]:
+        """All held ones by key, for looking at them."""
+        return {key: of.transactions[key] for key, of in self._held.items()}
+
+    def hold(self, txn: Transaction) -> None:
+        """It waits for its topics."""
+        topics = txn.topics
+        of = self._held_for.get(topics) or self._held_for.setdefault(topics, _Held(topics, {}))
+        of.transactions[txn.key] = txn
+        self._held[txn.key] = of
+
+    def let_go(self, txn: Transaction) -> bool:
+        """It is not held any more. False: it was not."""
+        of = self._held.pop(txn.key, None)
+        if of is None:
+            return False
+        del of.transactions[txn.key]
+        if not of.transactions:
+            del self._held_for[of.topics]
+        return True
 
     def ended(self) -> None:
         """One of them is settled."""
@@ -101,12 +134,14 @@ class DoubtIndex:
 
     def held_topics(self) -> set[str]:
         """Real topics of held transactions."""
-        return {topic for txn in self.held.values() for topic in txn.topics}
+        return {topic for topics in self._held_for for topic in topics}
 
     def held_for(self, topics: Iterable[str]) -> list[Transaction]:
         """Held transactions that wait for one of `topics`, in the order of their decisions."""
         wanted = set(topics)
-        return _by_decision(t for t in self.held.values() if not wanted.isdisjoint(t.topics))
+        return _by_decision(
+            t for of in self._held_for.values() if not wanted.isdisjoint(of.topics) for t in of.transactions.values()
+        )
 
     def held_in_vain(self, targets: Mapping[str, Target]) -> list[Transaction]:
         """Held transactions whose topics all accept now, or refuse for good, in the order of their decisions."""
@@ -115,14 +150,16 @@ class DoubtIndex:
         slow = {topic: target for topic, target in known.items() if target.slow_bytes_min < ANY_SIZE}
         return _by_decision(
             t
-            for t in self.held.values()
-            if refusing.isdisjoint(t.topics)
-            and not any(topic in slow and slow[topic].refusal_of(t) for topic in t.topics)
+            for of in self._held_for.values()
+            if refusing.isdisjoint(of.topics)
+            for t in of.transactions.values()
+            if not any(topic in slow and slow[topic].refusal_of(t) for topic in of.topics)
         )
 
     def held_too_long(self, *, now_ms: int, age_max_ms: int, targets: Mapping[str, Target]) -> list[Transaction]:
         """Held transactions older than `age_max_ms` of which a topic is known to refuse. The others are tried first."""
-        old = (t for t in self.held.values() if now_ms - t.ensure_extras().moved_ms >= age_max_ms)
+        held = (t for of in self._held_for.values() for t in of.transactions.values())
+        old = (t for t in held if now_ms - t.ensure_extras().moved_ms >= age_max_ms)
         return [t for t in old if any(topic in targets and targets[topic].refusal_of(t) for topic in t.topics)]
 
 

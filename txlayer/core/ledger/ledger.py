@@ -386,12 +386,12 @@ class Ledger:
         elif effect is Effect.HOLD:
             txn.ensure_extras().reason = reason
             self.order.stuck(txn)
-            self.doubt_index.held[txn.key] = txn
+            self.doubt_index.hold(txn)
             self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
             self._keep(txn)
         elif effect is Effect.PARK:
             txn.ensure_extras().reason = reason
-            self.doubt_index.held.pop(txn.key, None)
+            self.doubt_index.let_go(txn)
             self._leave_order(txn)
             self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
             if txn.state is TxnState.PARKED and txn.seen and not self.is_replaying:
@@ -410,7 +410,7 @@ class Ledger:
 
     def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
         """Determine what a decided transaction may do now, and do it."""
-        was_held = self.doubt_index.held.pop(txn.key, None) is not None
+        was_held = self.doubt_index.let_go(txn)
         event, reason = self._next_event(txn, is_complete=is_complete)
         if event is TxnEvent.TARGET_REFUSES and not was_held:  # independent of the time that it waited before
             txn.ensure_extras().moved_ms = self.times.at_least(txn.appended_ms)
@@ -484,7 +484,7 @@ class Ledger:
             self.batch.checks.pop(txn.key, None)
             self.batch.checks.pop(_notice_name(txn.key), None)
         self.batch.policy_lines.pop(txn.key, None)
-        self.doubt_index.held.pop(txn.key, None)
+        self.doubt_index.let_go(txn)
         if txn.is_in_doubt:
             self.doubt_index.ended()
             self.batch.ends.append(txn)
@@ -1513,6 +1513,8 @@ class Ledger:
         self.doubt_index.wrote(self.batch.doubt_record_count)
         for move in self.batch.to_doubt.values():
             move.txn.forget_topics()
+            if self.doubt_index.let_go(move.txn):  # it may have less topics
+                self.doubt_index.hold(move.txn)
         for key, doubt_offset in doubt_offsets.items():
             txn = self.batch.to_doubt[key].txn
             self.content_bytes -= txn.size
