@@ -179,14 +179,29 @@ def test_what_is_cancelled_or_moved_far_away_leaves_memory(*, is_cancelled: bool
 
 def test_what_is_given_an_earlier_time_is_read_for_that(fetched: list[str]) -> None:
     still = StillCoordinator()
-    offset, _ = schedule(still, A, after_ms=10 * AHEAD_MS)
+    offsets = {key: schedule(still, key, after_ms=10 * AHEAD_MS)[0] for key in (A, B)}
     still.work(seconds=5)
-    soon_ms = still.world.now_ms() + 20_000
-    still.op(codec.encode_op(OpMessage(Resolution.UNKNOWN, A, GROUP, offset, 0, Source.PRODUCER, time_ms=soon_ms)))
+    soon_ms = {A: still.world.now_ms() + 21_000, B: still.world.now_ms() + 20_000}
+    for key, offset in offsets.items():
+        line = OpMessage(Resolution.UNKNOWN, key, GROUP, offset, 0, Source.PRODUCER, time_ms=soon_ms[key])
+        still.op(codec.encode_op(line))
     still.work(seconds=30)
 
-    assert latest_ms(still, {txn_id_of(A): soon_ms}) <= LATE_MS
+    assert latest_ms(still, {txn_id_of(key): at_ms for key, at_ms in soon_ms.items()}) <= LATE_MS
     assert [] == fetched
+
+
+def test_what_is_due_in_the_order_of_the_log_is_left_to_the_batches(fetched: list[str]) -> None:
+    still = StillCoordinator(make=WatchedCoordinator)
+    times = {}
+    for number in range(COUNT):
+        key = txn_key(f"t{number}")
+        times[txn_id_of(key)] = schedule(still, key, after_ms=AHEAD_MS + 1_000 + 100 * number)[1]
+    still.work(seconds=AHEAD_MS / 1_000 + 10)
+
+    assert latest_ms(still, times) <= LATE_MS
+    assert 0 == WatchedReadAhead.most_count
+    assert sorted(times) == sorted(map(txn_id_of, fetched))
 
 
 @pytest.mark.promise("P7")
@@ -220,7 +235,7 @@ def test_what_doubt_did_not_take_whole_is_forwarded_whole(fetched: list[str]) ->
     still, size = StillCoordinator(), 20_000
     # What half took because it was compressed doubt may refuse uncompressed.
     still.kafka.do(lambda: still.kafka.cluster.alter_topic(still.topics.doubt, {"max.message.bytes": "10000"}))
-    _, large_ms = schedule(still, A, after_ms=20_000, value=b"x" * size)
+    _, large_ms = schedule(still, A, after_ms=21_000, value=b"x" * size)
     _, small_ms = schedule(still, B, after_ms=20_000)
     still.work(seconds=10)
     assert [] == still.visible()

@@ -1,14 +1,16 @@
 """Contents of scheduled messages that are due soon: kept when they move to doubt, or read from there in one sweep in the order of the log.
 
 Without them, each batch would read what it forwards where it lies. Where messages are committed in another order than they are due,
-that is a sweep over much of doubt for a few of them. Nothing depends on what is here: a batch fetches what is missing.
+that is a sweep over much of doubt for a few of them. Where they are due in the order of the log, each batch reads on where the one
+before it ended, so that nothing is read ahead. Nothing depends on what is here: a batch fetches what is missing.
 """
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
@@ -33,6 +35,9 @@ AHEAD_COUNT_MAX = 50_000
 
 LARGE_SHARE = 16
 """A transaction that needs more than one part in so many of its partition's share is not read ahead: it would displace others."""
+
+BACK_SHARE = 8
+"""If fewer than one in so many lie before the one that is due before them, they count as due in the order of the log."""
 
 SLICE_OFFSETS, SLICE_COUNT, SLICE_BYTES = 10_000, 2_000, 4 * 1024 * 1024
 """Offsets, transactions and bytes that one turn reads at most; the others wait meanwhile."""
@@ -188,7 +193,7 @@ class ReadAhead:
         ahead.byte_count = sum(kept.size for kept in ahead.kept.values())
         bytes_left = self._bytes_max - ahead.byte_count
         wanted: dict[str, DueContent] = {}
-        for each in due:
+        for each in [] if _are_in_order(due) else due:
             is_full = each.size > bytes_left or len(ahead.kept) + len(wanted) >= count_max
             if each.time_ms > until_ms or is_full:
                 break
@@ -227,6 +232,12 @@ class ReadAhead:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+
+def _are_in_order(due: Sequence[DueContent]) -> bool:
+    """True if batches read these on by themselves: they are due in the order in which they lie on doubt."""
+    back_count = sum(later.doubt_offset < earlier.doubt_offset for earlier, later in pairwise(due))
+    return back_count * BACK_SHARE < len(due)
 
 
 def _time_of(txn: Transaction) -> int | None:
