@@ -415,22 +415,16 @@ class BrusqueCoordinator(Coordinator):
 class DrowsyCoordinator(Coordinator):
     """Asks only when records come whether op may be read again."""
 
-    _is_idle = False
-
-    def _fold(self, records: Sequence[Any]) -> None:
-        self._is_idle = not records
-        super()._fold(records)
-
-    def _publish_what_follows(self, publisher: Publisher, *, is_drained: bool) -> None:
+    def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool, is_drained: bool) -> None:
         paused = {p: s.is_op_paused for p, s in self._shards.items()}
         group = self._group
-        if self._is_idle:
+        if is_idle:
             self._group = _Motionless(group)
         try:
-            super()._publish_what_follows(publisher, is_drained=is_drained)
+            super()._publish_what_follows(publisher, is_idle=is_idle, is_drained=is_drained)
         finally:
             self._group = group
-            if self._is_idle:
+            if is_idle:
                 for p, shard in self._shards.items():
                     shard.is_op_paused = paused.get(p, shard.is_op_paused)
 

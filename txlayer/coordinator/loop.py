@@ -158,7 +158,7 @@ class Coordinator:
         is_behind = any(shard.ledger.is_behind for shard in self._shards.values())
         count_max = 1 if is_behind else self._refusals.count_max(READ_COUNT_MAX)
         records = self._group.read(record_count_max=count_max, timeout_s=0.0 if self._has_more else IDLE_WAIT_S)
-        is_drained = len(records) < count_max
+        is_idle, is_drained = not records, len(records) < count_max
         if self._take_rebalance():
             self._give_up_state()
             records = ()
@@ -168,7 +168,7 @@ class Coordinator:
         if self._publisher is None:
             return
         self._fold(records)
-        self._publish_what_follows(self._publisher, is_drained=is_drained)
+        self._publish_what_follows(self._publisher, is_idle=is_idle, is_drained=is_drained)
 
     def _gather(self) -> None:
         """Under load, wait a little before the next batch is read: a Kafka transaction costs the broker the same for one message or 500."""
@@ -320,7 +320,7 @@ class Coordinator:
         if self._ahead.byte_count:
             self._keep_within_memory()
 
-    def _publish_what_follows(self, publisher: Publisher, *, is_drained: bool) -> None:
+    def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool, is_drained: bool) -> None:
         now = self._clock()
         is_tick = now - self._ticked_at >= (RELEASE_TICK_S if self._share_releases() else TICK_S)
         is_peak_tick = now - self._peak_ticked_at >= TICK_S
@@ -348,7 +348,7 @@ class Coordinator:
         pause_those_too_full(self._shards, self._group, self._topics, bytes_max=self._config.unsettled_bytes_max)
         if is_tick:
             self._ticked_at = now
-            self._on_tick(batches, is_drained=is_drained)
+            self._on_tick(batches, is_idle=is_idle, is_drained=is_drained)
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
         self._read_ahead()
@@ -408,7 +408,7 @@ class Coordinator:
             now_ms = min(peak_ms, shard.time.now_ms())
             shard.ledger.due(now_ms=now_ms, move_count_max=self._moves_max, present=self._present)
 
-    def _on_tick(self, batches: list[tuple[int, Batch]], *, is_drained: bool) -> None:
+    def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool, is_drained: bool) -> None:
         self._report_untimely()
         self._contents.rest()
         mended = self._targets.mended(
@@ -433,7 +433,9 @@ class Coordinator:
             if shard.is_read_to_the_ends(self._group, self._topics):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
-                counted_ms = shard.counted_ms(now_ms, self._group, self._topics, is_drained=is_drained, now=now)
+                counted_ms = shard.counted_ms(
+                    now_ms, self._group, self._topics, is_idle=is_idle, is_drained=is_drained, now=now
+                )
                 ledger.due(now_ms=counted_ms, move_count_max=moves_max, present=self._present)
                 wall_ms = round(self._environment.wall_clock() * 1000)
                 if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=wall_ms):
