@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -109,7 +109,8 @@ def connect(port: int) -> socket.socket:
 def request(port: int, sent: bytes) -> socket.socket:
     """A connection on which this was sent."""
     sock = connect(port)
-    sock.sendall(sent)
+    with suppress(ConnectionResetError, BrokenPipeError):  # it ended, as whoever reads sees
+        sock.sendall(sent)
     return sock
 
 
