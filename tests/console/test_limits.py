@@ -109,7 +109,7 @@ def connect(port: int) -> socket.socket:
 def request(port: int, sent: bytes) -> socket.socket:
     """A connection on which this was sent."""
     sock = connect(port)
-    with suppress(ConnectionResetError, BrokenPipeError):  # it ended, as whoever reads sees
+    with suppress(ConnectionResetError, BrokenPipeError):  # the server ended it, as the next read shows
         sock.sendall(sent)
     return sock
 

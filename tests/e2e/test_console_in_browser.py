@@ -83,7 +83,7 @@ def groups_of(page: Page) -> dict[str, dict[str, int]]:
 
 
 def who_answers(page: Page) -> dict[str, str]:
-    """By group: how many responders are there, or what stands in their place."""
+    """By group: how many responders there are, or the text that is shown instead."""
     return {row[0]: row[4].split(":")[0] for row in table(page, "#groups")}
 
 

@@ -14,7 +14,7 @@ is that of the moment at which it asked: `PartitionNow.true_ms`. If the ledger t
 do not hold any more (after `txlayer coordinator reset`, or when doubt gives up a line that counted here), the partition is folded
 again from the stored positions.
 
-Beside its rows it counts rates and latencies of the last minutes, and records kept aside.
+Beside its rows it counts rates and latencies of the last minutes, and quarantined records.
 """
 
 from __future__ import annotations
@@ -138,11 +138,11 @@ def quantile(bins: Mapping[int, int], share: float) -> int:
 
 
 QUARANTINED_MAX = 10_000
-"""Records kept aside that are counted."""
+"""Quarantined records that are counted."""
 
 
 class Quarantine:
-    """Which records are kept aside on doubt, by key. One thread follows, another reads what was there before."""
+    """The keys of quarantined records on doubt. One thread follows, another reads what was there before."""
 
     def __init__(self) -> None:
         self._is_there: dict[bytes, bool] = {}

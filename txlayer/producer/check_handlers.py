@@ -357,7 +357,7 @@ class ExecutorCallRunner:
         try:
             self._executor.submit(self._run, call).add_done_callback(partial(self._look_whether_it_ran, call))
         except Exception:
-            # The user's code: shut down, full, or without a thread just now. Hundreds may wait: the first one is told.
+            # The user's code: shut down, full, or without a thread just now. Hundreds of calls may wait for it: only the first refusal is logged.
             if self._refused_at is None:
                 logger.exception("executor.refused")
             self._not_made(CallOutcome(call, is_stale=True), is_refused=True)
