@@ -107,7 +107,7 @@ class LocalBroker:
 
         Raises:
             ConfigError: no Java, a port in use, or a folder with other data. Nothing was started.
-            BrokerUnavailableError: it was not ready within 60 s or ended; see its log. `close()` cleans up.
+            BrokerUnavailableError: it was not ready within 180 s or ended; see its log. `close()` cleans up.
         """
         if self._opened is None:
             self._open()

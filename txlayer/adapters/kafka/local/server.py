@@ -37,7 +37,7 @@ HOST = "127.0.0.1"
 """An embedded broker has no password, so it listens to this machine alone."""
 LOCK_NAME = ".lock"
 """Held while a command starts, stops or removes the broker."""
-READY_TIMEOUT_S = 60
+READY_TIMEOUT_S = 180
 POLL_S = 0.05
 
 _RECORD_NAME, _RECORD_FORMAT = "cluster.json", 1
