@@ -13,6 +13,7 @@ from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, QUICK, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
 from txlayer import JSON, AsyncOrderedConsumer, BreakerPolicy, ConcurrentConsumer, Context, Interceptor, OrderedConsumer
+from txlayer.consumer.aio import CANCEL_S
 from txlayer.consumer.context import ReceivedMessage
 from txlayer.consumer.metrics import TopicStats
 from txlayer.consumer.pull import PulledMessage
@@ -207,6 +208,33 @@ def test_a_task_that_is_not_taken_has_had_no_attempt(stage: Stage) -> None:
                 message.ack()
             again.ack()
             await asyncio.to_thread(stage.wait_stored, 1)
+
+    asyncio.run(work())
+
+
+@pytest.mark.promise("P9")
+@OF_HANDLERS
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_program_that_blocks_its_loop_beyond_the_deadline_loses_no_answer_and_no_attempt(
+    stage: Stage, *, is_given_up: bool
+) -> None:
+    keys = [b"a", b"b", b"c"]
+    for key in keys:
+        stage.write(key, key=key)
+
+    async def work() -> None:
+        async with stage.plain(AsyncOrderedConsumer, retry=QUICK, attempt_timeout=timedelta(seconds=2)) as consumer:
+            first = await consumer.poll(PATIENCE)
+            first.ack()  # in time; the task that waits for it cannot run before the deadline
+            time.sleep(2 + (2 * CANCEL_S if is_given_up else CANCEL_S / 2))
+            others = [await consumer.poll(PATIENCE) for _ in keys[1:]]
+            assert keys == sorted(message.value for message in (first, *others))
+            assert [1, 1] == [message.context.attempt for message in others]
+            for message in others:
+                message.ack()
+            await asyncio.to_thread(stage.wait_stored, 3)
+            found = consumer.stats().topics[stage.topic]
+            assert (3, 3, 0, 0) == (found.handled, found.attempts, found.failed, consumer.stats().hung_count)
 
     asyncio.run(work())
 

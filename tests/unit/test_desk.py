@@ -101,3 +101,18 @@ def test_a_program_that_blocks_its_loop_gets_no_message_whose_time_is_half_over(
         return await handler
 
     assert NotBegun() == asyncio.run(work())
+
+
+@pytest.mark.promise("P9")
+def test_a_task_whose_lease_was_not_renewed_begins_anew_and_its_message_is_not_handed_out() -> None:
+    async def work() -> object:
+        desk, lease = Desk(), Lease("g", "orders", 0, token=1)
+        context = context_of(lease)
+        handler = asyncio.create_task(desk.hand_over_async(context.message, context))
+        await asyncio.sleep(0)
+        lease.valid_until = 0.0
+        assert desk.is_idle(handler)
+        assert await desk.take_async(0, has_ended=bool) is None
+        return await handler
+
+    assert NotBegun() == asyncio.run(work())

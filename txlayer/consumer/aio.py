@@ -30,7 +30,10 @@ Call = tuple[asyncio.Task[Any] | None, float, Chunk]
 
 
 class AsyncPool:
-    """A `Pool` of tasks. The engine's thread calls it; the loop's thread runs the handlers."""
+    """A `Pool` of tasks. The engine's thread calls it; the loop's thread runs the handlers.
+
+    `is_idle` says of which tasks no attempt is under way: their time is not over, however long the loop was blocked.
+    """
 
     chunk_s = 0.0
     has_runs = False  # the jobs of a chunk run side by side
@@ -43,8 +46,10 @@ class AsyncPool:
         task_count_max: int,
         attempt_timeout_s: float,
         hung_max: int,
+        is_idle: Callable[[asyncio.Task[Any] | None], bool],
     ) -> None:
         self._caller = caller
+        self._is_idle = is_idle
         self._loop = loop
         self._task_count_max = self.busy_count = task_count_max
         self._attempt_timeout_s = attempt_timeout_s
@@ -107,7 +112,7 @@ class AsyncPool:
         failed = []
         for name, job in list(left.items()):
             call = self._entered.get(name)
-            if call is None or call[2] is not chunk:
+            if call is None or call[2] is not chunk or self._is_idle(call[0]):
                 continue  # another handler stops the loop: this one was not called, and has had no attempt
             if self._hung.has_room and left.pop(name, None) is not None:
                 count = chunk.given.get(name, 0)
@@ -205,7 +210,8 @@ class AsyncPool:
         for task, deadline, chunk in list(self._entered.values()):
             # Once: another cancellation would interrupt its clean-up.
             is_late = now >= deadline
-            if task and (is_late or now >= chunk.lease.valid_until) and not task.cancelling():
+            is_over = is_late or now >= chunk.lease.valid_until
+            if task and is_over and not task.cancelling() and not self._is_idle(task):
                 task.cancel("the attempt's deadline is over" if is_late else "the lease is over")
                 self._cancelled[task] = is_late
         self._is_watching = bool(self._entered or self._open)
@@ -325,6 +331,7 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
             task_count_max=self._config.in_flight_max,
             attempt_timeout_s=self._config.attempt_timeout.total_seconds(),
             hung_max=self._config.hung_handlers_max,
+            is_idle=lambda task: self._desk is not None and self._desk.is_idle(task),
         )
 
     def _notify_end(self) -> None:

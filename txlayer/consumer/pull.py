@@ -9,6 +9,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from txlayer.consumer.context import Context, DecodedMessage, ReceivedMessage
 from txlayer.core.retry import Ack, HandlerResult, Later, NotBegun, Reject, Retry, WrongResult, checked
@@ -78,6 +79,7 @@ class Desk:
     def __init__(self) -> None:
         self._waiting: deque[PulledMessage] = deque()
         self._taken: set[PulledMessage] = set()  # without an answer
+        self._of_tasks: dict[asyncio.Task[Any] | None, PulledMessage] = {}
         self._is_closed = False
         self._change = threading.Condition()
         self._arrived = asyncio.Event()
@@ -98,8 +100,9 @@ class Desk:
                 raise TimeoutError(NO_ANSWER)
 
     async def hand_over_async(self, message: ReceivedMessage, context: Context) -> HandlerResult | NotBegun:
-        """The same as a task, which its pool cancels at the deadline."""
-        pulled = self._put(message, context)
+        """The same as a task, which its pool cancels at the deadline unless it `is_idle`."""
+        pulled, task = self._put(message, context), asyncio.current_task()
+        self._of_tasks[task] = pulled
         self._arrived.set()
         answer = asyncio.wrap_future(pulled.answer)
         try:
@@ -108,6 +111,13 @@ class Desk:
         finally:
             self._withdraw(pulled)
             answer.cancel()
+            # Not before its pool knows the answer.
+            asyncio.get_running_loop().call_soon(self._of_tasks.pop, task)
+
+    def is_idle(self, task: asyncio.Task[Any] | None) -> bool:
+        """True if the message of this task is not taken, or answered and its task does not know it yet. Any thread may ask."""
+        pulled = self._of_tasks.get(task)
+        return pulled is not None and pulled not in self._taken
 
     def _put(self, message: ReceivedMessage, context: Context) -> PulledMessage:
         pulled = PulledMessage(message, context)
@@ -159,7 +169,8 @@ class Desk:
         while self._waiting:
             pulled = self._waiting.popleft()
             # A program that blocks its event loop comes before the task that would withdraw it.
-            if not pulled.context.lease_lost.is_set() and time.monotonic() < pulled.give_back_at:
+            is_late = time.monotonic() >= pulled.give_back_at or pulled.context.remaining_s <= 0
+            if not is_late and not pulled.context.lease_lost.is_set():
                 self._taken.add(pulled)
                 pulled.answer.add_done_callback(partial(self._answered, pulled))
                 return pulled
