@@ -201,6 +201,8 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         timeout: timedelta | float | None = None,  # noqa: ASYNC109 - the same parameter as in producer.py
     ) -> None:
         """As `TransactionalProducer.close`. If it is cancelled, the close goes on by itself; another call waits for it."""
+        if self._ready is not None and self._ready.engine.pipeline.state is PipelineState.FORKED:
+            return  # as in `TransactionalProducer.close`
         self._is_closed = True
         opening, self._opening, self._ready = self._opening, None, None
         if opening is not None:
