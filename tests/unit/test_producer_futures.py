@@ -241,6 +241,29 @@ def test_an_executor_that_refuses_work_ends_one_transaction_and_runs_it_at_no_la
     assert ([UNKNOWN, COMMIT], []) == (stage.resolutions(), ran)
 
 
+def test_an_executor_that_gives_no_future_ends_one_transaction_and_runs_it_at_no_later_time(
+    stage: ProducerStage,
+) -> None:
+    kept: list[Callable[[], Any]] = []
+
+    class Silent(Executor):
+        """It is told what to do, and says nothing."""
+
+        def submit(self, call: Callable[..., Any], *given: Any) -> Any:  # type: ignore[override]  # as few as the test needs
+            kept.append(partial(call, *given))
+
+    ran: list[str] = []
+    producer = stage.producer()
+    future = producer.submit(ORDER, lambda tx: ran.append(tx.txn_id), executor=Silent())
+    with pytest.raises(AttributeError):
+        future.result(10)
+    for call in kept:
+        call()
+
+    assert COMMIT is producer.publish(ORDER).resolution
+    assert ([UNKNOWN, COMMIT], []) == (stage.resolutions(), ran)
+
+
 def test_an_executor_that_drops_its_work_leaves_the_resolution_unknown(stage: ProducerStage) -> None:
     producer = stage.producer()
     begun, let_go = threading.Event(), threading.Event()

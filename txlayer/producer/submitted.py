@@ -183,10 +183,9 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         turn: Turn = deque([None])
         try:
             task = executor.submit(self._run_elsewhere, turn)
-        except Exception as exc:  # noqa: BLE001 - border: the user's executor, shut down, full, or without a thread
-            self._not_run(turn, exc)
-        else:
             task.add_done_callback(partial(self._look_whether_it_ran, turn))
+        except Exception as exc:  # noqa: BLE001 - border: the user's executor, shut down, full, without a thread, or no future
+            self._not_run(turn, exc)
 
     def _resolve(self) -> None:
         assert self._work is not None
