@@ -12,6 +12,7 @@ import pytest
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.handlers import Interceptor
 from txlayer.core.retry import HandlerResult, Retry, RetryPolicy
 from txlayer.errors import ConfigError
 
@@ -175,6 +176,16 @@ def test_a_topic_that_is_not_read_or_is_named_twice_is_refused() -> None:
     for name, topic in (("other", None), ("t", "t")):
         with pytest.raises(ConfigError, match="no function and no topic"):
             consumer().handler(name, topic=topic)
+
+
+def test_an_interceptor_whose_hook_nothing_awaits_is_refused() -> None:
+    class Awaited(Interceptor):
+        async def before(self, message: ReceivedMessage, context: Context) -> None:
+            raise PermissionError(message, context)
+
+    with pytest.raises(ConfigError, match=r"Awaited\.before"):
+        OrderedConsumer(group="g", topics=["t"], interceptors=[Awaited()])
+    AsyncOrderedConsumer(group="g", topics=["t"], interceptors=[Awaited()])
 
 
 def test_a_batch_handler_takes_no_body() -> None:

@@ -26,6 +26,8 @@ from txlayer.core.messages import (
     txn_id_of,
 )
 from txlayer.errors import UsageError
+from txlayer.producer.aio import AsyncTransactionalProducer
+from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import ParkedTransaction
 
 A = txn_key("a")
@@ -195,6 +197,9 @@ def test_a_coroutine_function_is_refused_where_no_loop_runs_it(stage: ProducerSt
 
     with pytest.raises(UsageError, match="AsyncTransactionalProducer"):
         stage.producer(on_parked=on_parked)
+    for make in (TransactionalProducer, AsyncTransactionalProducer):
+        with pytest.raises(UsageError, match="nothing awaits"):
+            make(bootstrap_servers="127.0.0.1:9", group="g", on_refused=on_parked)
 
 
 def test_a_notice_without_on_parked_is_passed_over(stage: ProducerStage) -> None:

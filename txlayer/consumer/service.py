@@ -1,5 +1,6 @@
 """What every consumer shares: registration of handlers, settings, start, stop, end. Never how a message is handled."""
 
+import inspect
 import logging
 import os
 import socket
@@ -134,7 +135,7 @@ class ConsumerService(ABC, Generic[R, B]):
         self._start_at = check_start(start_at)
         self._retry = retry
         self._breakers = breakers_of(breaker, self._topics)
-        self._interceptors = tuple(interceptors)
+        self._interceptors = check_interceptors(interceptors, is_async=self.is_async)
         self._deserializer: Deserializer | None = function_of(codec, "deserializer", deserializer)
         self._key_deserializer = key_deserializer
         self._key_group = key_group
@@ -520,6 +521,19 @@ def check_topic_names(topics: Sequence[str]) -> tuple[str, ...]:
     for topic in found:
         if not is_topic_name(topic):
             raise UsageError(f"{topic[:260]!r} is no name of a topic")
+    return found
+
+
+def check_interceptors(interceptors: Iterable[Interceptor], *, is_async: bool) -> tuple[Interceptor, ...]:
+    """The interceptors themselves; ConfigError: nothing would await a hook of one."""
+    found = tuple(interceptors)
+    for each in () if is_async else found:
+        for hook in ("before", "after", "on_error"):
+            if inspect.iscoroutinefunction(getattr(each, hook, None)):
+                name = f"{type(each).__name__}.{hook}"
+                raise ConfigError(
+                    name="interceptors", value=name, expected="a plain function, or an AsyncOrderedConsumer"
+                )
     return found
 
 

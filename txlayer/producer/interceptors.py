@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.core.messages import Message, Resolution, nonce_of, txn_id_of
 from txlayer.errors import OutcomeUnknownError, UsageError
+from txlayer.producer.check_handlers import is_coroutine_function
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.pipeline import UNSTORED, OpRecord, PendingTransaction, Pipeline
 
@@ -79,12 +80,14 @@ def intercepting(interceptors: Iterable[ProducerInterceptor]) -> list[Watcher]:
     """What calls the interceptors; nothing without any.
 
     Raises:
-        UsageError: one of them is no `ProducerInterceptor`.
+        UsageError: one of them is no `ProducerInterceptor`, or a hook of it is a coroutine function.
     """
     given = tuple(interceptors)
     for each in given:
         if not isinstance(each, ProducerInterceptor):
             raise UsageError(f"interceptors= takes instances of subclasses of ProducerInterceptor, not {each!r}")
+        if any(is_coroutine_function(getattr(each, name)) for name in vars(ProducerInterceptor) if name[0] != "_"):
+            raise UsageError(f"the hooks of {each!r} are plain functions: nothing awaits what they return")
     return [partial(_begin, given)] if given else []
 
 

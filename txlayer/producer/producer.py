@@ -308,6 +308,8 @@ class ConfiguredProducer(Generic[CheckT]):
         self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
         if not self._is_async and is_coroutine_function(on_parked):
             raise UsageError("a coroutine function for on_parked needs an event loop: use AsyncTransactionalProducer")
+        if is_coroutine_function(on_refused):
+            raise UsageError("on_refused is a plain function: nothing awaits what it returns")
         self._on_refused, self._on_parked = on_refused, on_parked
         self._serializer = function_of(codec, "serializer", serializer)
         self._check_with = check_with_option(check_with)
