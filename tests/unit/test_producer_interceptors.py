@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 
 from tests.support.producer_stage import HALF, OP, ORDER, ProducerStage, World
 from txlayer.core.messages import COMMIT, ROLLBACK, Message, Resolution
-from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, TxLayerError, UsageError
+from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, OutcomeUnknownError, TxLayerError, UsageError
+from txlayer.producer import steps
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.engine import assemble
 from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction, intercepting
-from txlayer.producer.pipeline import OpQueue, PendingTransaction
+from txlayer.producer.pipeline import OpQueue, PendingStage, PendingTransaction
 from txlayer.producer.submitted import SubmittedTransaction
 
 
@@ -188,9 +190,46 @@ def test_a_line_that_is_sent_again_ends_once() -> None:
     assert ALL == notes.seen
 
 
+def test_a_line_that_an_interrupt_had_written_twice_is_not_lost_once_it_is_stored() -> None:
+    class Interrupted(list[PendingTransaction]):
+        """A signal comes between the write of a line and its end."""
+
+        def __delitem__(self, which: Any) -> None:
+            if not interrupts:
+                interrupts.append(KeyboardInterrupt())
+                raise interrupts[0]
+            super().__delitem__(which)
+
+    interrupts: list[KeyboardInterrupt] = []
+    notes = Notes()
+    world = WatchedWorld(notes)
+    answers: Iterator[TxLayerError | None] = iter([None, NotAuthorisedError("write op")])
+    world.writer.refuse = lambda r: next(answers) if r.topic() == OP else None
+    txn = world.prepared()
+    txn.queue.waiting = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        steps.resolve(world.engine, txn, COMMIT)
+
+    world.serve(3)
+
+    assert next(answers, "both were sent") == "both were sent"
+    assert (PendingStage.ACKNOWLEDGED, None) == (txn.stage, txn.error)
+    assert 0 == world.engine.pipeline.in_flight_count
+    assert (1, 0) == (notes.seen.count("after_end COMMIT"), sum("on_error" in said for said in notes.seen))
+
+
 def test_what_is_no_interceptor_is_refused(stage: ProducerStage) -> None:
     with pytest.raises(UsageError, match="subclasses of ProducerInterceptor"):
         stage.producer(interceptors=[object()])
+
+
+def test_a_hook_that_nothing_awaits_is_refused(stage: ProducerStage) -> None:
+    class Awaited(ProducerInterceptor):
+        async def after_end(self, transaction: SentTransaction, resolution: Resolution) -> None:  # type: ignore[override]
+            raise AssertionError(transaction, resolution)
+
+    with pytest.raises(UsageError, match="nothing awaits"):
+        stage.producer(interceptors=[Awaited()])
 
 
 # --- partition_selector -----------------------------------------------------------------------------------------------

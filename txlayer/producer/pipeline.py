@@ -404,6 +404,10 @@ class OpRecord:
 
     def give_up(self, error: BaseException) -> None:
         """Tell its transactions that their lines may not be stored."""
+        # Those of a line that is stored know it: an interrupt in `OpQueue.write` may write a line twice.
+        self.txns = [txn for txn in self.txns if txn.op_offset == UNSTORED]
+        if not self.txns:
+            return
         for observer in self.queue.pipeline.observers:
             observer.lost(self)
         logger.error(
