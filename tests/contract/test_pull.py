@@ -213,6 +213,7 @@ def test_a_task_that_is_not_taken_has_had_no_attempt(stage: Stage) -> None:
 
 
 @pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: a coroutine handler, or a program that polls, blocks the event loop")
 @OF_HANDLERS
 @pytest.mark.parametrize("is_given_up", [False, True])
 def test_a_program_that_blocks_its_loop_beyond_the_deadline_loses_no_answer_and_no_attempt(

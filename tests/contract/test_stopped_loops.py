@@ -62,7 +62,7 @@ def ask(stage: Stage, kind: ReplayKind) -> None:
     stage.lab.write(stage.requests, encode_replay(ReplayRecord(kind, "request", None, text="me: x")))
 
 
-@pytest.mark.fault("consumer: a coroutine handler blocks the event loop")
+@pytest.mark.fault("consumer: a coroutine handler, or a program that polls, blocks the event loop")
 @pytest.mark.promise("P9")
 def test_behind_an_answered_pause_no_coroutine_begins(stage: Stage) -> None:
     def act() -> None:
@@ -86,7 +86,7 @@ def test_behind_an_answered_pause_no_coroutine_begins(stage: Stage) -> None:
     assert [(b"stop", 1), (b"other", 1)] == stopping.seen
 
 
-@pytest.mark.fault("consumer: a coroutine handler blocks the event loop")
+@pytest.mark.fault("consumer: a coroutine handler, or a program that polls, blocks the event loop")
 @pytest.mark.promise("P9")
 def test_what_waits_behind_a_stopped_loop_is_charged_with_no_attempt(stage: Stage) -> None:
     def act() -> None:
