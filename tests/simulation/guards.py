@@ -343,7 +343,7 @@ GUARDS: tuple[Guard, ...] = (
         "P7",
         "ledger.py",
         Variant(make=coordinator_with(ledger=ua.GullibleLedger)),
-        0,
+        1,
         _COUNTS,
     ),
     Guard(

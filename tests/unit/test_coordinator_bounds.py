@@ -65,24 +65,77 @@ def test_what_a_slow_broker_does_not_take_at_once_goes_in_pieces() -> None:
 
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("role", ["half", "op", "doubt"])
-def test_a_coordinator_that_takes_over_waits_for_the_leader_of_each_partition_and_then_goes_on(role: str) -> None:
+def test_a_coordinator_that_takes_over_waits_for_the_leader_of_its_only_partitions_and_then_goes_on(role: str) -> None:
     still = StillCoordinator()
     away = txn_key("away", is_home=False)
     still.commit(away, still.half(away, partition=1), partition=1)
-    without_leader = still.kafka.cluster.topics[f"txlayer.{role}"].partitions[0]
-    without_leader.is_led = False
+    visible_before = without_leaders(still, role, partitions=(0, 1))
+
+    assert ([], [away.partition("/")[0]]) == (visible_before, still.visible())
+
+
+@pytest.mark.fault("broker: a partition of half, op or doubt has no leader")
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("role", ["half", "op", "doubt"])
+def test_a_partition_without_a_leader_at_take_over_stops_no_other(role: str) -> None:
+    still = StillCoordinator()
+    home, away = txn_key("home"), txn_key("away", is_home=False)
+    still.commit(home, still.half(home))
+    still.commit(away, still.half(away, partition=1), partition=1)
+    visible_before = without_leaders(still, role, partitions=(0,))
+
+    assert ([id_of(away)], [id_of(away), id_of(home)]) == (visible_before, still.visible())
+
+
+@pytest.mark.fault("broker: a partition of half, op or doubt has no leader")
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("role", ["op", "doubt"])
+def test_a_partition_that_loses_its_leader_before_it_is_written_stops_no_other(role: str) -> None:
+    limits = {"doubt_after": timedelta(seconds=10), "check_immunity": timedelta(seconds=10)}
+    still = StillCoordinator(**limits, unresolved="rollback", transaction_age_max=timedelta(seconds=30))
+    home, away = txn_key("home"), txn_key("away", is_home=False)
+    still.half(home)  # nobody decides it: it is moved to doubt, then a line on op rolls it back
+    partition = still.kafka.cluster.topics[f"txlayer.{role}"].partitions[0]
+    visible_before: list[str] = []
+
+    def is_over() -> bool:
+        passed_s = still.world.passed_s
+        partition.is_led = not 5 < passed_s < 200
+        if passed_s > 100 and still.kafka.cluster.partitions[still.topics.half, 1].end(is_committed=False) == 0:
+            still.commit(away, still.half(away, partition=1), partition=1)
+        if passed_s < 200:
+            visible_before[:] = still.visible()
+        return passed_s >= 300
+
+    still.run(is_over, seconds=300)
+
+    assert [id_of(away)] == visible_before
+    assert 1 == sum(line.startswith(f"1|R|{home}|".encode()) for line in still.said())
+
+
+def id_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def without_leaders(still: StillCoordinator, role: str, *, partitions: Sequence[int]) -> list[str]:
+    """A coordinator works for a minute while partitions of this topic have no leader, then for some seconds; what was visible before."""
+    away = [still.kafka.cluster.topics[f"txlayer.{role}"].partitions[number] for number in partitions]
+    for partition in away:
+        partition.is_led = False
     visible_before: list[str] = []
 
     def is_over() -> bool:
         if still.world.passed_s < 60:
             visible_before[:] = still.visible()
         else:
-            without_leader.is_led = True
+            for partition in away:
+                partition.is_led = True
         return still.world.passed_s >= 70
 
     still.coordinator.run(should_stop=is_over)
-
-    assert ([], [away.partition("/")[0]]) == (visible_before, still.visible())
+    return visible_before
 
 
 @pytest.mark.promise("P7")

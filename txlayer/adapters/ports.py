@@ -86,6 +86,7 @@ class TopicLimits(NamedTuple):
     is_append_time: bool | None = None  # the broker stamps its records; None: not reported
     is_writable: bool = True  # False: these credentials may describe it but not write to it
     closed_at_ms: int | None = None  # of half: since when the namespace accepts no new transactions
+    leaderless: frozenset[int] = frozenset()  # partitions without a leader
 
 
 class HalfWriter(Protocol):

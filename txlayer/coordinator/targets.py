@@ -364,8 +364,46 @@ class Targets:
             logger.error("topic.held", extra={"topic": topic, "reason": target.refusal.value})
 
 
+class Leaders:
+    """Knows which partitions of half, op and doubt have no leader. Not thread-safe."""
+
+    def __init__(self, connections: CoordinatorConnections, topics: SystemTopics, *, environment: Environment) -> None:
+        self._connections = connections
+        self._topics = (topics.half, topics.op, topics.doubt)
+        self._clock = environment.clock
+        self._background = environment.background
+        self._asked_at = float("-inf")
+        self._answer: frozenset[int] | None = None  # of the last question in the background
+
+    def missing(self) -> frozenset[int]:
+        """Partitions of which a topic has no leader now.
+
+        Raises:
+            BrokerUnavailableError: no broker answered.
+        """
+        self._asked_at, self._answer = self._clock(), None
+        return self._missing(self._connections.topic_limits)
+
+    def has_any_again(self, partitions: Collection[int]) -> bool:
+        """True if one of these has its leaders again, according to the last answer. Asks every `LOOK_S`, in the background."""
+        now = self._clock()
+        if partitions and now - self._asked_at >= LOOK_S:
+            self._asked_at = now
+            self._background.start(self._ask_in_background, name="txlayer-leaders")
+        return self._answer is not None and not self._answer.issuperset(partitions)
+
+    def _ask_in_background(self) -> None:
+        try:
+            self._answer = self._missing(self._connections.topic_limits_in_background)
+        except TxLayerError as exc:
+            logger.info("targets.unknown", extra={"reason": str(exc)})
+
+    def _missing(self, limits_of: Callable[[str], TopicLimits | None]) -> frozenset[int]:
+        return frozenset(p for topic in self._topics if (limits := limits_of(topic)) for p in limits.leaderless)
+
+
 LOOK_S = 2.0
-"""Interval for asking about the groups with due check-backs."""
+"""Interval for asking about the groups with due check-backs, and about partitions without a leader."""
 BELIEVE_S = 10.0
 """Maximum age of an answer."""
 GIVE_UP_S = 30.0

@@ -251,6 +251,7 @@ class KafkaAdmin:
             partition_count=len(description.partitions),
             message_bytes_max=None if bytes_max is None else int(bytes_max),
             is_reachable=_has_leaders(description) and is_in_sync,
+            leaderless=frozenset(p.id for p in description.partitions if not _has_leader(p)),
             is_append_time=None if timestamps is None else timestamps == "LogAppendTime",
             is_writable=not operations or AclOperation.WRITE in operations,
             closed_at_ms=closed_at_ms(settings),
@@ -558,7 +559,11 @@ def _is_missing(answer: Any) -> bool:
 
 
 def _has_leaders(description: Any) -> bool:
-    return all(p.leader is not None and p.leader.id >= 0 for p in description.partitions)
+    return all(map(_has_leader, description.partitions))
+
+
+def _has_leader(partition: Any) -> bool:
+    return partition.leader is not None and partition.leader.id >= 0
 
 
 ASK_AGAIN_S = 0.1
