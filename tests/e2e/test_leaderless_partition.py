@@ -1,7 +1,7 @@
 """A broker that has the only replica of some partitions of half, op and doubt is away: the other partitions go on."""
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub forgets NewTopic
 
 from tests.e2e.conftest import Start
 from tests.support.arena import Arena

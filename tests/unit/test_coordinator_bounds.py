@@ -93,8 +93,12 @@ def test_a_partition_without_a_leader_at_take_over_stops_no_other(role: str) -> 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("role", ["op", "doubt"])
 def test_a_partition_that_loses_its_leader_before_it_is_written_stops_no_other(role: str) -> None:
-    limits = {"doubt_after": timedelta(seconds=10), "check_immunity": timedelta(seconds=10)}
-    still = StillCoordinator(**limits, unresolved="rollback", transaction_age_max=timedelta(seconds=30))
+    still = StillCoordinator(
+        doubt_after=timedelta(seconds=10),
+        check_immunity=timedelta(seconds=10),
+        transaction_age_max=timedelta(seconds=30),
+        unresolved="rollback",
+    )
     home, away = txn_key("home"), txn_key("away", is_home=False)
     still.half(home)  # nobody decides it: it is moved to doubt, then a line on op rolls it back
     partition = still.kafka.cluster.topics[f"txlayer.{role}"].partitions[0]
