@@ -1,6 +1,7 @@
 """Tracks real topics: which accept writes, which refuse, and when to ask the broker about them again.
 
-And which producer groups have live responders: the broker is asked in the background, so that a slow answer delays nothing.
+And which partitions of half, op and doubt have no leader, and which producer groups have live responders: the broker is asked in the
+background, so that a slow answer delays nothing.
 """
 
 import fnmatch
@@ -364,6 +365,10 @@ class Targets:
             logger.error("topic.held", extra={"topic": topic, "reason": target.refusal.value})
 
 
+LOOK_S = 2.0
+"""Interval for asking about the groups with due check-backs, and about partitions without a leader."""
+
+
 class Leaders:
     """Knows which partitions of half, op and doubt have no leader. Not thread-safe."""
 
@@ -402,8 +407,6 @@ class Leaders:
         return frozenset(p for topic in self._topics if (limits := limits_of(topic)) for p in limits.leaderless)
 
 
-LOOK_S = 2.0
-"""Interval for asking about the groups with due check-backs, and about partitions without a leader."""
 BELIEVE_S = 10.0
 """Maximum age of an answer."""
 GIVE_UP_S = 30.0
