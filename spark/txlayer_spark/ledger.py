@@ -497,8 +497,8 @@ def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
 def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
     """Per attempt with half records: `_g`, its producer group; `_first`, `_last`, `_last_copy`: of its half offsets.
 
-    And `_told`: those that doubt names at any time, null of an attempt that never stood there; `_low`, `_high`: between these are
-    all of its offsets, also of records that are gone.
+    And `_told`: those that doubt names at any time, null of an attempt that never stood there; `_kept`, `_told_last`: of these,
+    those that it does not forget, and the last one; `_low`, `_high`: between these are all of its offsets, also of records that are gone.
     """
     by, own = list(_ATTEMPT), ~F.col("is_copy")
     stored = half.groupBy(*by).agg(
@@ -509,8 +509,16 @@ def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
     )
     # Of one that has no half record the coordinator did not know them.
     is_summary = (F.col("kind") == int(Kind.DOUBT)) & (F.col("idx") > 0)
-    named = F.when(is_summary, F.array("w", "d")).when(F.col("kind") == int(Kind.TWIN), F.array("d"))
-    of_attempt = told.groupBy(*by).agg(F.flatten(F.collect_set(named)).alias("_told"))
+    twin = F.when(F.col("kind") == int(Kind.TWIN), F.array("d"))
+    named, kept = (
+        F.when(is_summary, F.array("w", "d")).otherwise(twin),
+        F.when(is_summary, F.array("w")).otherwise(twin),
+    )
+    of_attempt = told.groupBy(*by).agg(
+        F.flatten(F.collect_set(named)).alias("_told"),
+        F.flatten(F.collect_set(kept)).alias("_kept"),
+        F.max(F.when(is_summary, F.col("d"))).alias("_told_last"),
+    )
     low, high = F.array_min("_told"), F.array_max("_told")
     return stored.join(of_attempt, by, "left").withColumns(
         {"_low": F.least("_first", low), "_high": F.greatest("_last", "_last_copy", high)}
@@ -523,7 +531,7 @@ def _naming_halves(ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_e
     With `_is_certain`; `_releases`: whether every half record is at or before the one that they name; `_is_gone`: that one is.
 
     A line may have counted when it was there before its half record, when it names one between the ends of a transaction that
-    stood on doubt, which doubt forgets, or one that is gone.
+    stood on doubt, which doubt forgets, the last one there before a further one joined, or one that is gone.
     """
     by = list(_ATTEMPT)
     half_positions = half.select(
@@ -531,15 +539,19 @@ def _naming_halves(ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_e
     )
     named = ops.join(known, by).where(F.col("g") == F.col("_g"))
     named = named.join(half_positions, [*by, "n"], "left")
-    told = F.coalesce("_told", F.array().cast("array<bigint>"))
+    nothing = F.array().cast("array<bigint>")
+    told = F.coalesce("_told", nothing)
     is_there = F.isnotnull("_half_ms")
-    is_end = (F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last"))
-    is_end = is_end | F.array_contains(told, F.col("n")) | F.coalesce("_is_copy", F.lit(False))
+    is_kept = (F.col("n") == F.col("_first")) | F.coalesce("_is_copy", F.lit(False))
+    is_kept = is_kept | F.array_contains(F.coalesce("_kept", nothing), F.col("n"))
+    is_end = is_kept | (F.col("n") == F.col("_last")) | F.array_contains(told, F.col("n"))
+    # A further half record joined: doubt has forgotten this one.
+    has_later = F.coalesce(F.col("n") < F.col("_told_last"), F.lit(False)) | (is_there & (F.col("n") < F.col("_last")))
     is_ahead = F.coalesce(F.col("_half_ms") > F.col("at_ms") + clock_error_ms, F.lit(False))
     is_between = (F.col("_low") < F.col("n")) & (F.col("n") < F.col("_high"))
     is_gone = F.isnotnull("w")
     marked = named.where(is_there | is_end | (is_gone & ((F.size(told) == 0) | is_between)))
-    is_known = is_end | (is_there & F.isnull("_told"))
+    is_known = is_kept | (is_end & ~has_later) | (is_there & F.isnull("_told"))
     return marked.select(
         *COLUMNS,
         (is_known & ~is_ahead).alias("_is_certain"),

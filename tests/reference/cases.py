@@ -451,6 +451,104 @@ def line_of_a_half_record_in_the_middle_of_one_on_doubt(log: Log) -> None:
     _ends_on_doubt(log, halves)
 
 
+def _went_on(log: Log, said: str, *, named: int = 1, is_written_again: bool = True) -> list[Record]:
+    """Two of three half records stand on doubt, and a line names one of them; the third one joins before the line is applied."""
+    halves = [log.half(numbers=f"{index}/3") for index in range(2)]
+    for index, half in enumerate(halves):
+        log.content(half, index)
+    log.summary("open", *halves, count=3)
+    log.op((said, halves[named]))
+    halves.append(log.half(numbers="2/3"))
+    if is_written_again:
+        log.content(halves[2], 2)
+        log.summary("open", *halves)
+    return halves
+
+
+def _shown_and_ended(log: Log, halves: list[Record]) -> None:
+    log.op(("C", halves[-1]))
+    for half in halves:
+        log.show(half)
+    log.end_on_doubt(0, 1, 2)
+
+
+@case("ok")
+def rollback_at_what_was_the_last_half_record_on_doubt(log: Log) -> None:
+    """Doubt forgets which one was the last: the line counted for nothing, or the third one would have come too late."""
+    _shown_and_ended(log, _went_on(log, "R"))
+
+
+@case("ok")
+def rollback_at_what_was_the_last_half_record_on_doubt_and_settled_at_once(log: Log) -> None:
+    _shown_and_ended(log, _went_on(log, "R", is_written_again=False))
+
+
+@case("ok")
+def abandon_at_what_was_the_last_half_record_on_doubt(log: Log) -> None:
+    halves = [log.half(numbers=f"{index}/3") for index in range(2)]
+    log.op(("C", halves[1]))
+    for index, half in enumerate(halves):
+        log.content(half, index)
+    log.summary("parked-committed", *halves, count=3, reason="incomplete")
+    log.op(("A", halves[1]))
+    halves.append(log.half(numbers="2/3"))
+    _shown_and_ended(log, halves)
+
+
+@case("rolled_back")
+def rollback_at_the_last_half_record_on_doubt_before_one_came_too_late(log: Log) -> None:
+    _went_on(log, "R", is_written_again=False)
+    log.end_on_doubt(0, 1)
+
+
+@case("leaked")
+def rollback_at_what_was_the_last_half_record_on_doubt_visible(log: Log) -> None:
+    for half in _went_on(log, "R"):
+        log.show(half)
+    log.end_on_doubt(0, 1, 2)
+
+
+@case("leaked")
+def rollback_at_the_first_half_record_on_doubt_before_one_joined(log: Log) -> None:
+    """Doubt keeps the first one."""
+    _shown_and_ended(log, _went_on(log, "R", named=0))
+
+
+@case("leaked")
+def rollback_at_a_copy_on_doubt_before_one_joined(log: Log) -> None:
+    """Doubt keeps copies."""
+    halves = [log.half(numbers="0/3"), log.half(numbers="1/3")]
+    copy = log.half(numbers="1/3")
+    log.summary("open", *halves, count=3)
+    log.op(("R", copy))
+    _shown_and_ended(log, [*halves, log.half(numbers="2/3")])
+
+
+@case("leaked")
+def rollback_at_the_last_half_record_on_doubt_after_one_joined(log: Log) -> None:
+    """It is the last one to the end."""
+    halves = [log.half(numbers=f"{index}/3") for index in range(3)]
+    log.summary("open", *halves[:2], count=3)
+    log.summary("open", *halves)
+    log.op(("R", halves[2]))
+    _shown_and_ended(log, halves)
+
+
+@case("leaked")
+def rollback_at_the_last_half_record_on_doubt_of_which_copies_are_left(log: Log) -> None:
+    """Of what half has lost, the last one that doubt names was the last."""
+    halves = [log.half(numbers="0/2"), log.half(numbers="1/2")]
+    copies = [log.half(numbers="0/2"), log.half(numbers="1/2")]
+    for index, half in enumerate(halves):
+        log.content(half, index)
+    log.summary("open", *halves)
+    log.op(("R", halves[1]))
+    log.op(("C", copies[1]))
+    for half in copies:
+        log.show(half)
+    log.starts[HALF] = 2
+
+
 @case("rolled_back")
 def line_of_a_half_record_in_the_middle_of_one_not_on_doubt(log: Log) -> None:
     halves = _long(log)

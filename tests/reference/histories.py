@@ -63,6 +63,10 @@ CHANGES = (
 )
 
 
+#: Last digits of seeds in whose histories transactions are on doubt in part: of those that were found before none has them.
+IN_PART = (3, 6)
+
+
 @dataclass(frozen=True)
 class Made:
     """One history. The planted faults say what was tried; retention, for example, may hide one again."""
@@ -76,7 +80,7 @@ class Made:
 
 def make(seed: int, *, has_faults: bool = True) -> Made:
     """The history of a seed. The same on every machine."""
-    return Play(random.Random(seed), has_faults=has_faults).made(seed)
+    return Play(random.Random(seed), has_faults=has_faults, in_part=0.3 * (seed % 10 in IN_PART)).made(seed)
 
 
 # ---------------------------------------------------------------------------- the logs
@@ -145,6 +149,7 @@ class Txn:
     decided_at: tuple[int, int] | None = None
     doubt_state: str = ""  # as the summary says; empty: not on doubt
     was_on_doubt: bool = False
+    kept_count: int = 0  # of its half records that doubt holds
 
     @property
     def is_on_doubt(self) -> bool:
@@ -330,7 +335,7 @@ class Coordinator:
     def to_doubt(self, txn: Txn, state: str, reason: str) -> None:
         """Write the summary, and the contents where they are not there yet."""
         txn.state = state
-        halves, is_new = txn.halves, not txn.is_on_doubt
+        halves = txn.halves
         last = "+".join(str(record.offset) for record in [halves[-1], *txn.copies])
         topics = ",".join(dict.fromkeys(message.topic for message in txn.messages))
         decided = "{}:{}".format(*txn.decided_at) if txn.decided_at else ""
@@ -343,7 +348,7 @@ class Coordinator:
         written = [self.put(txn, txn.key, value.encode())]
         left_out = self.draw.randrange(len(halves)) if txn.misdeed == "contents missing" else -1
         for index, half in enumerate(halves):
-            if is_new and index != left_out:
+            if index >= txn.kept_count and index != left_out:
                 numbers = f"{index}/{len(txn.messages)}|{txn.born_ms}"
                 extra = [("txl-origin", f"{half.partition}:{half.offset}|{numbers}".encode())]
                 extra += [("txl-key", half.key)] if half.key is not None else []
@@ -351,13 +356,13 @@ class Coordinator:
                 headers = [*half.headers, *extra]
                 written.append(self.put(txn, f"{txn.key}/{index}", half.value or b"", headers))
         self.cluster.end_kafka_transaction(written)
-        txn.doubt_state, txn.was_on_doubt = state, True
+        txn.doubt_state, txn.was_on_doubt, txn.kept_count = state, True, len(halves)
 
     def end_on_doubt(self, txn: Txn) -> None:
         if txn.is_on_doubt and txn.misdeed != "not ended":
             names = [txn.key, *(f"{txn.key}/{index}" for index in range(len(txn.halves)))]
             self.cluster.end_kafka_transaction([self.put(txn, name, None) for name in names])
-            txn.doubt_state = ""
+            txn.doubt_state, txn.kept_count = "", 0
 
     def put(self, txn: Txn, name: str, value: bytes | None, headers: Headers = ()) -> Record:
         return self.cluster.add(DOUBT, txn.partition, key=name.encode(), value=value, headers=headers)
@@ -377,8 +382,9 @@ class Coordinator:
 class Play:
     """One history, step by step."""
 
-    def __init__(self, draw: random.Random, *, has_faults: bool) -> None:
-        self.draw = draw
+    def __init__(self, draw: random.Random, *, has_faults: bool, in_part: float) -> None:
+        """`in_part`: how likely it is that a transaction is on doubt before the next of its half records is there."""
+        self.draw, self.in_part = draw, in_part
         halves = draw.choice((1, 1, 2, 3))
         self.faults = draw.sample(MISDEEDS + CHANGES, draw.choice((0, 1, 1, 2))) if has_faults else []
         is_about_order = bool({"overtaken", "did not wait"} & set(self.faults))
@@ -477,12 +483,19 @@ class Play:
     def store(self, txn: Txn) -> None:
         index = len(txn.halves)
         message = txn.messages[index]
-        ahead = None
+        ahead: Record | None = None
+        late: Record | None = None
+        if self.in_part and index and not txn.misdeed and not txn.is_settled and self.draw.random() < self.in_part:
+            late = self.move_in_part(txn)
         if index == len(txn.messages) - 1 and self.draw.random() < 0.03:
             ahead = self.say_ahead(txn)
         headers = self.shuffled([*message.headers, ("txl", txn.txl(index))])
         half = self.half(txn.partition, message.key, message.value, headers)
         txn.halves.append(half)
+        if self.in_part and txn.is_on_doubt and self.draw.random() < 0.7:  # else it may be settled with the same batch
+            self.coordinator.to_doubt(txn, txn.state, "")
+        if late is not None:
+            self.coordinator.read_line(late.value or b"", late, 0)
         if self.draw.random() < 0.06 or txn.misdeed == "copy forwarded":
             txn.copies.append(self.half(txn.partition, half.key, half.value, half.headers))
         if txn.is_stored:
@@ -495,6 +508,20 @@ class Play:
                 self.doubt(txn)
         if ahead is not None:
             self.coordinator.read_line((ahead.value or b"").split(b"\n")[0], ahead, 0)
+
+    def move_in_part(self, txn: Txn) -> Record | None:
+        """A producer takes long, and it is on doubt meanwhile. A line that names its last half record may be read when it is the last no more."""
+        if txn.state == "open":
+            self.coordinator.to_doubt(txn, "open", "")
+            self.coordinator.release(txn)  # those that wait for it
+        if self.draw.random() < 0.3:
+            return None
+        line = txn.line(self.draw.choice("RRAC"), txn.halves[-1].offset, source="policy")
+        record = self.cluster.add(OP, txn.partition, value=line)
+        if self.draw.random() < 0.8:
+            return record
+        self.coordinator.read_line(line, record, 0)
+        return None
 
     def half(self, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> Record:
         return self.cluster.add(HALF, partition, key=key, value=value, headers=headers)

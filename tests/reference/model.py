@@ -13,7 +13,8 @@ Three ideas carry it:
 
 What the model decides where the page is silent:
 
-* A line in the middle of a transaction on doubt counts before the move and not after it: idea 2. So does a line that was ahead of half.
+* A line in the middle of a transaction on doubt counts before the move and not after it: idea 2. So does a line that was ahead of half,
+  and one at what was the last half record on doubt until a further one joined.
 * Commit first, abandon later, nothing visible: abandoned. The records cannot tell it from a loss that was abandoned afterwards.
 * What was forwarded from doubt may name every half offset from its first to its last one.
 * Visible before its decision: judged by append times alone, less the difference of two brokers' clocks.
@@ -193,6 +194,15 @@ class Transaction:
             if not self.at or summary.seen:  # else the coordinator did not know them
                 ends |= {summary.first_offset, summary.last_offset, *summary.copy_offsets}
         return ends
+
+    def went_on_behind(self, offset: int) -> bool:
+        """Whether this was the last one of `ends`, and a further half record joined: doubt kept it only until then."""
+        firsts = [m.offset for m in self.messages.values() if m.offset is not None]
+        lasting = {*firsts[:1], *(set(self.at) - set(firsts))}
+        lasting.update(*({summary.first_offset, *summary.copy_offsets} for summary in self.summaries))
+        own_later = offset in firsts and max(firsts) > offset
+        told_later = any(summary.seen and summary.last_offset > offset for summary in self.summaries)
+        return offset not in lasting and (own_later or told_later)
 
     @property
     def first_offset(self) -> int:
@@ -467,10 +477,11 @@ def place_line(world: World, line: Line) -> str:
     latest_ms = line.record.timestamp_ms + world.settings.clock_error_ms
     if half is not None and half.stored_at_ms > latest_ms:
         return "maybe"  # the line was there first: it waited for its half record
+    is_known = line.last_offset in txn.ends and not txn.went_on_behind(line.last_offset)
     if half is not None:
-        return "counts" if not txn.was_on_doubt or line.last_offset in txn.ends else "maybe"
+        return "counts" if is_known or not txn.was_on_doubt else "maybe"
     if line.last_offset in txn.ends:
-        return "counts"
+        return "counts" if is_known else "maybe"
     is_between = txn.first_offset < line.last_offset < txn.last_offset
     if line.last_offset < bounds.start and (is_between or not txn.summaries):
         return "maybe"

@@ -387,6 +387,21 @@ def rolled_back_then_committed_and_half_of_it_is_visible(log: Steps) -> None:
     log.half("other/00000001")
 
 
+@case
+def rolled_back_at_the_last_half_record_on_doubt_that_another_one_joins_later(log: Steps) -> None:
+    halves = [log.half(numbers=f"{index}/3") for index in range(2)]
+    for index, half in enumerate(halves):
+        log.content(half, index)
+    log.summary("open", *halves, count=3)
+    log.op(("R", halves[1]))
+    log.cut()
+    halves.append(log.half(numbers="2/3"))
+    log.op(("C", halves[2]))
+    for half in halves:
+        log.show(half)
+    log.end_on_doubt(0, 1, 2)
+
+
 @pytest.fixture(scope="module", params=[60_000, 600_000], ids=["old", "young"])
 def judged(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory

@@ -113,6 +113,16 @@ def test_what_a_long_prepare_stored_behind_a_past_window_may_have_been_committed
     assert [expected] == case.verdicts(replace(WINDOW, is_past=is_past))
 
 
+@pytest.mark.parametrize(("is_past", "expected"), [(True, Verdict.OUT_OF_WINDOW), (False, Verdict.LEAKED)])
+def test_what_was_the_last_half_record_on_doubt_may_be_followed_by_one_behind_a_past_window(
+    *, is_past: bool, expected: Verdict
+) -> None:
+    case = Case(count=3).doubt("open").op(ROLLBACK, last=101).forward(count=3).doubt("", at=2, content=None)
+    del case.traces.halves[2:]
+
+    assert [expected] == case.verdicts(replace(WINDOW, is_past=is_past))
+
+
 @pytest.mark.parametrize("said", [None, ROLLBACK])
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_what_is_in_the_log_without_a_commit_is_leaked(said: str | None, is_committed: bool) -> None:

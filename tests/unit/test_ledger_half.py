@@ -291,6 +291,23 @@ def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(is_early: bool, is_
     assert 2 == driver.log.stored.low_water
 
 
+def test_a_line_that_names_what_was_the_last_half_record_on_doubt_has_no_effect_when_another_one_joined() -> None:
+    driver = PartitionDriver()
+    driver.half(A, count=3)
+    last = driver.half(A, index=1, count=3)
+    driver.read()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    joined = driver.half(A, index=2, count=3)
+    driver.turn()
+
+    driver.op("R", A, last)
+    driver.op("C", A, joined)
+    driver.turn()
+
+    assert ([A], [A]) == (driver.reported(ReportKind.WRONG_OFFSET), driver.log.forwarded)
+
+
 @pytest.mark.parametrize("resolution", ["C", "R"])
 def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new(resolution: str) -> None:
     driver = PartitionDriver()

@@ -537,9 +537,9 @@ def _add_line(attempt: _Attempt, op: OpTrace, window: Window) -> None:
         is_certain = False  # the line came first: it waited for its half record
     elif half is not None:
         may_have_been_on_doubt = attempt.was_on_doubt or half.at_ms < window.doubt_gone_ms
-        is_certain = not may_have_been_on_doubt or op.last_offset in attempt.known_offsets
+        is_certain = not may_have_been_on_doubt or _is_kept(attempt, op.last_offset, window)
     elif op.last_offset in attempt.known_offsets:
-        is_certain = True
+        is_certain = _is_kept(attempt, op.last_offset, window)
     elif op.last_offset < window.starts.get(op.partition, 0):
         known = attempt.known_offsets
         if attempt.summaries and not min(known) < op.last_offset < max(known):
@@ -549,6 +549,18 @@ def _add_line(attempt: _Attempt, op: OpTrace, window: Window) -> None:
         return
     attempt.seen_ms = max(attempt.seen_ms, op.at_ms)
     attempt.lines.append((op, is_certain))
+
+
+def _is_kept(attempt: _Attempt, offset: int, window: Window) -> bool:
+    """True if doubt keeps this half offset. What was the last one is forgotten there when a further half record joins."""
+    firsts = [half.offset for half in attempt.halves.values()]
+    told = [summary for summary in attempt.summaries if summary.seen]
+    lasts = {summary.last_offset for summary in told}
+    is_first = offset in (firsts[0], *(summary.first_offset for summary in told))
+    has_later = max(lasts, default=-1) > offset or (offset in firsts and offset != firsts[-1])
+    may_have_later = has_later or (window.is_past and len(firsts) < attempt.first.count)
+    is_known = offset in attempt.known_offsets
+    return is_known and (is_first or not may_have_later or offset not in (firsts[-1], *lasts))
 
 
 def _give_out(forwards: Iterable[ForwardTrace], attempts: Collection[_Attempt], window: Window) -> list[ForwardTrace]:
