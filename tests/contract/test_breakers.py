@@ -1,4 +1,4 @@
-"""A breaker in real consumers: on threads, as tasks and with batches, an outage costs no message its attempts."""
+"""Consumers beside what is away: a breaker over handlers that fail, and brokers that do not answer just then."""
 
 import asyncio
 import threading
@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer import (
     AsyncOrderedConsumer,
@@ -21,8 +22,9 @@ from txlayer import (
     Retry,
     RetryPolicy,
 )
+from txlayer.config import ConsumerConfig
 from txlayer.core.retry import HandlerResult
-from txlayer.errors import UsageError
+from txlayer.errors import BrokerUnavailableError, RetriableError, UsageError
 
 BREAKER = BreakerPolicy(attempt_count_min=5, window=timedelta(seconds=20), probe_interval=timedelta(milliseconds=50))
 TWICE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)
@@ -190,3 +192,106 @@ def test_a_breaker_of_one_handler_leaves_the_other_handlers_of_its_topic_alone(s
         stage.wait_stored(2 * KEY_COUNT)
         assert 2 * KEY_COUNT == consumer.stats().topics[stage.topic].handled
     assert [] == stage.letter_values()
+
+
+START = timedelta(seconds=30)
+
+
+class Wavering:
+    """Connections of which some questions are not answered: `refusals` of those about a topic, and one read of a log."""
+
+    def __init__(self, connections: Any) -> None:
+        self.refusals: dict[str, int] = {}
+        self.error: RetriableError = BrokerUnavailableError("as planned", waited_ms=1)
+        self.refused_count = 0
+        self.is_read_failing = False
+        self._connections = connections
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connections, name)
+
+    def topic_limits(self, topic: str) -> Any:
+        if self.refusals.get(topic):
+            self.refusals[topic] -= 1
+            self.refused_count += 1
+            raise self.error
+        return self._connections.topic_limits(topic)
+
+    def make_reader(self, isolation: Any) -> Any:
+        return _Reader(self, self._connections.make_reader(isolation))
+
+
+class _Reader:
+    """A reader that may fail once."""
+
+    def __init__(self, wavering: Wavering, reader: Any) -> None:
+        self._wavering = wavering
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def read(self, **arguments: Any) -> Any:
+        if self._wavering.is_read_failing:
+            self._wavering.is_read_failing = False
+            raise BrokerUnavailableError("as planned", waited_ms=1)
+        return self._reader.read(**arguments)
+
+
+@pytest.fixture
+def wavering(lab: Lab, stage: Stage) -> Wavering:
+    config = ConsumerConfig(bootstrap_servers=lab.servers, namespace=stage.namespace)
+    return Wavering(lab.connect_consumer(config))
+
+
+def consumer(stage: Stage, wavering: Wavering, **settings: Any) -> OrderedConsumer:
+    made: OrderedConsumer = stage.consumer(connect=lambda _: wavering, **settings)
+    return made
+
+
+@pytest.mark.fault("consumer: brokers are away when it starts, or when it must write its leases again")
+@pytest.mark.parametrize("error", [None, RetriableError("the broker said no offset")])
+@pytest.mark.parametrize("which", ["topic", "locks"])
+def test_a_broker_that_is_away_just_when_a_consumer_starts_is_waited_for(
+    stage: Stage, wavering: Wavering, which: str, error: RetriableError | None
+) -> None:
+    wavering.error = error or wavering.error
+    topic = stage.topic if which == "topic" else f"{stage.namespace}.locks"
+    wavering.refusals[topic] = 2
+    stage.write(b"0")
+
+    with consumer(stage, wavering, start_timeout=START):
+        stage.journal.wait_for(1)
+
+    assert 2 == wavering.refused_count
+
+
+def test_a_broker_that_stays_away_ends_the_start_when_its_time_is_over(stage: Stage, wavering: Wavering) -> None:
+    wavering.refusals[stage.topic] = 1 << 30
+
+    with pytest.raises(BrokerUnavailableError, match="as planned"):
+        consumer(stage, wavering, start_timeout=timedelta(milliseconds=50)).run()
+
+
+@pytest.mark.fault("consumer: brokers are away when it starts, or when it must write its leases again")
+def test_a_lock_log_that_cannot_be_read_again_just_then_does_not_end_the_consumer(
+    stage: Stage, wavering: Wavering
+) -> None:
+    stage.write(b"0")
+    with consumer(stage, wavering):
+        stage.journal.wait_for(1)
+        # What is handled and not stored yet is handled again after a rebuild.
+        place = (stage.topic, 0)
+
+        def is_stored() -> bool:
+            found = wavering.stored_offsets(stage.group, [place], is_stable=True)[place]
+            return found is not None and found.offset == 1
+
+        wait_until(is_stored, within=PATIENCE_S, what="stored progress")
+        wavering.refusals[f"{stage.namespace}.locks"] = 2
+        wavering.is_read_failing = True
+        wait_until(lambda: wavering.refused_count == 2, within=PATIENCE_S, what="both refusals")
+        stage.write(b"1")
+        stage.journal.wait_for(2)
+
+    assert [b"0", b"1"] == stage.journal.values(b"k")

@@ -1,23 +1,36 @@
-"""Offsets within Kafka transactions: fenced by the member's generation, pending until the end, stored or gone with it."""
+"""Offsets with their metadata, over both logs; stored ones that the topics do not have, and a partition without a leader at a take-over."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 
 from tests.contract.clients import TIMEOUT_S, assigned, join, open_writer, put, stable, store, store_committed, stored
+from tests.contract.test_unwritten_dead_letters import NoLeader
 from tests.support.broker import unique_name
+from tests.support.consumers import Stage
 from tests.support.core_records import plain_record
 from tests.support.lab import Lab
+from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
+from tests.support.whole_stage import Shop
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import Assignment, GroupReader, StoredOffset, TransactionalWriter
-from txlayer.config import CoordinatorConfig
+from txlayer.adapters.readers import records_of
+from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.transaction import Transaction
-from txlayer.errors import BrokerUnavailableError, LifecycleError, MemberFencedError, TxLayerError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    LifecycleError,
+    MemberFencedError,
+    RetriableError,
+    TxLayerError,
+)
 from txlayer.runtime.environment import Environment
 
 
@@ -285,3 +298,66 @@ def test_a_group_that_never_was_stored_nothing_and_has_no_member(lab: Lab, topic
 
     assert {(topic, 0): None} == admin.stored_offsets(group, [(topic, 0)])
     assert ("dead", ()) == admin.group(group)
+
+
+@pytest.mark.parametrize(
+    ("low_water", "half_next", "op_next", "doubt_low", "names"),
+    [(3, 500, 0, 0, "half-0"), (0, 0, 300, 0, "op-0"), (0, 0, 0, 70, "doubt-0")],
+    ids=["half", "op", "doubt"],
+)
+def test_positions_behind_the_end_of_a_topic_are_told_with_the_way_out(
+    lab: Lab, low_water: int, half_next: int, op_next: int, doubt_low: int, names: str
+) -> None:
+    shop = Shop(lab, partition_count=1)
+    metadata = f"1|txlayer.gone|{half_next}|0|{max(op_next - 5, 0)}:0|{doubt_low}"
+    lab.admin().store_offsets(
+        shop.topics.coordinator_group,
+        {
+            (shop.topics.half, 0): StoredOffset(low_water, f"1|txlayer.gone|{low_water}"),
+            (shop.topics.op, 0): StoredOffset(op_next, metadata),
+        },
+    )
+    running = shop.coordinator()
+    wait_until(lambda: not running.is_alive, within=40, what="the coordinator ends")
+
+    with pytest.raises(ConfigError, match="coordinator reset --to") as raised:
+        running.stop()
+
+    assert f"{shop.topics.namespace}.{names} ends at 0" in str(raised.value)
+
+
+def test_what_was_removed_while_it_was_read_is_told_as_that(lab: Lab) -> None:
+    topic = lab.topic()
+    lab.write(topic, b"0", b"1", b"2")
+    lab.delete_records(topic, before=2)
+    connections = lab.coordinator(unique_name("ns"))
+
+    with closing(connections.make_reader("read_committed")) as reader, pytest.raises(RetriableError, match="removed"):
+        list(records_of(reader, {(topic, 0): (0, 3)}, patience_s=TIMEOUT_S))
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage(MemoryLab(), partitions=2)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("is_of_requests", [False, True], ids=["topic", "replay-topic"])
+def test_a_partition_without_a_leader_keeps_no_other_partition_from_being_taken_over(
+    stage: Stage, *, is_of_requests: bool
+) -> None:
+    with stage.consumer() as consumer:
+        stage.write(b"1", key=b"a", partition=0)
+        stage.write(b"1", key=b"b", partition=1)
+        stage.journal.wait_for(2)
+    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
+    cluster = NoLeader(stage.lab.connect_consumer(config))
+    cluster.place = (stage.requests if is_of_requests else stage.topic, 0)
+    stage.write(b"2", key=b"b", partition=1)
+    with stage.consumer(connect=lambda _: cluster) as consumer:
+        try:
+            wait_until(lambda: len(stage.journal.values(b"b")) == 2, within=15, what="the other partition")
+        finally:
+            cluster.place = None
+    assert consumer

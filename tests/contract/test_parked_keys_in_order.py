@@ -7,12 +7,20 @@ from typing import Any, cast
 import pytest
 
 from tests.contract.test_letter_choice import AUTHOR, NO_KEY, PARKED, REJECTED, Field, answer, ask, positions
-from tests.support.consumers import Stage
+from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.dead_letter_stage import make_stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, decode_replay, encode_replay
+from txlayer.core.dead_letters import (
+    DeadLetterReason,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    dead_letter_of,
+    decode_replay,
+    encode_replay,
+)
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import hash_of_key
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
@@ -402,3 +410,57 @@ def _requests_of(stage: Stage, kind: ReplayKind, connections: Any, *, offset: in
     chosen = choose(order, logs).in_turn
     freed = freed_by_retention(logs, chosen)
     return list(requests_for(chosen, freed, kind=kind, request_id="ticket-1", text=""))
+
+
+def test_a_message_that_followed_its_parked_key_has_no_times_of_attempts() -> None:
+    in_memory = Stage(MemoryLab())
+    in_memory.write(b"1", b"2")
+    policy = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
+    try:
+        with in_memory.consumer(lambda *_: Reject("as planned"), retry=policy):
+            in_memory.wait_stored(2)
+        _, second = (dead_letter_of(record.headers) for record in in_memory.lab.read(in_memory.letters))
+    finally:
+        in_memory.close()
+    assert not isinstance(second, Undecodable)
+    assert DeadLetterReason.KEY_PARKED is second.reason
+    assert (0, 0, 0) == (second.attempt_count, second.first_ms, second.last_ms)
+
+
+PARKING = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Stage]:
+    made = Stage(MemoryLab())
+    yield made
+    made.close()
+
+
+@pytest.mark.fault("consumer: retention removes the dead letters of parked keys while no more keys can be parked")
+@pytest.mark.promise("P9")
+def test_keys_whose_dead_letters_are_gone_hold_up_no_partition(in_memory: Stage) -> None:
+    def act(message: ReceivedMessage, _context: Context) -> None:
+        if message.value == b"bad":
+            raise ValueError
+
+    in_memory.write(b"bad", key=b"a")
+    in_memory.write(b"bad", key=b"b")
+    with in_memory.consumer(act, retry=PARKING, parked_keys_max=2) as consumer:
+        in_memory.wait_stored(2)
+        in_memory.write(b"bad", key=b"c")
+        wait_until(
+            lambda: consumer.stats().topics[in_memory.topic].paused_partitions,
+            within=PATIENCE_S,
+            what="a full partition",
+        )
+    cast("MemoryLab", in_memory.lab).delete_records(in_memory.letters, before=1)
+
+    with in_memory.consumer(act, retry=PARKING, parked_keys_max=2):
+        in_memory.wait_for_letters([b"bad", b"bad"], within=10)
+        in_memory.write(b"good", key=b"a")
+        in_memory.write(b"good", key=b"b")
+        in_memory.wait_stored(5)
+
+    assert [b"bad", b"good"] == in_memory.journal.values(b"a")
+    assert [b"bad"] == in_memory.journal.values(b"b")

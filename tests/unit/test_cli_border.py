@@ -13,6 +13,8 @@ import pytest
 import typer
 
 import txlayer
+import txlayer.cli
+import txlayer.testing
 from tests.support.commands import run_command
 from txlayer import errors
 from txlayer.cli import topics
@@ -231,3 +233,43 @@ def test_a_command_that_answers_at_once_imports_little(words: list[str], never: 
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 
     assert "[]" == ran.stderr.strip()
+
+
+SERVICE = "coordinator.py"
+
+
+def calls_without_patience(path: Path) -> list[str]:
+    """Places where a coordinator's connections are made to be asked again and again."""
+    return [
+        f"{path.name}:{node.lineno}"
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "connect_coordinator"
+        and "is_one_shot" not in {keyword.arg for keyword in node.keywords}
+    ]
+
+
+def test_every_command_but_the_coordinator_waits_as_long_as_a_person() -> None:
+    folder = Path(txlayer.cli.__path__[0])
+    found = {path.name: calls_without_patience(path) for path in folder.rglob("*.py")}
+
+    assert 1 == len(found.pop(SERVICE))
+    assert {} == {name: calls for name, calls in found.items() if calls}
+
+
+def test_the_command_says_its_version_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_command(build_app(), "--version", capsys=capsys)
+
+    assert (0, f"txlayer {txlayer.__version__}\n", "") == answer
+
+
+@pytest.mark.parametrize("name", txlayer.testing.__all__)
+def test_every_public_name_of_testing_is_there(name: str) -> None:
+    assert getattr(txlayer.testing, name) is not None
+    assert name in dir(txlayer.testing)
+
+
+def test_an_unknown_name_of_testing_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        txlayer.testing.nonsense  # noqa: B018 - the access is the subject

@@ -1,12 +1,15 @@
-"""Dead letters and replay records as bytes: the vectors of the protocol page, round trips, and garbage."""
+"""Dead letters, replay records and lock records as bytes: the vectors of the protocol page, round trips, what is cut, and garbage."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from tests.support.codec_strategies import DEAD_LETTERS, HEADERS, replays
+from tests.support.codec_strategies import ANY_BYTES, DEAD_LETTERS, HEADERS, NUMBER, TOPIC, WHOLE, replays
 from tests.support.protocol_page import page, vectors
+from txlayer.adapters.memory.log import MemoryRecord
+from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, Truncation
 from txlayer.core import dead_letters
 from txlayer.core.dead_letters import (
     CUT_HEADER,
@@ -25,10 +28,12 @@ from txlayer.core.dead_letters import (
     decode_replay,
     encode_dead_letter,
     encode_replay,
+    is_cut,
     original_headers,
     replay_topic,
     source_topic,
 )
+from txlayer.core.leases import LockKind, LockRecord, decode_lock, encode_lock, lock_partition, parse_queue, queue_name
 from txlayer.core.messages import Origin, Undecodable
 
 LETTER = b"1|rejected|orders|3|17|5|2|6|7|ValueError|no%20such|loyalty"
@@ -209,3 +214,136 @@ def test_topics_are_named_after_group_and_topic() -> None:
 )
 def test_a_source_topic_is_read_from_a_name(name: str, topic: str | None) -> None:
     assert topic == source_topic("loyalty", name)
+
+
+@pytest.mark.parametrize(
+    ("headers", "value", "expected"),
+    [
+        ([(CUT_HEADER, b"20000"), ("txl-dlq", b"1|")], None, True),
+        ([("tags", b"a"), ("txl-dlq", b"1|")], None, False),
+        ([("colour", b"red"), (CUT_HEADER, b"1"), ("txl-dlq", b"1|")], None, False),
+        ([(CUT_HEADER, b"1"), ("txl-dlq", b"1|")], b"a header of its own", False),
+        ([], None, False),
+        (None, None, False),
+    ],
+)
+def test_a_cut_dead_letter_has_no_value_and_our_two_headers_alone(
+    headers: list[tuple[str, bytes | None]] | None, value: bytes | None, *, expected: bool
+) -> None:
+    assert expected == is_cut(headers, value)
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
+    # A consumer of another group's dead letters works by the header `txl-dlq` of each.
+    theirs = ("txl-dlq", b"why another group gave it up")
+    letter = DeadLetter(DeadLetterReason.REJECTED, Origin("orders", 0, 7), 1, 1, 1, 1, "Reject", "no", "loyalty")
+    writer = DeadLetterWriter(cast("Any", None), group="loyalty", name="w")
+    record = MemoryRecord("orders", 0, b"k", b"v", [theirs], log_offset=7)
+
+    entry = writer._dead_letter(GivenUpMessage(cast("Any", record), letter))
+
+    assert [theirs] == original_headers(entry.headers)
+    assert letter == dead_letter_of(entry.headers)
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("cut", [Truncation.CONTENT, Truncation.KEY_TOO])
+def test_a_dead_letter_without_content_still_says_whose_message_it_is(cut: Truncation) -> None:
+    letter = DeadLetter(DeadLetterReason.REJECTED, Origin("orders", 0, 7), 1, 1, 1, 1, "Reject", "no", "loyalty")
+    writer = DeadLetterWriter(cast("Any", None), group="loyalty", name="w")
+    headers = [("h", b"1"), ("txl-group", b"shop"), ("txl-id", b"x" * 4_000)]
+    record = MemoryRecord("orders", 0, b"k", b"v", headers, log_offset=7)
+
+    entry = writer._dead_letter(GivenUpMessage(cast("Any", record), letter, cut))
+
+    assert is_cut(entry.headers, entry.value)
+    assert letter._replace(txn_id="x" * 128, producer_group="shop") == dead_letter_of(entry.headers)
+
+
+WORD = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+QUEUES = st.builds(queue_name, WORD, TOPIC, NUMBER)
+LOCKS = st.builds(
+    LockRecord, st.sampled_from(LockKind), QUEUES, WHOLE, WORD, st.just("") | WORD, WHOLE, st.just("") | WORD
+)
+KEY = b"loyalty/orders/3"
+
+
+def test_a_lock_record_is_the_one_on_the_protocol_page() -> None:
+    for vector in vectors("lock"):
+        fields = {**vector, "kind": LockKind[vector["kind"]]}
+        key, value = fields.pop("key").encode(), fields.pop("value").encode()
+        record = LockRecord(queue=key.decode(), **fields)
+
+        assert (key, value) == encode_lock(record)
+        assert record == decode_lock(key, value)
+
+
+def test_a_queue_lives_in_the_partition_that_the_protocol_page_says() -> None:
+    for vector in vectors("lock-partition"):
+        found = lock_partition(vector["queue"], partition_count=vector["partition_count"])
+
+        assert vector["partition"] == found
+
+
+@given(LOCKS)
+def test_a_lock_record_survives_the_wire(record: LockRecord) -> None:
+    assert record == decode_lock(*encode_lock(record))
+
+
+@given(QUEUES, WHOLE, WORD)
+def test_a_claim_without_a_token_survives_the_wire(queue: str, generation: int, holder: str) -> None:
+    claim = LockRecord(LockKind.CLAIM, queue, generation, holder)
+
+    assert claim == decode_lock(*encode_lock(claim))
+
+
+@given(WORD, TOPIC, NUMBER)
+def test_a_queues_name_tells_its_parts(group: str, topic: str, partition: int) -> None:
+    assert (group, topic, partition) == parse_queue(queue_name(group, topic, partition))
+
+
+@given(st.none() | ANY_BYTES | st.just(KEY), st.none() | ANY_BYTES)
+@example(KEY, b"1|C|5|holder||||")
+@example(KEY, b"1|C|-5|holder|||")
+@example(KEY, b"1|C|5|h\xff|||")
+@example(b"loyalty/orders/x", b"1|C|5|holder|||")
+def test_no_bytes_stop_the_reader_of_locks(key: bytes | None, value: bytes | None) -> None:
+    decoded = decode_lock(key, value)
+
+    if isinstance(decoded, LockRecord):
+        assert decoded == decode_lock(*encode_lock(decoded))
+    else:
+        assert decoded.why
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"3|C|5|holder|||", "unknown version '3'"),
+        (b"1|C|5|holder||", "6 fields where 7 are due"),
+        (b"1|X|5|holder|||", "lock: 'X'"),
+        (b"1|C||holder|||", "is no whole number"),
+        (b"1|C|5||||", "no holder"),
+        (b"1|N|5|holder|||", "no token"),
+        (b"1|R|5|holder|||", "no token"),
+        (b"1|N|5|holder||x|", "is no whole number"),
+        (None, "no value"),
+    ],
+)
+def test_what_is_wrong_is_said(value: bytes | None, why: str) -> None:
+    decoded = decode_lock(KEY, value)
+
+    assert isinstance(decoded, Undecodable)
+    assert why in decoded.why
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"orders/3", b"/orders/3", b"a/b", b"a/../3", b"a/b/-3", b"a/b/2147483648", b"\xff/b/3"]
+)
+def test_a_key_that_names_no_queue_is_undecodable(key: bytes) -> None:
+    assert isinstance(decode_lock(key, b"1|C|5|holder|||"), Undecodable)
+
+
+def test_a_record_without_a_key_is_undecodable() -> None:
+    assert isinstance(decode_lock(None, b"1|C|5|holder|||"), Undecodable)

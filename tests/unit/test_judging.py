@@ -1,30 +1,41 @@
-"""What `txlayer verify` says beside a verdict, and of windows that lack something. The verdicts: tests/reference/cases.py."""
+"""What `txlayer verify` says beside a verdict, of windows that lack something, and what verdicts prove. The verdicts: tests/reference/cases.py."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
+from txlayer.config import SystemTopics
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.messages import Origin
 from txlayer.core.verification import (
     COMMIT,
+    MISSING,
     ROLLBACK,
+    UNDECIDED,
     ContentTrace,
     DoubtTrace,
     ForwardTrace,
     HalfTrace,
     Judged,
     OpTrace,
+    OrderFold,
+    OrderMark,
     Promise,
     Proof,
+    Severity,
     Traces,
     Verdict,
+    VerdictFinding,
     Window,
     judge,
+    severity,
 )
+from txlayer.operate.verify import TraceIndex, TraceRecords, prove
 
 NOW_MS = 1_000_000
 WINDOW = Window(
@@ -223,3 +234,226 @@ def test_an_immunity_counts_for_seven_days_at_most(immunity_ms: int) -> None:
 
     assert [Verdict.OPEN] == case.verdicts(window)
     assert [Verdict.OVERDUE] == case.verdicts(replace(window, cut_ms=window.cut_ms + 1))
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "reconcile.md"
+P1, P2, P3, P4, P5, P6 = Promise
+
+
+def judged(verdict: Verdict, *, is_rolled_back: bool = False, visible_count: int = 1) -> Judged:
+    return Judged("id", "n", verdict, Origin("orders", 0, 1), "", not is_rolled_back, is_rolled_back, visible_count)
+
+
+def mark(offset: int, *, decided: int | None, half: int, key: str = "k") -> OrderMark:
+    is_prepare = decided is None
+    decided_at = None if decided is None else (decided, 0)
+    return OrderMark(key, Origin("orders", 0, offset), decided_at, half, is_prepare)
+
+
+def test_the_verdicts_are_those_of_the_page_with_their_exit_code_and_in_their_order() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (yes)? *\|", PAGE.read_text("utf-8"), re.MULTILINE)
+
+    assert rows == [(v.value, "yes" if severity(v) is Severity.FAULT else "") for v in Verdict]
+
+
+@pytest.mark.parametrize(
+    ("found", "broken"),
+    [
+        (judged(Verdict.LOST, visible_count=0), {P1}),
+        (judged(Verdict.DUPLICATE), {P2}),
+        (judged(Verdict.LEAKED), {P3}),
+        (judged(Verdict.LEAKED, is_rolled_back=True), {P3, P4}),
+        (judged(Verdict.ORPHAN), {P3}),
+        (judged(Verdict.CORRUPT), {P3}),
+        (judged(Verdict.TORN), {P5, P1}),
+        (judged(Verdict.OK), set()),
+        (judged(Verdict.PARKED, visible_count=0), set()),
+        (judged(Verdict.CONFLICTING), set()),
+        (judged(Verdict.ROLLED_BACK, is_rolled_back=True, visible_count=0), set()),
+    ],
+)
+def test_each_fault_refutes_its_promises_and_no_other(found: Judged, broken: set[Promise]) -> None:
+    proof = Proof()
+
+    proof.add(found)
+
+    assert broken == {status.promise for status in proof.statuses() if status.refuted_count}
+    assert bool(broken) is proof.is_refuted
+    assert all(s.proved_count == 0 for s in proof.statuses() if s.promise in broken)
+
+
+def test_what_is_out_of_the_window_proves_nothing_and_refutes_nothing() -> None:
+    proof = Proof()
+
+    proof.add(judged(Verdict.OUT_OF_WINDOW))
+
+    assert {"undecidable"} == {status.word for status in proof.statuses()}
+
+
+def test_the_words_are_those_of_the_page() -> None:
+    proof = Proof()
+    proof.add(judged(Verdict.OK))
+    proof.add(judged(Verdict.DUPLICATE))
+    words = {status.promise: status.word for status in proof.statuses()}
+
+    assert "refuted" == words[Promise.P2]
+    assert "proved" == words[Promise.P1]
+    assert "nothing to judge" == words[Promise.P6]
+    assert 2 == proof.transaction_count
+
+
+def test_what_is_on_its_way_is_undecidable_for_loss_and_atomicity_alone() -> None:
+    proof = Proof()
+    origin = Origin("orders", 0, 1)
+    proof.add(Judged("id", "n", Verdict.OPEN, origin, is_committed=True, visible_count=1, is_on_its_way=True))
+
+    undecided = {s.promise for s in proof.statuses() if s.undecidable_count}
+    assert {P1, P5} == undecided
+    assert {P2, P3, P4} == {s.promise for s in proof.statuses() if s.proved_count}
+
+
+def test_an_undecided_transaction_proves_that_nothing_is_visible_and_no_more() -> None:
+    proof = Proof()
+    proof.add(Judged("id", "n", Verdict.OPEN, Origin("ns.half", 0, 1)))
+
+    assert {P3} == {s.promise for s in proof.statuses() if s.proved_count}
+
+
+@pytest.mark.parametrize("is_in_half_order", [True, False])
+def test_one_that_may_have_given_up_its_place_proves_no_order(*, is_in_half_order: bool) -> None:
+    proof = Proof()
+    of_key = mark(1, decided=None, half=1)._replace(is_in_half_order=is_in_half_order)
+    proof.add(replace(judged(Verdict.OK), order_marks=(of_key,)))
+
+    assert is_in_half_order is bool(next(s for s in proof.statuses() if s.promise is P6).proved_count)
+
+
+def test_a_late_transaction_that_has_a_worse_verdict_keeps_it() -> None:
+    proof = Proof()
+    late = VerdictFinding(Verdict.OUT_OF_ORDER, "id", "n", Origin("orders", 0, 1), "why", (P6,))
+    proof.add(judged(Verdict.CORRUPT))
+
+    proof.add_late(late, before=Verdict.CORRUPT)
+
+    assert {Verdict.CORRUPT: 1} == +proof.verdicts
+    assert 2 == proof.finding_count
+
+
+def test_faults_beyond_what_is_kept_are_counted() -> None:
+    proof = Proof(finding_count_max=1)
+    for verdict in (Verdict.LOST, Verdict.LOST, Verdict.PARKED):
+        proof.add(judged(verdict))
+
+    assert ([Verdict.LOST], 3) == ([f.verdict for f in proof.findings], proof.finding_count)
+
+
+def test_an_empty_window_says_that_there_was_nothing_to_judge() -> None:
+    assert {"nothing to judge"} == {status.word for status in Proof().statuses()}
+
+
+def test_a_fault_takes_the_place_of_a_warning_when_no_more_is_kept() -> None:
+    proof = Proof(finding_count_max=1)
+
+    proof.add(judged(Verdict.PARKED))
+    proof.add(judged(Verdict.LOST))
+
+    assert ([Verdict.LOST], 2) == ([f.verdict for f in proof.findings], proof.finding_count)
+
+
+def test_the_order_of_decisions_is_the_order_of_a_key() -> None:
+    fold = OrderFold()
+    marks = [mark(1, decided=5, half=2), mark(2, decided=6, half=1), mark(3, decided=4, half=3)]
+
+    assert [False, False, True] == [bool(fold.is_late(m)) for m in marks]
+
+
+def test_another_key_begins_anew() -> None:
+    fold = OrderFold()
+
+    assert not fold.is_late(mark(1, decided=5, half=2))
+    assert not fold.is_late(mark(2, decided=4, half=1, key="other"))
+
+
+def test_before_one_in_prepare_order_no_later_one_was_stored() -> None:
+    fold = OrderFold()
+    marks = [mark(1, decided=None, half=5), mark(2, decided=9, half=4), mark(3, decided=None, half=6)]
+
+    assert [False, True, False] == [bool(fold.is_late(m)) for m in marks]
+
+
+def test_one_in_prepare_order_does_not_pass_an_undecided_one() -> None:
+    fold = OrderFold()
+    undecided = OrderMark("k", Origin("", 0, 3), None, 3, role=UNDECIDED)
+    behind = OrderMark("k", Origin("", 0, 9), None, 9, True, role=MISSING)
+
+    assert not fold.is_late(undecided)
+    assert Verdict.OPEN is fold.verdict_of_missing(behind, Verdict.LOST)
+    assert not fold.is_late(mark(1, decided=4, half=8))
+    assert fold.is_late(mark(2, decided=None, half=9))
+    assert Verdict.LOST is OrderFold().verdict_of_missing(behind, Verdict.LOST)
+
+
+def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order() -> None:
+    window = Window(half_topic="ns.half", starts={0: 0}, ends={0: 100}, cut_ms=10**9)
+    with TraceIndex() as shelf:
+        # Decided in the order a, b, c; visible in the order b, c, a.
+        for offset, (txn_id, place) in enumerate((("a", 9), ("b", 7), ("c", 8))):
+            shelf.keep(txn_id, ForwardTrace("orders", 0, place, 0, offset, 1, 7, True))
+            shelf.keep(txn_id, OpTrace("n", 0, offset, 0, 1, COMMIT, offset))
+            half = HalfTrace("n", 0, offset, 0, 1, "orders", 7, 1, "key", False, 0)
+            shelf.keep(txn_id, half)
+
+        proof = prove(shelf, window)
+
+    (finding,) = proof.findings
+    assert (Verdict.OUT_OF_ORDER, "a", Origin("orders", 0, 9)) == (finding.verdict, finding.txn_id, finding.origin)
+    assert {Verdict.OK: 2, Verdict.OUT_OF_ORDER: 1} == +proof.verdicts
+    assert (2, 1) == (proof.statuses()[5].proved_count, proof.statuses()[5].refuted_count)
+
+
+class OpRecord(NamedTuple):
+    """A record of the op topic."""
+
+    lines: tuple[str, ...]
+
+    def value(self) -> bytes:
+        return "\n".join(self.lines).encode()
+
+    def topic(self) -> str:
+        return "ns.op"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 7
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_700_000_000_000
+
+
+def commit(txn_id: str, *, last_offset: str) -> str:
+    return f"1|C|{txn_id}/0123abcd|shop|{last_offset}|1700000000000|producer||"
+
+
+def kept_ids(*lines: str) -> list[str]:
+    with TraceIndex() as shelf:
+        traces = TraceRecords(shelf, SystemTopics("ns"), partition_count=1)
+        traces.half_starts, traces.half_ends = {0: 100}, {0: 200}
+        traces.op(OpRecord(lines))  # type: ignore[arg-type]  # of a record it reads these alone
+        return [found.txn_id for found in shelf.each()]
+
+
+def test_lines_that_name_no_half_record_of_the_window_are_passed_over() -> None:
+    ids = kept_ids(
+        commit("before", last_offset="99"),
+        commit("first", last_offset="100"),
+        commit("last", last_offset="199"),
+        commit("behind", last_offset="200"),
+    )
+
+    assert ["first", "last"] == ids
+
+
+def test_an_offset_of_thousands_of_digits_is_malformed_and_stops_nothing() -> None:
+    assert ["well"] == kept_ids(commit("odd", last_offset="9" * 10_000), commit("well", last_offset="150"))

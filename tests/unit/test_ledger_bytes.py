@@ -1,13 +1,20 @@
-"""One partition: batches and moves are bounded by bytes, whether or not the content is in memory."""
+"""One partition: what bounds its bytes and its number of open transactions; content leaves memory oldest first."""
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.support.core_records import half_bytes, half_header, half_record, options, txn_key
+from tests.support.core_records import GROUP, half_bytes, half_header, half_record, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from tests.support.partition_log import SETTINGS
 from txlayer.core import codec
+from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.codec import HALF_HEADER
-from txlayer.core.ledger.transaction import accepting_target
-from txlayer.core.messages import OrderMode
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.transaction import Transaction, accepting_target
+from txlayer.core.ledger.unsettled import UnsettledInHalf
+from txlayer.core.messages import CheckKind, OrderMode, Source
 
 KEYS = [txn_key(f"t{number}") for number in range(12)]
 LARGE = b"x" * 1_000
@@ -283,3 +290,285 @@ def test_what_one_decision_releases_in_half_fits_into_one_batch() -> None:
 
     assert max(sizes) <= 2 * bytes_max
     assert keys == driver.log.forwarded
+
+
+A_HUNDRED = [txn_key(f"txn-{number}") for number in range(100)]
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The places in half of those that were looked at."""
+    seen: list[int] = []
+    may_hold_content = UnsettledInHalf._may_hold_content
+
+    def look(in_half: UnsettledInHalf, txn: Transaction) -> bool:
+        seen.append(txn.first_offset)
+        return may_hold_content(in_half, txn)
+
+    monkeypatch.setattr(UnsettledInHalf, "_may_hold_content", look)
+    return seen
+
+
+def bare(driver: PartitionDriver) -> list[int]:
+    """The places in half of those without content."""
+    return [t.first_offset for t in driver.ledger.transactions.values() if t.content is None]
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_drop_looks_at_nobody_whose_content_was_dropped_before(looked_at: list[int], *, is_old: bool) -> None:
+    driver = PartitionDriver()
+    for key in A_HUNDRED[:50]:
+        driver.half(key, value=b"v")
+    driver.read()
+    if is_old:  # past their immunity they are kept apart from the young ones
+        driver.now_ms += 10_000
+        driver.ledger.in_half.end_immunity(driver.now_ms, newest_ms=driver.ledger.times.newest_ms)
+        assert [] == list(driver.ledger.in_half.immune)
+    driver.ledger.drop_content(sum(map(half_bytes, A_HUNDRED[:40])))
+    assert list(range(40)) == bare(driver)
+
+    for place in range(50, 100):
+        driver.half(A_HUNDRED[place], value=b"v")
+        driver.read()
+        looked_at.clear()
+        driver.ledger.drop_content(1)
+        assert list(range(place, place - 12, -1)) == looked_at
+
+    assert list(range(90)) == bare(driver)
+    assert sum(map(half_bytes, A_HUNDRED[90:])) == driver.ledger.content_bytes
+
+
+def test_what_was_dropped_beside_what_the_batch_needs_arrives_all_the_same() -> None:
+    driver = PartitionDriver()
+    places = [driver.half(key, value=key.encode()) for key in A_HUNDRED]
+    driver.read()
+    driver.tick(after_ms=60_000, moves=30)
+
+    driver.ledger.drop_content(1 << 30)
+    assert 30 == len(A_HUNDRED) - len(bare(driver)), "those that go to doubt are not dropped"
+    driver.publish()
+    assert 0 == driver.ledger.content_bytes
+    driver.op_lines(*(op_line("C", key, place) for key, place in zip(A_HUNDRED, places, strict=True)))
+    driver.turn()
+
+    assert sorted(key.encode() for key in A_HUNDRED) == sorted(m.value or b"" for m in driver.log.visible)
+    assert 0 == driver.ledger.content_bytes
+
+
+def test_what_is_about_to_be_forwarded_is_not_dropped() -> None:
+    driver = PartitionDriver()
+    place = driver.half(A_HUNDRED[0], value=b"first")
+    driver.half(A_HUNDRED[1], value=b"second")
+    driver.op("C", A_HUNDRED[0], place)
+    driver.read()
+    (forward,) = driver.advance().forwards
+    assert half_bytes(A_HUNDRED[1], value=b"second") == driver.ledger.content_bytes
+
+    driver.ledger.drop_content(99)
+
+    assert (True, 0) == (forward.content is not None, driver.ledger.content_bytes)
+
+
+# --- what is fetched again --------------------------------------------------------------------------------------------
+
+A, B = A_HUNDRED[0], A_HUNDRED[1]
+
+
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        {"index": 3, "count": 4, "topic": "secrets"},  # kept aside: out of turn
+        {"index": 2, "count": 4, "topic": "secrets"},  # kept aside: another count
+        {"index": 1, "count": 3, "topic": "secrets"},  # a copy by its numbers, to another topic
+        {"index": 1, "count": 3, "value": b"second copy"},
+    ],
+)
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_what_did_not_join_is_not_forwarded_with_fetched_content(stranger: dict[str, Any], *, is_dropped: bool) -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=0, count=3, value=b"first")
+    driver.half(A, index=1, count=3, value=b"second")
+    driver.half(A, **stranger)
+    last = driver.half(A, index=2, count=3, value=b"third")
+    driver.read()
+    if is_dropped:
+        driver.ledger.drop_content(1 << 30)
+
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert [("orders", b"first"), ("orders", b"second"), ("orders", b"third")] == [
+        (m.topic, m.value) for m in driver.log.visible
+    ]
+
+
+@pytest.mark.promise("P3")
+def test_a_strange_record_behind_a_single_message_is_not_fetched_for_it() -> None:
+    driver = PartitionDriver()
+    place = driver.half(A, value=b"mine")
+    driver.half(A, index=3, count=7, topic="secrets", value=b"stranger")
+    driver.half(B, value=b"other")
+    driver.read()
+    driver.ledger.drop_content(1 << 30)
+
+    driver.op_lines(op_line("C", A, place), op_line("C", B, 2))
+    driver.turn()
+
+    assert [b"mine", b"other"] == [m.value for m in driver.log.visible]
+
+
+@pytest.mark.promise("P3")
+def test_a_strange_record_goes_to_doubt_with_nobody() -> None:
+    driver = PartitionDriver()
+    driver.half(A, value=b"mine")
+    driver.half(A, index=3, count=7, topic="secrets", value=b"stranger")
+    driver.half(B)
+    driver.read()
+    driver.ledger.drop_content(1 << 30)
+
+    driver.tick(after_ms=60_000)
+    driver.publish()
+
+    assert [b"mine"] == [r.value() for r in driver.log.contents_on_doubt(A).values()]
+
+
+@pytest.mark.promise("P3")
+def test_a_forged_place_of_origin_does_not_come_back_from_doubt() -> None:
+    driver = PartitionDriver()
+    forged = [("txl-origin", b"7:4711|0/1|5")]
+    raw = half_header(A)
+    driver.log.add_half(half_record(raw, headers=forged), appended_ms=driver.now_ms)
+    driver.read()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+
+    driver.op("C", A, 0)
+    driver.turn()
+
+    assert [0] == [m.half_offset for m in driver.log.visible]
+
+
+TWENTY = CheckPolicy(open_count_max=20, check_interval_ms=10_000, check_interval_max_ms=10_000)
+
+
+def driver_of(policy: CheckPolicy) -> PartitionDriver:
+    return PartitionDriver(settings=replace(SETTINGS, checks=CheckPolicies(policy)))
+
+
+def limits(
+    driver: PartitionDriver, *, is_present: bool = True, answer: str = "", after_ms: int = 10_000
+) -> list[tuple[str, str, int]]:
+    """Time passes; the limits that are told. `answer`: what the group's members say to each question."""
+    driver.tick(after_ms=after_ms, is_present=is_present)
+    checks = list(driver.ledger.batch.checks.values())
+    driver.publish()
+    lines = [
+        op_line(answer, check.key, check.last_offset, source=Source.CHECK, check_number=check.number)
+        for check in checks
+        if answer and check.kind is CheckKind.QUESTION
+    ]
+    if lines:
+        driver.op_lines(*lines)
+        driver.turn()
+    return [(c.producer_group, c.text, c.number) for c in checks if c.kind is CheckKind.LIMIT]
+
+
+@pytest.mark.promise("P11")
+def test_a_group_that_answers_nothing_is_told_until_a_tenth_is_free() -> None:
+    driver = driver_of(TWENTY)
+    keys = [txn_key(f"t{n}") for n in range(20)]
+    offsets = [driver.half(key) for key in keys[:19]]
+    driver.half(txn_key("a"), group="others")
+    driver.turn()
+    assert [[], [], []] == [limits(driver) for _ in range(3)]
+
+    offsets.append(driver.half(keys[19]))
+    driver.turn()
+    assert [] == limits(driver)  # its last one was asked about just now
+    assert [(GROUP, "on", 20)] == limits(driver)
+    assert [(GROUP, "on", 20)] == limits(driver)  # said again, for those who came later
+
+    for key, offset in zip(keys[:2], offsets[:2], strict=True):
+        driver.op_lines(op_line("R", key, offset))
+    driver.turn()
+    assert [(GROUP, "on", 18)] == limits(driver)
+    driver.op_lines(op_line("R", keys[2], offsets[2]))
+    driver.turn()
+    assert [(GROUP, "off", 0)] == limits(driver)
+    assert [] == limits(driver)
+    assert [f"{GROUP}: 20 are open", f"{GROUP}: not any more"] == [
+        report.detail for report in driver.reports if report.kind is ReportKind.LIMITED
+    ]
+
+
+@pytest.mark.promise("P11")
+def test_a_group_whose_checks_know_nothing_is_told() -> None:
+    driver = driver_of(TWENTY)
+    for number in range(20):
+        driver.half(txn_key(f"t{number}"))
+    driver.turn()
+
+    told = [limits(driver, answer="U") for _ in range(2)]
+
+    assert [[], [(GROUP, "on", 20)]] == told
+
+
+@pytest.mark.threat("write `<ns>.half`")
+@pytest.mark.fault("coordinator: a stranger writes half records under the name of a group")
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_records_that_a_stranger_invents_do_not_lock_a_group_out_that_answers() -> None:
+    driver = driver_of(replace(TWENTY, check_rate_max=30))
+    for number in range(300):
+        driver.half(txn_key(f"invented{number}"))
+    driver.turn()
+
+    told = [limits(driver, answer="R") for _ in range(11)]
+
+    assert [] == [each for each in told if each]
+    assert 0 == driver.ledger.open_count
+
+
+@pytest.mark.promise("P11")
+def test_records_that_a_stranger_invents_do_not_lock_out_a_group_without_a_member() -> None:
+    driver = driver_of(TWENTY)
+    for number in range(300):
+        driver.half(txn_key(f"invented{number}"))
+    driver.turn()
+
+    assert [[], [], []] == [limits(driver, is_present=False) for _ in range(3)]
+
+
+@pytest.mark.promise("P11")
+def test_a_group_whose_checks_do_not_work_is_told_although_no_rate_asks_about_all_of_them() -> None:
+    # Two a second, asked again every ten seconds: never more than some twenty of the sixty are asked about.
+    driver = driver_of(replace(TWENTY, check_rate_max=2, open_count_max=60))
+    for number in range(60):
+        driver.half(txn_key(f"t{number}"))
+    driver.turn()
+
+    told = [limits(driver, after_ms=1_000) for _ in range(60)]
+
+    undecided = [t for t in driver.ledger.all_unsettled() if t.extras and t.extras.checked_count]
+    assert len(undecided) < 30
+    assert [(GROUP, "on", 60)] in told
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("answer", ["", "U"])
+def test_a_restart_forgets_neither_who_is_over_nor_who_was_never_asked(answer: str) -> None:
+    driver = driver_of(TWENTY)
+    for number in range(20):
+        driver.half(txn_key(f"t{number}"))
+        driver.half(txn_key(f"n{number}"), group="never")
+    driver.turn()
+    for _ in range(7):  # until the others stand on doubt as well
+        limits(driver, answer=answer)
+
+    driver.crash(is_new_process=True)
+
+    assert 40 == driver.ledger.open_count
+    assert len(driver.ledger.dormant)
+    assert [(GROUP, "on", 20)] == limits(driver)

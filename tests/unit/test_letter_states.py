@@ -1,19 +1,28 @@
-"""What a replay topic's records mean for dead letters: the fold, record by record."""
+"""What a replay topic's records mean for dead letters, what an operator's replay asks for, and what the options of `txlayer dlq` mean."""
+
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.codec_strategies import replays
+from txlayer.cli.dlq import DeadLetterFilters
+from txlayer.cli.options import parse_instant
 from txlayer.core.dead_letters import (
     AnsweredRequests,
     DeadLetterEvent,
+    DeadLetterReason,
     DeadLetterState,
     PartitionStates,
     ReplayKind,
     ReplayOutcome,
     ReplayRecord,
 )
+from txlayer.core.progress import hash_of_key
+from txlayer.errors import ConfigError, UsageError
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterPosition, FoundLetter, QueueStatus, parse_letter
+from txlayer.operate.replay import author_of, freed_by_retention, requests_for
 
 OFFSET = 17
 
@@ -149,3 +158,133 @@ def test_of_more_requests_than_are_remembered_the_newest_are() -> None:
     assert ((2, 3), (4, 5), (6, 7)) == answered(
         *(r for pair in zip(asked, results, strict=True) for r in pair), count_max=3
     )
+
+
+A = b"customer-7"
+
+
+class Log:
+    """One partition whose key A, or null keys, are stuck at dead letter 0."""
+
+    def __init__(self, *there: int, key: bytes | None = A) -> None:
+        self._there = there
+        self._key = key
+
+    def queues(self) -> dict[int, QueueStatus]:
+        key_hash = hash_of_key(self._key)
+        return {0: QueueStatus(False, frozenset({key_hash}), None, {key_hash: 0})}
+
+    def is_gone(self, _partition: int, offset: int) -> bool:
+        return offset not in self._there
+
+
+def chosen(offset: int, key: bytes | None) -> FoundLetter:
+    return FoundLetter(DeadLetterPosition("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None))
+
+
+def asked_for(log: Log, kind: ReplayKind, *, key: bytes | None = A) -> list[tuple[bytes | None, int | None]]:
+    letters = [chosen(1, b"other"), chosen(2, key), chosen(3, key)]
+    freed = freed_by_retention(cast("Any", {"orders": log}), letters)
+    requests = requests_for(letters, freed, kind=kind, request_id="r1", text="")
+    return [(request.key, request.record.dead_letter_offset) for request in requests]
+
+
+@pytest.mark.promise("P9")
+def test_one_that_is_gone_and_holds_back_null_keys_is_asked_for_without_a_key() -> None:
+    asked = asked_for(Log(1, 2, 3, key=None), ReplayKind.REPLAY, key=None)
+
+    assert [(None, 0), (b"other", 1), (None, 2), (None, 3)] == asked
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_is_gone_and_holds_back_its_key_is_asked_for_first() -> None:
+    asked = asked_for(Log(1, 2, 3), ReplayKind.REPLAY)
+
+    assert [(b"other", 1), (A, 0), (A, 2), (A, 3)] == asked
+
+
+def test_one_that_is_there_is_not_asked_for_unasked() -> None:
+    asked = asked_for(Log(0, 1, 2, 3), ReplayKind.REPLAY)
+
+    assert [(b"other", 1), (A, 2), (A, 3)] == asked
+
+
+@pytest.mark.promise("P9")
+def test_a_drop_asks_for_one_that_is_gone_first_as_its_key_would_stay_parked_at_it() -> None:
+    asked = asked_for(Log(1, 2, 3), ReplayKind.DROP)
+
+    assert [(b"other", 1), (A, 0), (A, 2), (A, 3)] == asked
+
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2h", NOW_MS - 7_200_000),
+        ("1.5s", NOW_MS - 1_500),
+        ("30000d", 0),
+        ("1970-01-01T00:00:01+00:00", 1_000),
+        ("1970-01-01T01:00:01+01:00", 1_000),
+        ("1970-01-02", 86_400_000),  # UTC when no zone is named
+        ("1969-12-31", 0),
+    ],
+)
+def test_a_time_is_so_long_ago_or_an_instant(text: str, at_ms: int) -> None:
+    assert at_ms == parse_instant("--since", text, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2 h", "h", "1.2.3s", "2026-13-01", "12:00"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_instant("--since", text, now_ms=NOW_MS)
+
+
+def test_a_dead_letter_is_named_with_its_topic_or_with_the_only_one() -> None:
+    assert DeadLetterPosition("shop.orders", 3, 17) == parse_letter("shop.orders/3:17", topics=[])
+    assert DeadLetterPosition("orders", 3, 17) == parse_letter("3:17", topics=["orders"])
+    assert "orders/3:17" == str(DeadLetterPosition("orders", 3, 17))
+
+
+@pytest.mark.parametrize(
+    ("text", "topics"),
+    [
+        ("3:17", []),
+        ("3:17", ["a", "b"]),
+        ("orders", []),
+        ("orders/3", []),
+        ("orders/-1:2", []),
+        ("a/b/3:17", []),
+        ("../3:17", []),
+        ("orders/٣:17", []),
+        ("", ["orders"]),
+    ],
+)
+def test_what_names_no_dead_letter_is_refused(text: str, topics: list[str]) -> None:
+    with pytest.raises(UsageError, match="names no dead letter"):
+        parse_letter(text, topics=topics)
+
+
+def test_a_key_is_text_or_hex() -> None:
+    by_text = DeadLetterFilters(key="Zoë").read(now_ms=NOW_MS)
+    by_hex = DeadLetterFilters(key_hex="5a6fc3ab").read(now_ms=NOW_MS)
+
+    assert DeadLetterFilter("Zoë".encode()) == by_text == by_hex
+
+
+def test_every_option_narrows() -> None:
+    found = DeadLetterFilters(reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h").read(now_ms=NOW_MS)
+
+    assert not found.is_empty
+    assert (NOW_MS - 7_200_000, NOW_MS - 3_600_000) == (found.since_ms, found.until_ms)
+
+
+def test_a_request_has_an_author_and_a_name_of_its_own() -> None:
+    first = author_of("x", operator=None, reason="ticket 12", request_id=None)
+    second = author_of("x", operator="zoe", reason="ticket 12", request_id=None)
+
+    assert "@" in first.text
+    assert "zoe: ticket 12" == second.text
+    assert first.request_id != second.request_id
+    assert "t-12" == author_of("x", operator=None, reason="r", request_id="t-12").request_id

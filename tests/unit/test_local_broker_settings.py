@@ -1,10 +1,13 @@
-"""The embedded broker's pure parts: the jar lock, settings, versions, and the documents that tools are given."""
+"""The embedded broker's pure parts: the jar lock, settings, versions, free ports, and the documents that tools are given."""
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from txlayer.adapters.kafka.local import server
 from txlayer.adapters.kafka.local.runtime import JarLock, LocalConfig, parse_lock, parse_version, read_lock
 from txlayer.adapters.kafka.local.server import (
     BRIEF,
@@ -147,3 +150,23 @@ def test_data_of_a_later_kafka_are_refused_with_the_way_out(folder: DataFolder) 
 
 def test_data_of_an_earlier_kafka_are_taken_over(folder: DataFolder) -> None:
     assert Server("id", "4.10.1", 9092, 19092) == folder.open(kafka_version="4.10.1")
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dice say 15000, 15000, 15001, 15001, …; 15002 alone is held by somebody."""
+    said = itertools.chain.from_iterable((n, n) for n in itertools.count(15_000))
+    monkeypatch.setattr(server, "random", SimpleNamespace(randint=lambda *_: next(said)))
+    monkeypatch.setattr(server, "is_free", lambda port: port != 15_002)
+
+
+@pytest.mark.usefixtures("counting")
+def test_ports_are_different_free_and_apart_from_those_chosen_before() -> None:
+    assert [15_000, 15_003, 15_004] == server.free_ports(3, apart_from={15_001})
+
+
+def test_no_free_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "is_free", lambda _: False)
+
+    with pytest.raises(ConfigError, match="no free ports"):
+        server.free_ports(1)

@@ -10,7 +10,7 @@ from tests.support.core_records import GROUP as CORE_GROUP
 from tests.support.core_records import op_line, txn_key
 from tests.support.producer_stage import ProducerStage, parking, question, stats_of
 from tests.support.still_coordinator import StillCoordinator
-from tests.unit.test_responder_aio import Answerer
+from tests.unit.test_responder import Answerer
 from txlayer.coordinator.targets import GroupPresence
 from txlayer.core import codec
 from txlayer.core.checks import GAPS_MAX, NOTICE_LOOK_MS, CheckPolicies, CheckPolicy, ParkedNotices

@@ -1,10 +1,12 @@
-"""P9: one failing key delays only itself, also when a whole batch of it failed, and when many keys fail."""
+"""P9: one key with a long backlog, or that fails, hardly delays the others; also when a whole batch of it failed, and when many keys fail."""
+
+import heapq
 
 import pytest
 
 from tests.support.queue_stage import FAILED, REJECTED, TOPIC, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason
-from txlayer.core.key_queue import Item, QueueSettings
+from txlayer.core.key_queue import Item, PartitionQueue, QueueSettings, Start
 from txlayer.core.progress import METADATA_BYTES_MAX, attempt_records_max
 
 PLACES = attempt_records_max(metadata_bytes_max=METADATA_BYTES_MAX, parked_keys_max=64)
@@ -113,3 +115,38 @@ def test_the_attempt_of_a_rejected_message_is_stored_before_its_dead_letter_wher
 
     assert (False, True) == (was_due, stage.queue.has_due)
     assert [0] == list(stage.known(TOPIC).attempts)
+
+
+WORKER_COUNT = 16
+BACKLOG_COUNT = 100_000
+KEY_COUNT, EACH_COUNT = 1_000, 20
+HOT = b"hot"
+
+
+def steps_until_others_ended(backlog_count: int, *, chunk_count: int) -> int:
+    """Each message takes a step of its worker, which is given chunks of so many messages at most."""
+    keys = [HOT] * backlog_count + [b"%d" % (n % KEY_COUNT) for n in range(KEY_COUNT * EACH_COUNT)]
+    queue: PartitionQueue[bytes] = PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0)
+    queue.add(keys, offsets=range(len(keys)), keys=keys, sizes=[1] * len(keys), now_ms=0)
+    left, step = KEY_COUNT * EACH_COUNT, 0
+    busy: list[tuple[int, int, list[Item[bytes]], list[Item[bytes]]]] = []
+    number = 0
+    while left:
+        while len(busy) < WORKER_COUNT:
+            taken, lasts = queue.take_runs(chunk_count, now_ms=0)
+            if not taken:
+                break
+            number += 1
+            heapq.heappush(busy, (step + len(taken), number, taken, lasts))
+        step, _, ended, lasts = heapq.heappop(busy)
+        queue.handled(ended, lasts)
+        left -= sum(item.record != HOT for item in ended)
+    return step
+
+
+@pytest.mark.parametrize("chunk_count", [1, 10, 100])
+def test_a_key_with_a_backlog_of_100_000_delays_others_by_a_tenth_at_most(chunk_count: int) -> None:
+    alone = steps_until_others_ended(0, chunk_count=chunk_count)
+    beside = steps_until_others_ended(BACKLOG_COUNT, chunk_count=chunk_count)
+
+    assert alone <= beside <= 1.1 * alone

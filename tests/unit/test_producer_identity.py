@@ -1,4 +1,4 @@
-"""Ids, nonces and places of new transactions."""
+"""Ids, nonces and places of transactions: their form, and numbers that are part of the protocol."""
 
 import threading
 import uuid
@@ -6,11 +6,25 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.support.protocol_page import vectors
 from txlayer.core import codec
 from txlayer.core.codec import is_key
-from txlayer.core.messages import NONCE_LENGTH, TAIL_DIGITS, HalfOptions, Message, OrderMode, key_tails, uuid7_head
-from txlayer.core.partitions import half_partition, key_hash, murmur2
+from txlayer.core.messages import (
+    NONCE_LENGTH,
+    TAIL_DIGITS,
+    HalfOptions,
+    Message,
+    OrderMode,
+    check_group,
+    check_txn_id,
+    key_tails,
+    uuid7,
+    uuid7_head,
+)
+from txlayer.core.partitions import half_partition, key_hash, murmur2, partition_of_key_hash
 from txlayer.errors import UsageError
 from txlayer.producer.identity import ANYWHERE, OF_MESSAGES, Identity
 
@@ -195,3 +209,136 @@ def test_the_immunity_that_was_asked_for_counts_whoever_gives_the_ordering_key(k
     options = codec.decode_options(place.options)
     assert isinstance(options, HalfOptions)
     assert 7 * 24 * 3_600_000 == options.immunity_ms
+
+
+def test_a_partition_is_the_one_on_the_protocol_page() -> None:
+    for vector in vectors("partition"):
+        key = vector["ordering_key"]
+        computed = half_partition(
+            ordering_key=None if key is None else key.encode(),
+            txn_id=vector["txn_id"],
+            partition_count=vector["partition_count"],
+        )
+        assert vector["partition"] == computed
+
+
+def test_a_key_hash_is_the_one_on_the_protocol_page() -> None:
+    for vector in vectors("key-hash"):
+        assert vector["key_hash"] == key_hash(vector["ordering_key"].encode())
+
+
+@given(st.one_of(st.none(), st.binary()), st.text("a1!~", min_size=1, max_size=128), st.integers(1, 4096))
+def test_a_partition_is_one_of_the_topics(ordering_key: bytes | None, txn_id: str, count: int) -> None:
+    partition = half_partition(ordering_key=ordering_key, txn_id=txn_id, partition_count=count)
+
+    assert partition in range(count)
+
+
+@given(st.binary(), st.integers(1, 4096))
+def test_the_ordering_key_alone_decides_where_there_is_one(ordering_key: bytes, count: int) -> None:
+    partitions = {
+        half_partition(ordering_key=ordering_key, txn_id=txn_id, partition_count=count) for txn_id in ("a", "b", "c")
+    }
+
+    assert 1 == len(partitions)
+
+
+def test_murmur2_is_the_one_of_java_producers() -> None:
+    for vector in vectors("murmur2"):
+        assert vector["murmur2"] == murmur2(vector["key"].encode())
+
+
+@given(st.binary())
+def test_murmur2_is_positive_and_has_31_bits(key: bytes) -> None:
+    assert 0 <= murmur2(key) < 2**31
+
+
+@given(st.binary(), st.integers(1, 4096))
+def test_a_key_hash_names_the_partition_of_its_key(ordering_key: bytes, count: int) -> None:
+    named = partition_of_key_hash(key_hash(ordering_key), partition_count=count)
+
+    assert half_partition(ordering_key=ordering_key, txn_id="x", partition_count=count) == named
+
+
+def test_keys_with_one_crc32_have_different_key_hashes() -> None:
+    # "plumless" and "buckeroo" are a known collision of crc32.
+    first, second = key_hash(b"plumless"), key_hash(b"buckeroo")
+
+    assert first[:8] == second[:8]
+    assert first != second
+
+
+def test_a_uuid_is_the_one_on_the_protocol_page() -> None:
+    for vector in vectors("uuid7"):
+        made = uuid7(at_ms=vector["at_ms"], random_bits=int(vector["random_bits"], 16))
+        assert vector["uuid"] == made
+
+
+@given(at_ms=st.integers(0, 2**48 - 1), random_bits=st.integers(0, 2**74 - 1))
+def test_a_uuid_holds_its_time_and_all_its_bits(at_ms: int, random_bits: int) -> None:
+    made = uuid.UUID(uuid7(at_ms=at_ms, random_bits=random_bits))
+
+    assert (7, uuid.RFC_4122) == (made.version, made.variant)
+    assert at_ms == made.int >> 80
+    low = made.int & (2**62 - 1)
+    assert random_bits == (made.int >> 64 & 0xFFF) | (low >> 48) << 12 | (low & (2**48 - 1)) << 26
+
+
+@given(st.integers(0, 2**48 - 2), st.integers(0, 2**90), st.integers(0, 2**90))
+def test_a_later_uuid_sorts_behind_an_earlier_one(at_ms: int, first: int, second: int) -> None:
+    assert uuid7(at_ms=at_ms, random_bits=first) < uuid7(at_ms=at_ms + 1, random_bits=second)
+
+
+@given(st.integers(0, 2**48 - 1), st.binary(max_size=200))
+def test_keys_made_many_at_once_are_uuids_and_nonces(at_ms: int, random: bytes) -> None:
+    tails = key_tails(random.hex())
+
+    assert len(random) * 2 // 27 == len(tails)
+    for tail in tails:
+        txn_id, _, nonce = f"{uuid7_head(at_ms)}{tail}".partition("/")
+        made = uuid.UUID(check_txn_id(txn_id))
+        assert (7, uuid.RFC_4122, at_ms) == (made.version, made.variant, made.int >> 80)
+        assert 8 == len(bytes.fromhex(nonce)) * 2
+
+
+def test_keys_made_many_at_once_use_every_digit() -> None:
+    zeros, ones = key_tails("0" * 27 + "f" * 27)
+
+    assert "000-8000-000000000000/00000000" == zeros
+    assert "fff-bfff-ffffffffffff/ffffffff" == ones
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**90))
+def test_a_uuid_is_a_transaction_id(at_ms: int, random_bits: int) -> None:
+    made = uuid7(at_ms=at_ms, random_bits=random_bits)
+
+    assert made == check_txn_id(made)
+
+
+@pytest.mark.parametrize("txn_id", ["a", "order-4711", "A" * 128, "!\"#$%&'()*+,-.:;<=>?@[\\]^_`{}~"])
+def test_printable_ascii_is_a_transaction_id(txn_id: str) -> None:
+    assert txn_id == check_txn_id(txn_id)
+
+
+@pytest.mark.parametrize("txn_id", ["", "a" * 129, "a b", "a|b", "a/b", "ä", "a\n", "a\x7f", "٣", "\ud800"])
+def test_anything_else_is_refused_as_a_transaction_id(txn_id: str) -> None:
+    with pytest.raises(UsageError, match="transaction id"):
+        check_txn_id(txn_id)
+
+
+def test_a_transaction_id_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UsageError):
+        check_txn_id(4711)  # type: ignore[arg-type] # users' code has no type checker
+    with pytest.raises(UsageError):
+        check_group(None)  # type: ignore[arg-type] # the same
+
+
+@pytest.mark.parametrize("group", ["orders", "shop.orders_2-b", "g" * 200])
+def test_what_can_name_a_consumer_group_is_a_producer_group(group: str) -> None:
+    assert group == check_group(group)
+
+
+@pytest.mark.parametrize("group", ["", "g" * 201, "a b", "a|b", "a/b", "é", "a\n"])
+def test_anything_else_is_refused_as_a_producer_group(group: str) -> None:
+    with pytest.raises(UsageError, match="producer group"):
+        check_group(group)

@@ -1,19 +1,26 @@
-"""What a publisher counts, and what it waits for: a Kafka transaction that did not go through forwarded nothing."""
+"""What a publisher counts and waits for, how the one bad line of a Kafka transaction is found, and how a batch that took too long shrinks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import ceil, log2
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.core_records import plain_record
-from tests.support.still_coordinator import AtOnce
-from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.publish import Publisher
-from txlayer.core.ledger.batch import Batch
+from tests.simulation.unguarded import coordinator_with
+from tests.support.core_records import GROUP, op_line, options, plain_record, txn_key
+from tests.support.still_coordinator import AtOnce, StillCoordinator
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.config import CoordinatorConfig, milliseconds
+from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
+from txlayer.core.batch_size import PASSES_TO_GROW, BatchSize, Bisection
+from txlayer.core.ledger.batch import Batch, MoveToDoubt, RecordToQuarantine, Report, ReportKind
 from txlayer.core.ledger.transaction import Content, Transaction
-from txlayer.core.messages import NO_OPTIONS
-from txlayer.errors import BrokerUnavailableError
+from txlayer.core.messages import NO_OPTIONS, OrderMode, Origin, Undecodable
+from txlayer.errors import BrokerUnavailableError, ProducerFencedError
 from txlayer.runtime.environment import Environment
 
 
@@ -146,3 +153,259 @@ def test_no_one_waits_for_the_close_of_a_producer_that_was_replaced() -> None:
         world.publisher.publish([(0, batch())], {}, None)
 
     assert 2 == world.publisher.stats.replaced_count
+
+
+TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), plain_record())
+ASIDE = RecordToQuarantine(Origin("txlayer.half", 0, 0), plain_record(), None, 0, Undecodable("garbage"))
+
+
+def test_a_fresh_batch_is_empty() -> None:
+    assert Batch().is_empty
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch(forwards=[TXN]),
+        Batch(to_doubt={TXN.key: MoveToDoubt(TXN, is_whole=True)}),
+        Batch(ends=[TXN]),
+        Batch(quarantined=[ASIDE]),
+    ],
+)
+def test_a_batch_with_something_to_write_is_not_empty(batch: Batch) -> None:
+    assert not batch.is_empty
+
+
+def test_reports_and_counts_alone_are_nothing_to_write() -> None:
+    batch = Batch(reports=[Report(ReportKind.REPEAT, TXN.key, "")], line_count=5, byte_count=9)
+
+    assert batch.is_empty
+
+
+class Line:
+    """Runs of op lines through a broker that refuses one of them, as the coordinator makes them."""
+
+    def __init__(self, *, count: int, bad: int, line_count_max: int) -> None:
+        self.count, self.bad, self.line_count_max = count, bad, line_count_max
+        self.bisection = Bisection()
+        self.done = 0
+        self.failure_count = 0
+
+    def run(self) -> int | None:
+        """One Kafka transaction; the bad line's place once it is alone."""
+        limit = self.line_count_max
+        if self.bisection.is_active:
+            limit = min(limit, self.bisection.line_count_max)
+        taken = range(self.done, min(self.done + limit, self.count))
+        if self.bad not in taken:
+            self.bisection.passed(len(taken))
+            self.done = taken.stop
+            return None
+        self.failure_count += 1
+        return self.bad if self.bisection.failed(len(taken)) else None
+
+
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
+@pytest.mark.promise("P11")
+@given(st.data(), st.integers(1, 5_000), st.integers(1, 3_000))
+def test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place(
+    data: st.DataObject, count: int, line_count_max: int
+) -> None:
+    line = Line(count=count, bad=data.draw(st.integers(0, count - 1)), line_count_max=line_count_max)
+
+    found = None
+    while found is None:
+        found = line.run()
+
+    assert line.bad == found
+    # The first failure says that there is one; each further one halves the run.
+    assert line.failure_count <= 1 + ceil(log2(min(count, line_count_max)))
+
+
+@given(st.integers(2, 5_000), st.integers(0, 4_999))
+def test_everything_goes_on_at_full_speed_once_the_line_is_known(count: int, place: int) -> None:
+    line = Line(count=count, bad=place % count, line_count_max=1_000)
+    while line.run() is None:
+        pass
+
+    line.bisection.found()
+    line.bad = -1
+
+    assert not line.bisection.is_active
+    assert line.run() is None
+    assert not line.bisection.is_active
+
+
+def test_suspicion_ends_when_all_suspects_went_through() -> None:
+    bisection = Bisection()
+    bisection.failed(8)
+
+    for _ in range(2):
+        assert 4 >= bisection.line_count_max
+        bisection.passed(4)
+
+    assert not bisection.is_active
+
+
+def test_a_run_without_lines_that_fails_is_as_small_as_it_gets() -> None:
+    # Time alone may forward: what was held for a topic that is mended.
+    bisection = Bisection()
+
+    assert bisection.failed(0)
+    assert 1 == bisection.line_count_max
+
+
+@pytest.mark.promise("P11")
+def test_the_run_shrinks_even_when_one_line_brings_more_records_than_lines_were_allowed() -> None:
+    # make simulate SEED=656917073739: two lines released two waiting transactions more, and were tried for ever.
+    bisection = Bisection()
+
+    allowed = [bisection.line_count_max for _ in range(3) if not bisection.failed(4)]
+
+    assert [2, 1] == allowed[:2]
+    assert bisection.failed(4)
+
+
+def test_batches_shrink_until_they_go_through_and_grow_slowly() -> None:
+    size = BatchSize()
+    for _ in range(3):
+        size.failed()
+    assert (2, 1) == (size.of(16), size.of(1))
+
+    for _ in range(PASSES_TO_GROW - 1):
+        size.passed()
+    assert 2 == size.of(16)
+    size.passed()
+    assert 4 == size.of(16)
+    size.failed()
+    assert 2 == size.of(16)
+    for _ in range(3 * PASSES_TO_GROW):
+        size.passed()
+    assert 16 == size.of(16)
+
+
+def test_a_batch_never_shrinks_to_nothing() -> None:
+    size = BatchSize()
+    for _ in range(100):
+        size.failed()
+
+    assert 1 == size.of(1)
+    assert 2 == size.of(10_000)
+
+
+COUNT = 40
+AT_ONCE_MAX = 3
+PREPARE = options("k", order=OrderMode.PREPARE)
+
+
+class Slow:
+    """The stage whose clock a slow publisher moves."""
+
+    stage: StillCoordinator
+
+
+class SlowPublisher(Publisher):
+    """More than three messages take longer than a Kafka transaction may; its writer is told of a fence then."""
+
+    def publish(
+        self,
+        batches: Sequence[tuple[int, Batch]],
+        offsets: Mapping[TopicPartition, StoredOffset],
+        member: Any,
+        precautions: Precautions = NO_PRECAUTIONS,
+    ) -> dict[int, dict[str, int]]:
+        if sum(len(batch.forwards) for _, batch in batches) > AT_ONCE_MAX:
+            timeout_ms = milliseconds(Slow.stage.config.kafka_transaction_timeout)
+            Slow.stage.world.advance(ms=timeout_ms + 1)
+            raise ProducerFencedError("its Kafka transaction was ended", transactional_id="w")
+        return super().publish(batches, offsets, member, precautions)
+
+
+@pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+def test_after_a_kafka_transaction_that_the_broker_ended_for_its_length_fewer_go_at_once() -> None:
+    Slow.stage = stage = StillCoordinator(make=coordinator_with(publisher=SlowPublisher))
+    keys = [txn_key(f"txn-{number}") for number in range(COUNT)]
+    for key in keys:
+        stage.commit(key, stage.half(key))
+
+    stage.work(seconds=600)
+
+    assert COUNT == len(stage.visible())
+
+
+class SlowForForwards(Publisher):
+    """A broker that takes no more than three messages within the time-out."""
+
+    def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
+        if sum(len(batch.forwards) for _, batch in batches) > AT_ONCE_MAX:
+            raise BrokerUnavailableError("not acknowledged in time")
+        return super().publish(batches, *rest, **named)
+
+
+class SlowForMoves(Publisher):
+    """A broker that takes no more than three moves to doubt within the time-out."""
+
+    def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
+        moves = [keep for _, batch in batches for keep in batch.to_doubt.values() if keep.is_whole]
+        if len(moves) > AT_ONCE_MAX:
+            raise BrokerUnavailableError("not acknowledged in time")
+        return super().publish(batches, *rest, **named)
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_what_one_decision_releases_goes_in_pieces_to_a_slow_broker() -> None:
+    still = StillCoordinator(make=coordinator_with(publisher=SlowForForwards))
+    keys = [txn_key(f"t{number}") for number in range(10)]
+    places = [still.half(key, options=PREPARE) for key in keys]
+    lines = [op_line("C", key, place) for key, place in zip(keys, places, strict=True)]
+    still.op(*lines[1:])  # they wait for the first one
+    still.work(seconds=5)
+    still.op(lines[0])
+
+    still.work(seconds=900)
+
+    assert [key.partition("/")[0] for key in keys] == still.visible()
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_those_who_wait_for_one_that_grows_old_go_to_doubt_in_pieces() -> None:
+    still = StillCoordinator(make=coordinator_with(publisher=SlowForMoves))
+    keys = [txn_key(f"t{number}") for number in range(10)]
+    places = [still.half(key, options=PREPARE) for key in keys]
+    lines = [op_line("C", key, place) for key, place in zip(keys, places, strict=True)]
+    still.op(*lines[1:])  # they wait for the first one, which nobody decides
+    still.work(seconds=90)  # `doubt_after` is 60 s
+
+    good = txn_key("good")
+    still.commit(good, still.half(good))
+    still.work(seconds=600)
+
+    assert set(keys) == set(still.on_doubt())
+    assert [good.partition("/")[0]] == still.visible()
+
+
+class SlowForAsides(Publisher):
+    """A broker that takes no more than three kept-aside records within the time-out."""
+
+    def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
+        if sum(len(batch.quarantined) for _, batch in batches) > AT_ONCE_MAX:
+            raise BrokerUnavailableError("not acknowledged in time")
+        return super().publish(batches, *rest, **named)
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("topic", ["half", "op"])
+def test_garbage_that_a_slow_broker_does_not_take_at_once_goes_in_pieces(topic: str) -> None:
+    still, good = StillCoordinator(make=coordinator_with(publisher=SlowForAsides)), txn_key("good")
+    for _ in range(40):
+        still.kafka.append(getattr(still.topics, topic), b"\xff", partition=0)
+    still.commit(good, still.half(good))
+
+    still.work(seconds=600)
+
+    assert [good.partition("/")[0]] == still.visible()

@@ -1,14 +1,24 @@
-"""A producer that answers, and what goes wrong there; its beginning and its end."""
+"""Responders where something goes wrong: in a producer that answers, in the stand-alone one, and in `txlayer responder run`."""
 
+import asyncio
 import logging
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.fake_barrier import FakeBarrier
-from tests.support.producer_stage import PATIENCE_S, ProducerStage, commit, question, stats_of
+from tests.support.producer_stage import PATIENCE_S, ProducerStage, commit, parking, question, stats_of
 from tests.support.waiting import wait_until
-from txlayer.core.messages import COMMIT, Resolution
+from txlayer.cli import responder
+from txlayer.cli.exits import ExitCode
+from txlayer.cli.services import load
+from txlayer.config import ResponderConfig
+from txlayer.core.messages import COMMIT, ROLLBACK, Resolution
 from txlayer.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -19,7 +29,10 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.producer import responder as module
+from txlayer.producer import standalone
 from txlayer.producer.check_handlers import CheckRequest
+from txlayer.producer.questions import ParkedTransaction
+from txlayer.producer.responder import OF_STATS, ObservedResponder
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
@@ -225,3 +238,254 @@ def test_a_handler_that_cannot_be_called_is_refused_at_once(stage: ProducerStage
             stage.producer(check=check)
     with pytest.raises(UsageError, match="generated"):
         stage.producer(check=commit, barrier=FakeBarrier())
+
+
+class Alone:
+    """One that runs in a thread of the test's."""
+
+    def __init__(self, check: Callable[[CheckRequest], Any]) -> None:
+        self.logs: list[ProducerStage] = []
+        self.failure: BaseException | None = None
+        self.stop = threading.Event()
+        self.next_failure: BrokerUnavailableError | None = None
+        self.on_parked: Callable[[ParkedTransaction], Any] | None = None
+        self.observed = ObservedResponder(group="g", version="1")
+        self._check = check
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def log(self, number: int = 0) -> ProducerStage:
+        """The log of its `number`-th client, which has joined."""
+        wait_until(
+            lambda: len(self.logs) > number and bool(self.logs[number].members), within=PATIENCE_S, what="a client"
+        )
+        return self.logs[number]
+
+    def connect(self, config: Any) -> Any:
+        """A log of its own for each client."""
+        if self.next_failure is not None:
+            failure, self.next_failure = self.next_failure, None
+            raise failure
+        self.logs.append(ProducerStage())
+        return self.logs[-1].connect(config)
+
+    def _run(self) -> None:
+        try:
+            standalone.run_responder(
+                ResponderConfig(),
+                group="g",
+                should_stop=self.stop.is_set,
+                check=self._check,
+                on_parked=self.on_parked,
+                connect=self.connect,
+                observed=self.observed,
+            )
+        except BaseException as exc:  # noqa: BLE001 - the test looks at it
+            self.failure = exc
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Alone]]:
+    monkeypatch.setattr(standalone, "RENEW_S", 0.01)
+    monkeypatch.setattr(standalone, "LOOK_S", 0.01)
+    monkeypatch.setattr("txlayer.producer.pipeline.LOOK_S", 0.01)
+    made: list[Alone] = []
+
+    def alone(check: Callable[[CheckRequest], Any], on_parked: Any = None) -> Alone:
+        made.append(Alone(check))
+        made[-1].on_parked = on_parked
+        made[-1].thread.start()
+        return made[-1]
+
+    yield alone
+    for one in made:
+        one.stop.set()
+        one.thread.join(PATIENCE_S)
+        assert not one.thread.is_alive()
+
+
+def say_commit(_: CheckRequest) -> Resolution:
+    return COMMIT
+
+
+def answered(stage: ProducerStage) -> list[Resolution]:
+    return [answer.resolution for answer in stage.answers(1)]
+
+
+def test_it_answers_until_it_is_told_to_stop(begin: Callable[..., Alone]) -> None:
+    alone = begin(say_commit)
+    alone.log().ask(question())
+    assert [COMMIT] == answered(alone.log())
+
+    alone.stop.set()
+    alone.thread.join(PATIENCE_S)
+
+    assert alone.failure is None
+    assert alone.log().members[0].is_closed
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_it_hears_of_parked_transactions_and_may_settle_them(begin: Callable[..., Alone], is_coroutine: bool) -> None:
+    async def roll_back(_: ParkedTransaction) -> Resolution:
+        return ROLLBACK
+
+    alone = begin(say_commit, on_parked=roll_back if is_coroutine else lambda _: ROLLBACK)
+    alone.log().ask(parking("a"))
+
+    assert [ROLLBACK] == answered(alone.log())
+
+
+def test_a_client_that_failed_for_good_is_replaced_also_behind_an_outage(begin: Callable[..., Alone]) -> None:
+    alone = begin(say_commit)
+    first = alone.log()
+    alone.next_failure = BrokerUnavailableError("nobody")
+    first.writer.fatal = FencedError("fatal")
+
+    alone.log(1).ask(question())
+
+    assert [COMMIT] == answered(alone.log(1))
+    assert first.members[0].is_closed
+
+
+def test_its_figures_are_those_of_the_client_that_works(begin: Callable[..., Alone]) -> None:
+    alone = begin(say_commit)
+
+    def asked() -> list[object]:
+        return [s.value for s in alone.observed.samples() if s.family == OF_STATS["asked"]]
+
+    alone.log().ask(question())
+    wait_until(lambda: asked() == [1], within=PATIENCE_S, what="one question")
+    assert "" == alone.observed.health().waiting
+    alone.log().writer.fatal = FencedError("fatal")
+    alone.log(1)
+
+    # The counts of a new client begin anew, as those of a new process do.
+    wait_until(lambda: asked() == [0], within=PATIENCE_S, what="another client")
+
+
+def test_no_broker_at_the_start_is_an_error() -> None:
+    alone = Alone(say_commit)
+    alone.next_failure = BrokerUnavailableError("nobody")
+    alone.thread.start()
+    alone.thread.join(PATIENCE_S)
+
+    assert isinstance(alone.failure, BrokerUnavailableError)
+
+
+def test_a_right_that_is_missing_ends_it(begin: Callable[..., Alone]) -> None:
+    alone = begin(say_commit)
+    alone.log().member().fail(NotAuthorisedError("no", resource="txlayer.check.g"))
+    alone.thread.join(PATIENCE_S)
+
+    assert isinstance(alone.failure, NotAuthorisedError)
+
+
+def test_a_coroutine_function_has_a_loop_of_its_own(begin: Callable[..., Alone]) -> None:
+    async def check(_: CheckRequest) -> Resolution:
+        await asyncio.sleep(0)
+        return COMMIT
+
+    alone = begin(check)
+    alone.log().ask(question("a"), question("b"))
+
+    assert COMMIT in answered(alone.log())
+
+
+URL = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to work in; what is imported from there is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name, loaded in list(sys.modules.items()):
+        if (getattr(loaded, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        ("orders", "MODULE:FUNCTION"),
+        (":check", "MODULE:FUNCTION"),
+        ("no_such_module_here:check", "no module named no_such_module_here"),
+        ("json:check", "json has no check"),
+        ("json:__name__", "str is not callable"),
+    ],
+)
+def test_a_handler_that_is_not_there_is_a_line_and_the_code_of_usage(
+    handler: str, words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del here
+    code, _, err = run_command(responder.app, "run", "--group", "g", "--handler", handler, capsys=capsys)
+
+    assert ExitCode.USAGE == code
+    assert words in err
+    assert 1 == len(err.strip().splitlines())
+
+
+def test_a_module_that_raises_is_told_by_kind_and_place_and_not_by_its_words(here: Path) -> None:
+    (here / "broken_shop.py").write_text("import os\nraise RuntimeError('s3cret')\n")
+
+    with pytest.raises(ConfigError, match=r"RuntimeError at .*broken_shop\.py:2") as raised:
+        load("broken_shop:check", folder=str(here), name="--handler", kind="function")
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_handler_is_found_where_one_stands(here: Path) -> None:
+    (here / "my_shop.py").write_text(
+        "class Orders:\n    @staticmethod\n    def check(request):\n        return request\n"
+    )
+
+    assert 7 == load("my_shop:Orders.check", folder=str(here), name="--handler", kind="function")(7)
+
+
+def test_nobody_to_ask_and_two_to_ask_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run_command(responder.app, "run", "--group", "g", capsys=capsys)
+    assert (ExitCode.USAGE, True) == (code, "TXLAYER_BARRIER_URL" in err)
+
+    arguments = ("--handler", "json:loads", "--on-parked", "json:no_such")
+    code, _, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
+    assert (ExitCode.USAGE, True, True) == (code, "--on-parked" in err, "json has no no_such" in err)
+
+    arguments = ("--handler", "json:loads", "--barrier-url", "sqlite:///x")
+    code, _, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
+    assert (ExitCode.USAGE, True) == (code, "one of them" in err)
+
+
+@pytest.mark.parametrize(
+    ("is_in_environment", "code", "said"),
+    [(True, ExitCode.UNAVAILABLE, "database"), (False, ExitCode.USAGE, "TXLAYER_BARRIER_URL_FILE")],
+)
+def test_a_database_that_is_down_is_code_3_and_its_address_stays_hidden(
+    is_in_environment: bool,
+    code: ExitCode,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = ["--barrier-url", URL]
+    if is_in_environment:
+        arguments = []
+        monkeypatch.setenv("TXLAYER_BARRIER_URL", URL)
+    ended, out, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
+
+    assert code == ended
+    assert said in err
+    for secret in ("s3cret", "shop", "127.0.0.1"):
+        assert secret not in out + err
+
+
+def test_a_database_without_the_table_names_what_creates_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{here}/shop.db"
+    code, _, err = run_command(responder.app, "run", "--group", "g", "--barrier-url", url, capsys=capsys)
+
+    assert (ExitCode.USAGE, True) == (code, "txlayer barrier create" in err)
+
+
+def test_no_broker_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--handler", "json:loads", "-b", "127.0.0.1:1", "--start-timeout", "300ms")
+    code, _, err = run_command(responder.app, "run", "--group", "g", *arguments, capsys=capsys)
+
+    assert (ExitCode.UNAVAILABLE, True) == (code, "no broker" in err)

@@ -1,6 +1,7 @@
-"""What an engine reads while it takes a further queue over: no record of the others is lost or overtaken."""
+"""What an engine reads: how far ahead of its handlers, and while it takes a further queue over: no record of the others is lost or overtaken."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,8 +10,9 @@ from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
+from txlayer.consumer.assignments import Assignments
 from txlayer.consumer.context import FOR_EVER, Context, Lease, ReceivedMessage
-from txlayer.consumer.engine import Engine
+from txlayer.consumer.engine import AHEAD_FACTOR, FILLED_SHARE, READ_COUNT_MAX, READY_FACTOR, Engine
 from txlayer.consumer.handlers import HandlerSet, Route
 from txlayer.consumer.ingest import Ingest
 from txlayer.consumer.lease_keeper import LeaseChanges
@@ -21,7 +23,8 @@ from txlayer.consumer.pools import Caller, Chunk, JobOutcome
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import PartitionQueue, QueueSettings, Start
 from txlayer.core.progress import NOTHING, Attempts, Progress
-from txlayer.errors import RetriableError
+from txlayer.core.retry import BreakerPolicy
+from txlayer.errors import MemberFencedError, RetriableError
 from txlayer.runtime.environment import Environment
 
 GROUP = "g"
@@ -242,3 +245,121 @@ def test_requests_that_were_answered_before_retention_took_an_earlier_one_are_no
     assert [7] == successor.read(range(5, 9), [b"b", b"b", b"waits", b"b"])
     assert Attempts(1, 1) == successor.attempts(7)
     assert (7, False) == successor.snapshot()[::2]
+
+
+IN_FLIGHT_MAX = 50
+RECORD_COUNT = 8 * READ_COUNT_MAX
+WORKERS_OF_THREADS, WORKERS_WITHOUT_LIMIT = 10, 1_000_000
+
+
+class Paused(Leases):
+    """Held for a moment, then not any more: what was read stays, and no handler is called."""
+
+    is_held = True
+
+    def valid_until(self, queue: TopicPartition) -> float:
+        return super().valid_until(queue) if self.is_held else 0.0
+
+
+class World:
+    """An engine whose handlers end at once, of two topics with a partition each."""
+
+    def __init__(self, *, busy_count: int, breakers: Mapping[str, BreakerPolicy] | None = None) -> None:
+        world = StillWorld()
+        self.kafka = MemoryKafka(world)
+        for topic, _ in (EARLY, LATE):
+            for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
+                self.kafka.create_topic(name, partitions=1)
+        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, in_flight_max=IN_FLIGHT_MAX)
+        self.leases = Paused()
+        self.handled: list[str] = []
+
+        def handle(message: ReceivedMessage, _context: Context) -> None:
+            self.handled.append(message.topic)
+
+        routes = routes_to(handle)
+        pool: Any = AtOnce(Caller(routes, attempt_timeout_s=60.0, clock=world.monotonic))
+        pool.busy_count = busy_count
+        topics = EARLY[0], LATE[0]
+        self.engine = Engine(
+            config,
+            ConsumerPlan(group=GROUP, topics=topics, routes=routes, start_at="earliest", breakers=breakers or {}),
+            connections=self.kafka.connect_consumer(config),
+            pool=pool,
+            make_leases=lambda: self.leases,
+            environment=Environment(clock=world.monotonic, sleep=lambda _: None),
+        )
+        self.engine.start()
+
+    def gain(self, *queues: TopicPartition) -> None:
+        self.leases.gained = dict.fromkeys(queues, 1)
+        while self.engine.stats().partitions != queues:
+            self.engine.turn()
+
+
+@pytest.mark.parametrize(
+    ("key_count", "busy_count"),
+    [(int(IN_FLIGHT_MAX * FILLED_SHARE), WORKERS_WITHOUT_LIMIT), (WORKERS_OF_THREADS, WORKERS_OF_THREADS)],
+    ids=["all but a few slots have a key", "every thread has a key"],
+)
+def test_who_has_enough_to_begin_does_not_read_on_for_keys_that_may_never_come(key_count: int, busy_count: int) -> None:
+    world = World(busy_count=busy_count)
+    keys: Sequence[bytes] = [b"%d" % n for n in range(key_count)]
+    for n in range(RECORD_COUNT):
+        world.kafka.append(EARLY[0], b"", key=keys[n % key_count])
+    world.gain(EARLY)
+    world.leases.is_held = False
+
+    for _ in range(20):
+        world.engine.turn()
+    waiting = world.engine.stats().topics[EARLY[0]].waiting
+    world.engine.close()
+
+    assert 0 < waiting <= AHEAD_FACTOR * IN_FLIGHT_MAX + READ_COUNT_MAX + 20
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("why", ["suspended", "paused", "breaker"])
+def test_many_messages_that_may_not_begin_hold_up_the_reading_of_no_other_partition(why: str) -> None:
+    world = World(busy_count=WORKERS_OF_THREADS, breakers={EARLY[0]: BreakerPolicy(probe_interval_ms=1 << 40)})
+    world.gain(EARLY, LATE)
+    stopped = world.engine._assignments.owned[EARLY].queue
+    if why == "suspended":
+        stopped.suspended_until_ms = 1 << 62
+    elif why == "paused":
+        stopped.is_paused = True
+    else:
+        world.engine._dispatcher.breakers.by_topic[EARLY[0]].ended(
+            count=20, failed_count=20, now_ms=world.engine._now_ms()
+        )
+    for n in range(2 * READY_FACTOR * IN_FLIGHT_MAX):
+        world.kafka.append(EARLY[0], b"", key=b"%d" % n)
+    while world.engine.stats().topics[EARLY[0]].waiting < READY_FACTOR * IN_FLIGHT_MAX:
+        world.engine.turn()
+
+    for n in range(1_000):
+        world.kafka.append(LATE[0], b"", key=b"%d" % n)
+    for _ in range(100):
+        world.engine.turn()
+    world.engine.close()
+
+    assert [LATE[0]] * 1_000 == world.handled
+
+
+@pytest.mark.parametrize(
+    ("has_moved", "is_assigned", "is_over"),
+    [(False, True, False), (True, True, True), (False, False, True), (True, False, True)],
+)
+def test_a_take_over_ends_when_the_group_moved_or_took_everything(
+    *, has_moved: bool, is_assigned: bool, is_over: bool
+) -> None:
+    stub = SimpleNamespace(
+        take_rebalance=lambda: has_moved, assignment=object() if is_assigned else None, _plan=SimpleNamespace(group="g")
+    )
+    assignments = cast("Assignments", stub)
+
+    if is_over:
+        with pytest.raises(MemberFencedError):
+            Assignments.raise_if_rebalanced(assignments)
+    else:
+        Assignments.raise_if_rebalanced(assignments)

@@ -1,6 +1,8 @@
-"""`txlayer top` shows on a terminal what the overview of the console shows, and the loop keeps it current."""
+"""Looks at the cluster beside what shows them, and `txlayer top`, which shows on a terminal what the overview of the console shows."""
 
 import json
+import logging
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +11,7 @@ from rich.console import Console
 
 from tests.support.core_records import txn_key
 from tests.support.onlooking import Onlooker
-from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_coordinator import AtOnce, StillCoordinator
 from txlayer.cli import top
 from txlayer.core.progress import Attempts
 from txlayer.errors import BrokerUnavailableError
@@ -18,6 +20,7 @@ from txlayer.operate.live import LiveView, Minute, rates_of
 from txlayer.operate.looks import Look, Looks
 from txlayer.operate.overall import overall_json
 from txlayer.operate.queues import QueueNow, Queues, consumption_json
+from txlayer.runtime.environment import Environment
 
 
 class Screen:
@@ -168,3 +171,114 @@ def test_the_loop_shows_each_interval_and_goes_on_after_a_failure(
     assert any(body["problem"] for body in bodies)
     assert bodies[-1]["problem"] is None
     assert 2 < len(bodies) < 12
+
+
+class Later(AtOnce):
+    """Keeps what is started until the test runs it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], Any]] = []
+
+    def start(self, call: Callable[[], Any], *, name: str) -> Any:
+        del name
+        self.calls.append(call)
+
+    def run(self) -> None:
+        while self.calls:
+            self.calls.pop(0)()
+
+
+class World:
+    """Looks, a clock that the test moves, and what reading returns."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.later = Later()
+        self.read_count = 0
+        self.takes_s = 0.0
+        self.while_reading: Callable[[], None] = lambda: None
+        self.looks = Looks(Environment(clock=self.clock, wall_clock=self.clock, background=self.later))
+
+    def clock(self) -> float:
+        return self.now
+
+    def read(self) -> int:
+        self.read_count += 1
+        self.now += self.takes_s
+        self.while_reading()
+        return self.read_count
+
+    def newest(self) -> Look:
+        return self.looks.newest("all", self.read, age_s=10)
+
+
+def test_an_old_look_is_shown_while_it_is_repeated() -> None:
+    world = World()
+
+    before = world.newest()
+    world.later.run()
+    first = world.newest()
+    world.now += 10.1
+    old = world.newest()
+    world.newest()
+    assert 1 == len(world.later.calls)
+    world.later.run()
+
+    assert [Look(), Look(100_000, 1), Look(100_000, 1)] == [before, first, old]
+    assert Look(110_100, 2) == world.newest()
+
+
+def test_what_takes_long_to_read_is_read_less_often() -> None:
+    world = World()
+    world.takes_s = 2.0
+    world.newest()
+    world.later.run()
+
+    world.now += 37
+    world.newest()
+    assert not world.later.calls
+    world.now += 2
+    world.newest()
+
+    assert world.later.calls
+
+
+def test_what_was_changed_while_it_is_read_is_read_once_more() -> None:
+    world = World()
+
+    def change_once() -> None:
+        world.while_reading = lambda: None
+        world.looks.again("all", world.read)
+
+    world.while_reading = change_once
+
+    world.newest()
+    world.later.run()
+
+    assert 2 == world.read_count
+    assert 2 == world.newest().result
+
+
+def test_what_cannot_be_read_again_stays_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.newest()
+    world.later.run()
+    errors = iter([BrokerUnavailableError("no answer"), ZeroDivisionError("secret")])
+
+    def fail() -> None:
+        raise next(errors)
+
+    world.while_reading = fail
+    looks = []
+    for _ in range(2):
+        world.now += 11
+        world.newest()
+        with caplog.at_level(logging.ERROR):
+            world.later.run()
+        looks.append(world.newest())
+
+    assert [1, 1] == [look.result for look in looks]
+    assert ["no answer", "a defect of txlayer: ZeroDivisionError; its log has the details"] == [
+        look.problem for look in looks
+    ]
+    assert ["look.failed"] == [record.getMessage() for record in caplog.records]
