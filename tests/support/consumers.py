@@ -15,6 +15,8 @@ from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.retry import RetryPolicy
 
 PATIENCE_S = 30.0
+PROCESSES_PATIENCE_S = 180.0
+"""Where handlers run in processes: a busy machine needs seconds for each that is started, and some tests kill many."""
 QUICK = RetryPolicy(attempt_count_max=4, backoff_first_ms=10, backoff_max_ms=50)
 
 
@@ -66,6 +68,7 @@ class Stage:
         self.group = unique_name("group")
         self.topic = lab.topic(partitions=partitions)
         self.partitions = partitions
+        self.patience_s = PATIENCE_S
         self.letters = dead_letter_topic(self.group, self.topic)
         self.requests = replay_topic(self.group, self.topic)
         for name in (self.letters, self.requests):
@@ -81,6 +84,8 @@ class Stage:
 
     def plain(self, kind: type[Any] = OrderedConsumer, **settings: Any) -> Any:
         """A consumer of the topic from its beginning, of any kind, without a handler; not started."""
+        if settings.get("workers") == "processes":
+            self.patience_s = PROCESSES_PATIENCE_S
         given = {
             "start_at": "earliest",
             "retry": QUICK,
@@ -121,19 +126,18 @@ class Stage:
         found = self._connections.stored_offsets(self.group, [place], is_stable=True)[place]
         return -1 if found is None else found.offset
 
-    def wait_stored(self, offset: int, *, partition: int = 0, within: float = PATIENCE_S) -> None:
+    def wait_stored(self, offset: int, *, partition: int = 0, within: float | None = None) -> None:
         """Until the group stored this offset."""
-        wait_until(
-            lambda: self.stored(partition) == offset, within=within, what=f"offset {offset} stored for {partition}"
-        )
+        within, what = within or self.patience_s, f"offset {offset} stored for {partition}"
+        wait_until(lambda: self.stored(partition) == offset, within=within, what=what)
 
     def letter_values(self) -> list[bytes | None]:
         """The dead letters' values, in order."""
         return [record.value for record in self.lab.read(self.letters)]
 
-    def wait_for_letters(self, values: Iterable[bytes], *, within: float = PATIENCE_S) -> None:
+    def wait_for_letters(self, values: Iterable[bytes], *, within: float | None = None) -> None:
         """Until these are the dead letters."""
-        wanted = list(values)
+        wanted, within = list(values), within or self.patience_s
         wait_until(lambda: self.letter_values() == wanted, within=within, what=f"dead letters {wanted}")
 
     def close(self) -> None:

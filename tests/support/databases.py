@@ -16,7 +16,7 @@ from tests.support.debian import install, program
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local.server import free_ports
 
-START_S = 60
+START_S = 180
 PACKAGES = {
     "postgresql": ("postgresql",),
     "mariadb": ("mariadb-server-core", "mariadb-client-core"),  # without a service that starts by itself

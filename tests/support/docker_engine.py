@@ -17,7 +17,7 @@ from typing import IO
 
 from tests.support.waiting import wait_until
 
-START_S = 60
+START_S = 180
 COMMAND_S = 300
 NEEDED = ("dockerd", "docker", "ip", "unshare", "nsenter", "ldd")
 

@@ -14,6 +14,8 @@ from typing import Any, Self
 from tests.support.waiting import wait_until
 
 END_PATIENCE_S = 30.0
+PATIENCE_S = 90.0
+"""How long a process may take to say a thing: a busy machine needs a minute until a coordinator has begun its work."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -115,7 +117,7 @@ class TxlayerProcess:
                     found.append(event)
         return found
 
-    def wait_for_any(self, names: Sequence[str], *, after: int, within: float = 30) -> None:
+    def wait_for_any(self, names: Sequence[str], *, after: int, within: float = PATIENCE_S) -> None:
         """Wait until it logged one of `names` behind its first `after` lines."""
 
         def logged() -> bool:
@@ -124,7 +126,7 @@ class TxlayerProcess:
 
         wait_until(logged, within=within, what=f"one of {names}")
 
-    def wait_for(self, name: str, *, count: int = 1, within: float = 30) -> list[dict[str, Any]]:
+    def wait_for(self, name: str, *, count: int = 1, within: float = PATIENCE_S) -> list[dict[str, Any]]:
         """Wait until it logged `name` so often."""
 
         def logged() -> list[dict[str, Any]]:
