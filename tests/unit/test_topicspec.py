@@ -129,6 +129,7 @@ def test_a_number_of_partitions_is_fixed_for_life(found: int) -> None:
     assert [Difference("ns.half", "partitions", str(found), "8", "keys never move")] == changes
 
 
+@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
 def test_half_and_op_with_unequal_partitions_are_a_finding() -> None:
     changes = plan([desired("ns.half"), desired("ns.op")], {"ns.half": state(), "ns.op": state(partition_count=6)})
 

@@ -122,18 +122,6 @@ def test_a_namespace_that_was_never_made_names_the_command(arena: Arena) -> None
         producer.start()
 
 
-@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
-def test_half_and_op_of_unlike_partition_counts_are_refused(arena: Arena) -> None:
-    namespace = unique_name("ns")
-    create_topic(arena.servers, f"{namespace}.half", partitions=2)
-    create_topic(arena.servers, f"{namespace}.op", partitions=3)
-    producer = TransactionalProducer(bootstrap_servers=arena.servers, group=GROUP, namespace=namespace)
-
-    with pytest.raises(TopicMismatchError) as raised:
-        producer.start()
-    assert (f"{namespace}.op", "3") == (raised.value.topic, raised.value.found)
-
-
 def test_batches_stay_below_what_a_small_half_topic_takes(arena: Arena) -> None:
     namespace = unique_name("ns")
     for name in ("half", "op"):

@@ -12,7 +12,6 @@ from tests.support.arena import Arena
 from tests.support.check_back import PATIENCE_S, Asker
 from tests.support.waiting import wait_until
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution, Source
-from txlayer.errors import OpenTransactionLimitError
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.producer import TransactionalProducer
@@ -122,66 +121,6 @@ def test_two_instances_answer_each_question_once(asker: Asker, instances: Instan
     assert sorted(names) == sorted(op.key.split("/")[0] for op in found)
     assert sorted(names) == sorted(instances.asked[0] + instances.asked[1])
     assert all(instances.asked)
-
-
-def test_a_limit_is_heard_by_both(asker: Asker, instances: Instances) -> None:
-    order = Message(asker.arena.targets[0], b"k", b"v")
-
-    def refused_count() -> int:
-        found = []
-        for producer in instances.producers:
-            try:
-                producer.publish(order)
-            except OpenTransactionLimitError as exc:
-                found.append((exc.partitions, exc.open_count))
-        assert {((1,), 5)} >= set(found)
-        return len(found)
-
-    assert 0 == refused_count()
-    asker.limit("on")
-    wait_until(lambda: refused_count() == 2, within=PATIENCE_S, what="both are limited")
-    asker.limit("off")
-    wait_until(lambda: refused_count() == 0, within=PATIENCE_S, what="nobody is limited")
-
-
-def test_who_leaves_leaves_its_questions_to_the_other(asker: Asker, instances: Instances) -> None:
-    instances.producers[1].close()
-    asker.wait_for_members(1)
-
-    def has_everything() -> bool:
-        stats = instances.producers[0].responder_stats()
-        return stats is not None and len(stats.own_partitions) == 4
-
-    wait_until(has_everything, within=PATIENCE_S, what="one has everything")
-    asker.ask(*(asker.question(f"t{n}") for n in range(20)))
-
-    asker.wait_for(20)
-    assert 20 == len(instances.asked[0])
-
-
-def test_the_same_question_twice_is_answered_once_while_it_is_answered(asker: Asker) -> None:
-    begun, may_end = threading.Event(), threading.Event()
-
-    def check(_: CheckRequest) -> Resolution:
-        begun.set()
-        may_end.wait(PATIENCE_S)
-        return COMMIT
-
-    with made(asker, check=check, check_timeout=timedelta(seconds=PATIENCE_S)) as producer:
-        asker.wait_for_members(1)
-        asker.ask(asker.question("a"))
-        assert begun.wait(PATIENCE_S)
-        asker.ask(asker.question("a"), asker.question("a"))
-
-        def doubles() -> bool:
-            stats = producer.responder_stats()
-            return stats is not None and stats.skipped.get("duplicate") == 2
-
-        wait_until(doubles, within=PATIENCE_S, what="both were heard")
-        may_end.set()
-        asker.wait_for(1)
-
-    assert 1 == len(asker.answers())
 
 
 def test_a_coroutine_function_answers_on_its_loop_while_that_does_other_things(asker: Asker) -> None:

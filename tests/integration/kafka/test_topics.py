@@ -3,14 +3,7 @@
 import json
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets NewPartitions
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # its stub forgets NewPartitions
 
 from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
@@ -128,23 +121,6 @@ def test_a_setting_that_somebody_lowered_is_raised_and_one_that_was_raised_stays
     assert "604800000" == states[config.topics.half].settings["retention.ms"]
     assert "9000000" == states[config.topics.half].settings["max.message.bytes"]
     assert "-1" == states[config.topics.op].settings["retention.ms"]
-
-
-@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
-def test_half_and_op_with_unequal_partitions_are_reported_and_left(
-    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
-) -> None:
-    namespace.apply(partition_count=2)
-    client = AdminClient({"bootstrap.servers": config.bootstrap_servers, "log_level": 0})
-    client.create_partitions([NewPartitions(config.topics.op, 3)])[config.topics.op].result(10)
-    wait_until(lambda: admin.partition_count(config.topics.op) == 3, within=10, what="op has 3 partitions")
-
-    applied = namespace.apply()
-
-    found = [(c.topic, c.what, c.found, c.wanted) for c in applied.left if isinstance(c, Difference)]
-    assert (config.topics.op, "partitions", "3", "2") in found
-    assert [] == applied.done
-    assert (2, 3) == (admin.partition_count(config.topics.half), admin.partition_count(config.topics.op))
 
 
 def test_more_replicas_than_brokers_are_refused_and_nothing_is_created(
