@@ -35,15 +35,15 @@ def empty_queue() -> PartitionQueue[Any]:
     return PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000)
 
 
-def owned_with(queues: object) -> OwnedPartition:
-    """The first partition of `orders`, of which nothing is read."""
+def owned_with(queues: object, topic: str = "orders") -> OwnedPartition:
+    """The first partition of a topic, of which nothing is read."""
     return OwnedPartition(
-        Lease("g", "orders", 0),
+        Lease("g", topic, 0),
         cast("Any", queues),
         route=cast("Any", None),
         tally=TopicCounts(),
         chunk_s=1.0,
-        next_offsets={("orders", 0): 0, ("g.orders.replay", 0): 0},
+        next_offsets={(topic, 0): 0, (f"g.{topic}.replay", 0): 0},
     )
 
 
@@ -80,14 +80,7 @@ def lost(ingest: Ingest, *topics: str) -> list[OwnedPartition]:
     """Queues of a group that lost its offsets, each with a result among its waiting requests, at offset 2."""
     found = list[OwnedPartition]()
     for topic in topics:
-        owned = OwnedPartition(
-            Lease("g", topic, 0),
-            cast("Any", Queues(knows_replays=False)),
-            route=cast("Any", None),
-            tally=TopicCounts(),
-            chunk_s=1.0,
-            next_offsets={(topic, 0): 0, (f"g.{topic}.replay", 0): 0},
-        )
+        owned = owned_with(Queues(knows_replays=False), topic)
         found.append(owned)
         result = encode_replay(ReplayRecord(ReplayKind.RESULT, "a", 7, ReplayOutcome.HANDLED))
         record = MemoryRecord(*owned.replay_partition, None, result, None, (1, 0), log_offset=2)
@@ -171,14 +164,7 @@ def test_slow_dead_letters_are_read_in_several_calls_and_the_other_queues_have_t
     for topic in ("first", "second"):
         queues = Queues()
         queues.add_replay = lambda *_, topic=topic, **__: added.append(topic)  # type: ignore[attr-defined]  # a fake
-        owned = OwnedPartition(
-            Lease("g", topic, 0),
-            cast("Any", queues),
-            route=cast("Any", None),
-            tally=TopicCounts(),
-            chunk_s=1.0,
-            next_offsets={(topic, 0): 0, (f"g.{topic}.replay", 0): 0},
-        )
+        owned = owned_with(queues, topic)
         found.append(owned)
         asked = [encode_replay(ReplayRecord(ReplayKind.REPLAY, "a", letter)) for letter in range(3)]
         records = [
