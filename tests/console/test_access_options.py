@@ -104,7 +104,7 @@ def test_an_empty_file_of_users_is_no_console_for_everybody(tmp_path: Path) -> N
 
 
 def limits_of(**is_writable: bool) -> dict[str, TopicLimits]:
-    whole = TopicLimits(1, None, is_reachable=True)
+    whole = TopicLimits(1, None)
     return {f"shop.{name}": whole._replace(is_writable=value) for name, value in is_writable.items()}
 
 

@@ -37,7 +37,7 @@ def test_a_topics_limits_are_told_and_a_missing_one_is_none(lab: Lab) -> None:
     stamped = lab.topic(settings={"message.timestamp.type": "LogAppendTime"})
     connections = lab.coordinator(unique_name("ns"))
 
-    expected = TopicLimits(3, 2000, is_reachable=True, is_append_time=False)
+    expected = TopicLimits(3, 2000, is_append_time=False)
     assert expected == connections.topic_limits(topic)
     limits = connections.topic_limits(stamped)
     assert limits is not None

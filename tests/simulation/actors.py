@@ -135,9 +135,9 @@ class ProducerProcess:
             clock=lambda: world.now,
         )
         # What a message for them needs is known from before: they came late, or shrank.
-        engine.encoder.learn("late", TopicLimits(1, None, is_reachable=True))
+        engine.encoder.learn("late", TopicLimits(1, None))
         target_partitions = society.plan.settings.target_partitions
-        engine.encoder.learn(SMALL_TARGET, TopicLimits(target_partitions, None, is_reachable=True))
+        engine.encoder.learn(SMALL_TARGET, TopicLimits(target_partitions, None))
         self._ask_what_became_of_the_others()
         lives: list[Life] = []
         while self._todo or lives or engine.pipeline.in_flight_count:

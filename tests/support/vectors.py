@@ -183,7 +183,7 @@ def encoder() -> Encoder:
     """One that knows the topics of all vectors."""
     made = Encoder(ProducerConfig(), half_bytes_max=1_048_588, serialize=None)
     for topic in ("shop.orders", "loyalty", "mails", "t" * 249):
-        made.learn(topic, TopicLimits(PARTITION_COUNT, 1_048_588, is_reachable=True))
+        made.learn(topic, TopicLimits(PARTITION_COUNT, 1_048_588))
     return made
 
 

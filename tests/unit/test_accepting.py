@@ -107,7 +107,7 @@ def test_a_producer_asks_again_and_believes_the_last_answer() -> None:
         answer = next(answers, None)
         if isinstance(answer, Exception):
             raise answer
-        return TopicLimits(1, None, is_reachable=True, closed_at_ms=answer)
+        return TopicLimits(1, None, closed_at_ms=answer)
 
     watch = EntryWatch(ask, heard.append, interval_s=0.001)
     watch.start()

@@ -74,7 +74,7 @@ def test_a_coordinator_that_takes_over_waits_for_the_leader_of_its_only_partitio
     assert ([], [away.partition("/")[0]]) == (visible_before, still.visible())
 
 
-@pytest.mark.fault("broker: a partition of half, op or doubt has no leader")
+@pytest.mark.fault("broker: a partition of half, op or doubt has no leader, or too few replicas in sync")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("role", ["half", "op", "doubt"])
@@ -88,7 +88,7 @@ def test_a_partition_without_a_leader_at_take_over_stops_no_other(role: str) -> 
     assert ([id_of(away)], [id_of(away), id_of(home)]) == (visible_before, still.visible())
 
 
-@pytest.mark.fault("broker: a partition of half, op or doubt has no leader")
+@pytest.mark.fault("broker: a partition of half, op or doubt has no leader, or too few replicas in sync")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("role", ["op", "doubt"])

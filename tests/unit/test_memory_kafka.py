@@ -231,7 +231,7 @@ def test_a_topic_without_a_leader_is_not_reachable_and_loses_nothing() -> None:
     stage.kafka.lead("orders", is_led=False)
     limits = stage.connections().topic_limits("orders")
     assert limits is not None
-    assert not limits.is_reachable
+    assert limits.unavailable
 
     reports: list[Any] = []
     writer.produce("orders", b"v", None, 0, lambda error, _: reports.append(error))

@@ -17,7 +17,7 @@ KEYED = Identity(partition_count=8).placement("customer-7", "commit", None)
 
 def encoder(*, message_bytes_max: int | None = 1_000_000, serialize: Any = None, **settings: Any) -> Encoder:
     made = Encoder(ProducerConfig(**settings), half_bytes_max=1_000_000, serialize=serialize)
-    made.learn("orders", TopicLimits(3, message_bytes_max, is_reachable=True))
+    made.learn("orders", TopicLimits(3, message_bytes_max))
     return made
 
 
@@ -67,7 +67,7 @@ def test_a_plain_message_is_the_same_record_by_both_ways() -> None:
 def test_each_message_asks_for_the_name_of_its_group_and_leaves_room_for_it() -> None:
     made = Encoder(ProducerConfig(), half_bytes_max=None, serialize=None, named_group="shop")
     for name in ("orders", "loyalty"):
-        made.learn(name, TopicLimits(3, 1_000, is_reachable=True))
+        made.learn(name, TopicLimits(3, 1_000))
     others = encoder(message_bytes_max=1_000)
     plain, later = Message("orders", b"k", b"v"), Message("loyalty", b"k", "v", partition=2)
 
@@ -226,7 +226,7 @@ def test_a_message_is_measured_with_its_headers_and_those_of_the_forwarded_recor
 
 def test_the_half_topics_own_limit_counts_too() -> None:
     made = Encoder(ProducerConfig(), half_bytes_max=5_000, serialize=None)
-    made.learn("orders", TopicLimits(3, 1_000_000, is_reachable=True))
+    made.learn("orders", TopicLimits(3, 1_000_000))
 
     with pytest.raises(RefusedRecordError):
         made.records([Message("orders", value=b"v" * 4_200)], ANYWHERE)
@@ -234,7 +234,7 @@ def test_the_half_topics_own_limit_counts_too() -> None:
 
 def test_a_topic_that_does_not_tell_its_limit_is_left_to_the_broker() -> None:
     made = Encoder(ProducerConfig(), half_bytes_max=None, serialize=None)
-    made.learn("orders", TopicLimits(3, None, is_reachable=True))
+    made.learn("orders", TopicLimits(3, None))
 
     assert made.records([Message("orders", value=b"v" * 5_000_000)], ANYWHERE) is not None
 
@@ -271,7 +271,7 @@ def test_names_of_topics_beyond_what_doubt_can_list_are_refused_before_anything_
     made = encoder(transaction_messages_max=TOPICS_BYTES_MAX)
     names = [f"{number:064}" for number in range(TOPICS_BYTES_MAX // 64)]
     for name in (*names, "one-more"):
-        made.learn(name, TopicLimits(3, 1_000, is_reachable=True))
+        made.learn(name, TopicLimits(3, 1_000))
     messages = [Message(name) for name in names]
 
     if is_too_much:

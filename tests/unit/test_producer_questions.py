@@ -17,7 +17,7 @@ from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 
-LIMITS = TopicLimits(4, 1_000_000, is_reachable=True)
+LIMITS = TopicLimits(4, 1_000_000)
 
 
 class Admin:

@@ -25,8 +25,8 @@ from txlayer.errors import BrokerUnavailableError, InvariantError, NotAuthorised
 
 LOOK_S = 0.002
 HOLD_S = CoordinatorConfig().hold_after.total_seconds()
-THERE = TopicLimits(1, 1_000_000, is_reachable=True)
-UNREACHABLE = THERE._replace(is_reachable=False)
+THERE = TopicLimits(1, 1_000_000)
+UNREACHABLE = THERE._replace(unavailable=frozenset({0}))
 
 
 class Cluster:

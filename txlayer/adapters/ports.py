@@ -82,11 +82,12 @@ class TopicLimits(NamedTuple):
 
     partition_count: int
     message_bytes_max: int | None  # None: the broker did not report it
-    is_reachable: bool  # every partition has a leader and, as far as reported, enough replicas in sync
     is_append_time: bool | None = None  # the broker stamps its records; None: not reported
     is_writable: bool = True  # False: these credentials may describe it but not write to it
     closed_at_ms: int | None = None  # of half: since when the namespace accepts no new transactions
-    leaderless: frozenset[int] = frozenset()  # partitions without a leader
+    unavailable: frozenset[int] = (
+        frozenset()
+    )  # partitions without a leader, or, as far as reported, with too few replicas in sync
 
 
 class HalfWriter(Protocol):

@@ -23,7 +23,7 @@ from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_partition_count, ledger_settings
 from txlayer.coordinator.shard import LogTime, Shard, keep_within_memory, known_ends, latest_ms, pause_those_too_full
-from txlayer.coordinator.targets import GroupPresence, Leaders, Targets
+from txlayer.coordinator.targets import Availability, GroupPresence, Targets
 from txlayer.core import codec
 from txlayer.core.batch_size import BatchSize, ReleaseLines
 from txlayer.core.ledger.batch import Batch
@@ -97,8 +97,8 @@ class Coordinator:
         self._ahead = self.make_read_ahead(config, connections, clock=self._clock)
         self._contents = Contents(config, connections, clock=self._clock, read_ahead=self._ahead.take)
         self._presence = GroupPresence(connections, config.topics, environment=environment)
-        self._leaders = Leaders(connections, config.topics, environment=environment)
-        self._leaderless: frozenset[int] = frozenset()  # assigned partitions that wait for a leader
+        self._availability = Availability(connections, config.topics, environment=environment)
+        self._left_out: frozenset[int] = frozenset()  # assigned partitions that are not available
         self._has_failed = False  # since the last take-over
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
@@ -231,7 +231,7 @@ class Coordinator:
     # --- take over ----------------------------------------------------------------------------------------------------
 
     def _take_over(self, assignment: Assignment) -> None:
-        partitions = self._with_leaders(assigned_partitions(assignment, self._topics))
+        partitions = self._available_of(assigned_partitions(assignment, self._topics))
         if not partitions:
             return
         name = self._config.topics.transactional_id(self._environment.draw_name())
@@ -279,16 +279,16 @@ class Coordinator:
             extra={"partitions": sorted(ledgers), "generation": assignment.generation, "writer": name},
         )
 
-    def _with_leaders(self, partitions: list[int]) -> list[int]:
+    def _available_of(self, partitions: list[int]) -> list[int]:
         """Those that can be taken over now; all, if none can: then the take-over fails until one can."""
-        # Leaders are nearly always there: the question is worth its time after a failure.
-        is_asked = self._has_failed or self._leaderless
-        missing = self._leaders.missing().intersection(partitions) if is_asked else frozenset[int]()
+        # Nearly always all are available: the question is worth its time after a failure.
+        is_asked = self._has_failed or self._left_out
+        missing = self._availability.missing().intersection(partitions) if is_asked else frozenset[int]()
         self._has_failed = False
-        self._leaderless = missing if len(missing) < len(partitions) else frozenset()
-        if self._leaderless:
-            logger.error("partitions.leaderless", extra={"partitions": sorted(self._leaderless)})
-        return [p for p in partitions if p not in self._leaderless]
+        self._left_out = missing if len(missing) < len(partitions) else frozenset()
+        if self._left_out:
+            logger.error("partitions.unavailable", extra={"partitions": sorted(self._left_out)})
+        return [p for p in partitions if p not in self._left_out]
 
     def _raise_if_rebalanced(self) -> None:
         if self._serve_group(wait_s=0.0) or self._assignment is None:
@@ -432,8 +432,8 @@ class Coordinator:
         if self._targets.has_widened(self._environment.background):
             # Clients would learn of it later and refuse the new partition until then; new clients know it at once.
             raise RetriableError("a topic has more partitions by now")
-        if self._leaderless and self._leaders.has_any_again(self._leaderless):
-            raise RetriableError("a partition has a leader again")
+        if self._left_out and self._availability.has_any_again(self._left_out):
+            raise RetriableError("a partition is available again")
         patience_s = self._config.misplaced_after.total_seconds()
         moves_max = self._moves_max
         seen = {p for p, _ in batches}

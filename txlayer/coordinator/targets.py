@@ -1,6 +1,6 @@
 """Tracks real topics: which accept writes, which refuse, and when to ask the broker about them again.
 
-And which partitions of half, op and doubt have no leader, and which producer groups have live responders: the broker is asked in the
+And which partitions of half, op and doubt are not available, and which producer groups have live responders: the broker is asked in the
 background, so that a slow answer delays nothing.
 """
 
@@ -333,7 +333,7 @@ class Targets:
             return Target(0, refusal=ParkReason.TOPIC_DENIED)
         self._partition_counts[topic] = limits.partition_count
         self._looked_at[topic] = self._clock()
-        if limits.is_reachable:
+        if not limits.unavailable:
             self._unreachable.pop(topic, None)
         else:
             now = self._clock()
@@ -366,11 +366,11 @@ class Targets:
 
 
 LOOK_S = 2.0
-"""Interval for asking about the groups with due check-backs, and about partitions without a leader."""
+"""Interval for asking about the groups with due check-backs, and about partitions that are not available."""
 
 
-class Leaders:
-    """Knows which partitions of half, op and doubt have no leader. Not thread-safe."""
+class Availability:
+    """Knows which partitions of half, op and doubt have no leader or too few replicas in sync. Not thread-safe."""
 
     def __init__(self, connections: CoordinatorConnections, topics: SystemTopics, *, environment: Environment) -> None:
         self._connections = connections
@@ -381,7 +381,7 @@ class Leaders:
         self._answer: frozenset[int] | None = None  # of the last question in the background
 
     def missing(self) -> frozenset[int]:
-        """Partitions of which a topic has no leader now.
+        """Partitions that are not available now, of one of the topics.
 
         Raises:
             BrokerUnavailableError: no broker answered.
@@ -390,11 +390,11 @@ class Leaders:
         return self._missing(self._connections.topic_limits)
 
     def has_any_again(self, partitions: Collection[int]) -> bool:
-        """True if one of these has its leaders again, according to the last answer. Asks every `LOOK_S`, in the background."""
+        """True if one of these is available again, according to the last answer. Asks every `LOOK_S`, in the background."""
         now = self._clock()
         if partitions and now - self._asked_at >= LOOK_S:
             self._asked_at = now
-            self._background.start(self._ask_in_background, name="txlayer-leaders")
+            self._background.start(self._ask_in_background, name="txlayer-availability")
         return self._answer is not None and not self._answer.issuperset(partitions)
 
     def _ask_in_background(self) -> None:
@@ -404,7 +404,7 @@ class Leaders:
             logger.info("targets.unknown", extra={"reason": str(exc)})
 
     def _missing(self, limits_of: Callable[[str], TopicLimits | None]) -> frozenset[int]:
-        return frozenset(p for topic in self._topics if (limits := limits_of(topic)) for p in limits.leaderless)
+        return frozenset(p for topic in self._topics if (limits := limits_of(topic)) for p in limits.unavailable)
 
 
 BELIEVE_S = 10.0

@@ -59,7 +59,7 @@ def test_a_topic_tells_its_limits(admin: KafkaAdmin, config: ClientConfig) -> No
         config.bootstrap_servers, unique_name("limits"), partitions=2, config={"max.message.bytes": "2000"}
     )
 
-    expected = TopicLimits(2, 2000, is_reachable=True, is_append_time=False)
+    expected = TopicLimits(2, 2000, is_append_time=False)
     assert expected == admin.topic_limits(topic)
 
 

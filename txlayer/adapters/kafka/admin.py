@@ -245,13 +245,15 @@ class KafkaAdmin:
         bytes_max, timestamps = settings.get("max.message.bytes"), settings.get("message.timestamp.type")
         # With fewer replicas than the topic's `min.insync.replicas` a broker asks for all of them.
         in_sync_min = int(settings.get("min.insync.replicas", 0))
-        is_in_sync = all(len(p.isr) >= min(in_sync_min, len(p.replicas)) for p in description.partitions)
         operations = description.authorized_operations  # some brokers say nothing about rights
         return TopicLimits(
             partition_count=len(description.partitions),
             message_bytes_max=None if bytes_max is None else int(bytes_max),
-            is_reachable=_has_leaders(description) and is_in_sync,
-            leaderless=frozenset(p.id for p in description.partitions if not _has_leader(p)),
+            unavailable=frozenset(
+                p.id
+                for p in description.partitions
+                if not _has_leader(p) or len(p.isr) < min(in_sync_min, len(p.replicas))
+            ),
             is_append_time=None if timestamps is None else timestamps == "LogAppendTime",
             is_writable=not operations or AclOperation.WRITE in operations,
             closed_at_ms=closed_at_ms(settings),

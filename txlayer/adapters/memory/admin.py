@@ -57,8 +57,7 @@ class MemoryAdmin:
         return TopicLimits(
             partition_count=len(found.partitions),
             message_bytes_max=found.settings.message_bytes_max,
-            is_reachable=all(partition.is_led for partition in found.partitions),
-            leaderless=frozenset(n for n, partition in enumerate(found.partitions) if not partition.is_led),
+            unavailable=frozenset(n for n, partition in enumerate(found.partitions) if not partition.is_led),
             is_append_time=found.settings.is_append_time,
             closed_at_ms=closed_at_ms(found.told),
         )
