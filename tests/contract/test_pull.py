@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, QUICK, MakeStage, Stage, numbers
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 from txlayer import JSON, AsyncOrderedConsumer, BreakerPolicy, ConcurrentConsumer, Context, Interceptor, OrderedConsumer
 from txlayer.consumer.aio import CANCEL_S
 from txlayer.consumer.context import ReceivedMessage
@@ -227,7 +227,7 @@ def test_a_program_that_blocks_its_loop_beyond_the_deadline_loses_no_answer_and_
         async with stage.plain(AsyncOrderedConsumer, retry=QUICK, attempt_timeout=timedelta(seconds=2)) as consumer:
             first = await consumer.poll(PATIENCE)
             first.ack()  # in time; the task that waits for it cannot run before the deadline
-            time.sleep(2 + (2 * CANCEL_S if is_given_up else CANCEL_S / 2))  # noqa: ASYNC251 - it blocks the loop
+            pause(2 + (2 * CANCEL_S if is_given_up else CANCEL_S / 2))  # it blocks the loop
             others = [await consumer.poll(PATIENCE) for _ in keys[1:]]
             assert keys == sorted(message.value for message in (first, *others))
             assert [1, 1] == [message.context.attempt for message in others]

@@ -225,7 +225,7 @@ def test_what_is_no_interceptor_is_refused(stage: ProducerStage) -> None:
 
 def test_a_hook_that_nothing_awaits_is_refused(stage: ProducerStage) -> None:
     class Awaited(ProducerInterceptor):
-        async def after_end(self, transaction: SentTransaction, resolution: Resolution) -> None:  # type: ignore[override]
+        async def after_end(self, transaction: SentTransaction, resolution: Resolution) -> None:  # type: ignore[override]  # what is refused
             raise AssertionError(transaction, resolution)
 
     with pytest.raises(UsageError, match="nothing awaits"):
