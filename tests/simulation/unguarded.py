@@ -15,7 +15,7 @@ from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
 from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
-from txlayer.coordinator.shard import Shard
+from txlayer.coordinator.shard import Brought, Shard
 from txlayer.coordinator.targets import Targets
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, Positions
 from txlayer.core.ledger.forward_order import ForwardOrder
@@ -415,16 +415,16 @@ class BrusqueCoordinator(Coordinator):
 class DrowsyCoordinator(Coordinator):
     """Asks only when records come whether op may be read again."""
 
-    def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool, is_drained: bool) -> None:
+    def _publish_what_follows(self, publisher: Publisher, *, brought: Brought) -> None:
         paused = {p: s.is_op_paused for p, s in self._shards.items()}
         group = self._group
-        if is_idle:
+        if brought is Brought.NOTHING:
             self._group = _Motionless(group)
         try:
-            super()._publish_what_follows(publisher, is_idle=is_idle, is_drained=is_drained)
+            super()._publish_what_follows(publisher, brought=brought)
         finally:
             self._group = group
-            if is_idle:
+            if brought is Brought.NOTHING:
                 for p, shard in self._shards.items():
                     shard.is_op_paused = paused.get(p, shard.is_op_paused)
 

@@ -22,7 +22,15 @@ from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_partition_count, ledger_settings
-from txlayer.coordinator.shard import LogTime, Shard, keep_within_memory, known_ends, latest_ms, pause_those_too_full
+from txlayer.coordinator.shard import (
+    Brought,
+    LogTime,
+    Shard,
+    keep_within_memory,
+    known_ends,
+    latest_ms,
+    pause_those_too_full,
+)
 from txlayer.coordinator.targets import Availability, GroupPresence, Targets
 from txlayer.core import codec
 from txlayer.core.batch_size import BatchSize, ReleaseLines
@@ -161,7 +169,7 @@ class Coordinator:
         is_behind = any(shard.ledger.is_behind for shard in self._shards.values())
         count_max = 1 if is_behind else self._refusals.count_max(READ_COUNT_MAX)
         records = self._group.read(record_count_max=count_max, timeout_s=0.0 if self._has_more else IDLE_WAIT_S)
-        is_idle, is_drained = not records, len(records) < count_max
+        brought = Brought.SOME if len(records) >= count_max else Brought.ALL if records else Brought.NOTHING
         if self._take_rebalance():
             self._give_up_state()
             records = ()
@@ -171,7 +179,7 @@ class Coordinator:
         if self._publisher is None:
             return
         self._fold(records)
-        self._publish_what_follows(self._publisher, is_idle=is_idle, is_drained=is_drained)
+        self._publish_what_follows(self._publisher, brought=brought)
 
     def _gather(self) -> None:
         """Under load, wait a little before the next batch is read: a Kafka transaction costs the broker the same for one message or 500."""
@@ -335,7 +343,7 @@ class Coordinator:
         if self._ahead.byte_count:
             self._keep_within_memory()
 
-    def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool, is_drained: bool) -> None:
+    def _publish_what_follows(self, publisher: Publisher, *, brought: Brought) -> None:
         now = self._clock()
         is_tick = now - self._ticked_at >= (RELEASE_TICK_S if self._share_releases() else TICK_S)
         is_peak_tick = now - self._peak_ticked_at >= TICK_S
@@ -363,7 +371,7 @@ class Coordinator:
         pause_those_too_full(self._shards, self._group, self._topics, bytes_max=self._config.unsettled_bytes_max)
         if is_tick:
             self._ticked_at = now
-            self._on_tick(batches, is_idle=is_idle, is_drained=is_drained)
+            self._on_tick(batches, brought=brought)
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
         self._read_ahead()
@@ -423,7 +431,7 @@ class Coordinator:
             now_ms = min(peak_ms, shard.time.now_ms())
             shard.ledger.due(now_ms=now_ms, move_count_max=self._moves_max, present=self._present)
 
-    def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool, is_drained: bool) -> None:
+    def _on_tick(self, batches: list[tuple[int, Batch]], *, brought: Brought) -> None:
         self._report_untimely()
         self._contents.rest()
         mended = self._targets.mended(
@@ -450,9 +458,7 @@ class Coordinator:
             if shard.is_read_to_the_ends(self._group, self._topics):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
-                counted_ms = shard.counted_ms(
-                    now_ms, self._group, self._topics, is_idle=is_idle, is_drained=is_drained, now=now
-                )
+                counted_ms = shard.counted_ms(now_ms, self._group, self._topics, brought=brought, now=now)
                 ledger.due(now_ms=counted_ms, move_count_max=moves_max, present=self._present)
                 wall_ms = round(self._environment.wall_clock() * 1000)
                 if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=wall_ms):

@@ -7,6 +7,7 @@ against this machine's, and it takes no effect before that time has come.
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import GroupReader, TopicPartition
@@ -70,6 +71,14 @@ PAUSED_TIMES = 1.1
 """A paused partition resumes when there would be room for a tenth more."""
 HIDDEN_S = 1.0
 """After so long without a record of op beside those of other partitions, what its end promises is behind an open Kafka transaction."""
+
+
+class Brought(Enum):
+    """What a read brought of what the client had."""
+
+    NOTHING = "nothing"  #: it had nothing
+    ALL = "all"  #: fewer records than the read may bring
+    SOME = "some"  #: as many as the read may bring; it may have more
 
 
 @dataclass(slots=True)
@@ -138,21 +147,19 @@ class Shard:
             return None
         return max(self.ledger.times.now_ms, unapplied_ms)
 
-    def counted_ms(
-        self, now_ms: int, group: GroupReader, topics: SystemTopics, *, is_idle: bool, is_drained: bool, now: float
-    ) -> int:
+    def counted_ms(self, now_ms: int, group: GroupReader, topics: SystemTopics, *, brought: Brought, now: float) -> int:
         """The time that counts when all that was read is applied: while op is known to have more, that of its newest record so far.
 
         What seems undecided may be decided there. A coordinator that is behind would move it to doubt and ask about it, and fall further behind.
-        What an open Kafka transaction hides does not stop the time: that is what a read that brings nothing at all (`is_idle`) does not
-        bring, or what reads bring none of for `HIDDEN_S`, each of which took all that the client had (`is_drained`).
+        What an open Kafka transaction hides does not stop the time: that is what a read that brings nothing at all does not bring,
+        or what reads bring none of for `HIDDEN_S`, each of which brought all that the client had.
         """
         ledger, op = self.ledger, (topics.op, self.ledger.partition)
         end = None if self.is_op_paused else group.known_end(op)
         known_to, reached = ledger.ops.read_to(ledger.op_next), group.read_to(op)
-        if known_to != self.op_known_to or not is_drained:
+        if known_to != self.op_known_to or brought is Brought.SOME:
             self.op_known_to, self.op_known_at = known_to, now
-        is_hidden = reached >= known_to and (is_idle or now - self.op_known_at >= HIDDEN_S)
+        is_hidden = reached >= known_to and (brought is Brought.NOTHING or now - self.op_known_at >= HIDDEN_S)
         if end is None or end <= max(known_to, reached) or is_hidden:
             return now_ms
         return min(now_ms, max(ledger.times.now_ms, ledger.op_read_ms))
