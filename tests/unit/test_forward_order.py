@@ -1,5 +1,7 @@
 """P6: who of an ordering key may go now."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +142,69 @@ def test_a_parked_one_that_is_committed_takes_its_old_place() -> None:
 
     assert order.is_free(parked)
     assert not order.is_free(second)
+
+
+class Watched(Transaction):
+    """Counts how often its place in half is asked for."""
+
+    __slots__ = ("place",)
+    ask_count = 0
+
+    @property
+    def first_offset(self) -> int:
+        Watched.ask_count += 1
+        return self.place
+
+    @first_offset.setter
+    def first_offset(self, offset: int) -> None:
+        self.place = offset
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.promise("P11")
+def test_scheduled_ones_that_come_back_to_a_key_with_many_scan_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(__name__ + ".Transaction", Watched)
+    count, many = 100, 2_000
+    scheduled = [transaction(n, state=TxnState.SCHEDULED, order=PREPARE, decided=0) for n in range(count)]
+    waiting = [transaction(count + n, state=WAITING, order=PREPARE, decided=1 + n) for n in range(many)]
+    order = ForwardOrder([*scheduled, *waiting])
+    Watched.ask_count = 0
+
+    for place, txn in enumerate(reversed(scheduled)):
+        txn.state, txn.ensure_extras().decided_at = WAITING, (10 * many + place, 0)
+        order.put_back(txn)
+        assert order.is_free(txn)
+        assert not order.is_free(waiting[0])
+
+    assert Watched.ask_count < 20 * count
+    for txn in (*scheduled, *waiting):
+        assert order.next_free(txn.key_hash or "") is txn
+        order.remove(txn)
+    assert Watched.ask_count < 20 * (count + many)
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_comes_and_goes_the_first_in_half_goes_first(seed: int) -> None:
+    dice = Random(seed)
+    order, there, away = ForwardOrder([]), list[Transaction](), list[Transaction]()
+    for offset in range(200):
+        kind = dice.choice(("add", "add", "leave", "leave", "come back"))
+        if kind == "add":
+            there.append(transaction(offset, state=WAITING, order=PREPARE, decided=offset))
+            order.add(there[-1])
+        elif kind == "leave" and there:
+            away.append(there.pop(dice.randrange(len(there)) * dice.randrange(2)))
+            order.remove(away[-1])
+        elif kind == "come back" and away:
+            there.append(away.pop(dice.randrange(len(away))))
+            order.put_back(there[-1])
+        there.sort(key=lambda txn: txn.first_offset)
+        assert there[:1] == [txn for txn in there if order.is_free(txn)]
+        assert order.next_free(there[0].key_hash or "" if there else "red") is (there[0] if there else None)
+    for txn in there:
+        order.remove(txn)
+    assert {} == order._returned
 
 
 def test_it_knows_which_keys_have_something_on_doubt() -> None:

@@ -8,7 +8,8 @@ ones block no other. Of those that may go, the first decided one goes first.
 One key may have a hundred thousand transactions: no operation scans all of them to release one.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from heapq import heappop, heappush
 
 from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import TxnState
@@ -35,6 +36,8 @@ class ForwardOrder:
     def __init__(self, transactions: Collection[Transaction] | None = None) -> None:
         self._transactions = () if transactions is None else transactions
         self._keys: _Index | None = {} if transactions is None else None
+        # Those of them that were put back, (half offset, key), as heaps: in `_keys` they are behind later ones. Some have left.
+        self._returned: dict[str, list[tuple[int, str]]] = {}
         self._prepared: _Index = {}  # those with order="prepare"
         self._stuck: _Index = {}  # transactions that block commit-ordered ones, by decision
         # Transactions that wait in half, with their sizes when they began to, and the sums.
@@ -81,7 +84,10 @@ class ForwardOrder:
         """Give a parked transaction that was committed its old turn again."""
         self.add(txn)
         if self._keys is not None and txn.key_hash is not None:
-            _sort(self._keys[txn.key_hash], by=lambda t: t.first_offset)
+            others, returned = self._keys[txn.key_hash], self._returned.setdefault(txn.key_hash, [])
+            heappush(returned, (txn.first_offset, txn.key))
+            if len(returned) > 2 * len(others):
+                returned[:] = sorted({item for item in returned if item[1] in others})
 
     def goes_to_doubt(self, txn: Transaction) -> None:
         """Note that it is on the doubt topic, or will be with the next batch."""
@@ -107,7 +113,7 @@ class ForwardOrder:
         last = next(reversed(others.values()), txn)
         others[txn.key] = txn
         if _decided_at(last) > _decided_at(txn):
-            _sort(others, by=_decided_at)
+            _sort(others)
 
     def remove(self, txn: Transaction) -> None:
         """Remove a settled or parked transaction: it blocks no other any more. Then try `next_free(key_hash)`."""
@@ -115,6 +121,8 @@ class ForwardOrder:
             return
         if self._keys is not None:
             _drop(self._keys, txn)
+            if txn.key_hash not in self._keys:
+                self._returned.pop(txn.key_hash, None)
         _drop(self._prepared, txn)
         _drop(self._stuck, txn)
         self._leaves_half(txn)
@@ -146,16 +154,25 @@ class ForwardOrder:
         if txn.key_hash is None:
             return True
         if txn.waits_for_undecided:
-            return txn is _first(self._index(), txn.key_hash)
+            return txn is self._first_in_half(self._index(), txn.key_hash)
         first = _first(self._stuck, txn.key_hash)
         return first is None or first is txn or _decided_at(first) > _decided_at(txn)
 
     def next_free(self, key_hash: str) -> Transaction | None:
         """The waiting transaction of a key that may go now; of several, the one that was decided first."""
         # At most two candidates: the first in half, and the first of those that block commit-ordered ones.
-        firsts = _first(self._keys or {}, key_hash), _first(self._stuck, key_hash)
+        firsts = self._first_in_half(self._keys or {}, key_hash), _first(self._stuck, key_hash)
         free = [txn for txn in firsts if txn is not None and txn.state is TxnState.WAITING and self.is_free(txn)]
         return min(free, key=_decided_at, default=None)
+
+    def _first_in_half(self, keys: _Index, key_hash: str) -> Transaction | None:
+        first, returned = _first(keys, key_hash), self._returned.get(key_hash)
+        if first is None or returned is None:
+            return first
+        others = keys[key_hash]
+        while returned and returned[0][1] not in others:
+            heappop(returned)
+        return others[returned[0][1]] if returned and returned[0][0] < first.first_offset else first
 
     def is_on_doubt(self, key_hash: str | None) -> bool:
         """True if a transaction of the key is on the doubt topic, or moves there now: then all waiting ones of the key are there."""
@@ -209,8 +226,8 @@ def _drop(index: _Index, txn: Transaction) -> None:
         index[key_hash] = dict(others)
 
 
-def _sort(others: dict[str, Transaction], *, by: Callable[[Transaction], OpPosition | int]) -> None:
-    in_order = sorted(others.items(), key=lambda item: by(item[1]))
+def _sort(others: dict[str, Transaction]) -> None:
+    in_order = sorted(others.items(), key=lambda item: _decided_at(item[1]))
     others.clear()
     others.update(in_order)
 
