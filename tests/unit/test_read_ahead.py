@@ -204,6 +204,21 @@ def test_what_is_due_in_the_order_of_the_log_is_left_to_the_batches(fetched: lis
     assert sorted(times) == sorted(map(txn_id_of, fetched))
 
 
+@pytest.mark.promise("P11")
+def test_what_is_due_in_the_order_of_the_log_among_many_others_is_read_ahead(fetched: list[str]) -> None:
+    """Batches would read all that is between: with times of whole minutes all that waits, for each minute."""
+    still = StillCoordinator()
+    times: dict[str, int] = {}
+    for number in range(20 * COUNT):
+        key, is_due = txn_key(f"t{number}"), number % 20 == 0
+        _, at_ms = schedule(still, key, after_ms=AHEAD_MS + 10_000 if is_due else 100 * AHEAD_MS)
+        times |= {txn_id_of(key): at_ms} if is_due else {}
+    still.work(seconds=AHEAD_MS / 1_000 + 20)
+
+    assert latest_ms(still, times) <= LATE_MS
+    assert [] == fetched
+
+
 @pytest.mark.promise("P7")
 def test_a_broker_that_does_not_answer_ends_the_sweep_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, fetched: list[str]

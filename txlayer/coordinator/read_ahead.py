@@ -1,8 +1,8 @@
 """Contents of scheduled messages that are due soon: kept when they move to doubt, or read from there in one sweep in the order of the log.
 
 Without them, each batch would read what it forwards where it lies. Where messages are committed in another order than they are due,
-that is a sweep over much of doubt for a few of them. Where they are due in the order of the log, each batch reads on where the one
-before it ended, so that nothing is read ahead. Nothing depends on what is here: a batch fetches what is missing.
+that is a sweep over much of doubt for a few of them. Where they are due in the order of the log, one right behind the other, each batch
+reads on where the one before it ended, so that nothing is read ahead. Nothing depends on what is here: a batch fetches what is missing.
 """
 
 import logging
@@ -36,8 +36,9 @@ AHEAD_COUNT_MAX = 50_000
 LARGE_SHARE = 16
 """A transaction that needs more than one part in so many of its partition's share is not read ahead: it would displace others."""
 
-BACK_SHARE = 8
-"""If fewer than one in so many lie before the one that is due before them, they count as due in the order of the log."""
+NEAR_OFFSETS, APART_SHARE = 20, 8
+"""If fewer than one in so many lie further behind the one that is due before them, or before it, they count as due in the order of the log.
+With more, batches would read much that others need later, and all partitions would wait for it."""
 
 SLICE_OFFSETS, SLICE_COUNT, SLICE_BYTES = 10_000, 2_000, 4 * 1024 * 1024
 """Offsets, transactions and bytes that one turn reads at most; the others wait meanwhile."""
@@ -235,9 +236,10 @@ class ReadAhead:
 
 
 def _are_in_order(due: Sequence[DueContent]) -> bool:
-    """True if batches read these on by themselves: they are due in the order in which they lie on doubt."""
-    back_count = sum(later.doubt_offset < earlier.doubt_offset for earlier, later in pairwise(due))
-    return back_count * BACK_SHARE < len(due)
+    """True if batches read these on by themselves: they are due in the order in which they lie on doubt, near each other."""
+    distances = (later.doubt_offset - earlier.doubt_offset for earlier, later in pairwise(due))
+    apart_count = sum(not 0 <= distance <= NEAR_OFFSETS for distance in distances)
+    return apart_count * APART_SHARE < len(due)
 
 
 def _time_of(txn: Transaction) -> int | None:
