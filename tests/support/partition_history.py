@@ -302,6 +302,7 @@ class History:
                 assert positions.low_water <= txn.first_offset, txn.key
         assert {t.key for t in ledger.all_unsettled() if t.is_in_doubt} == set(on_doubt)
         assert len(on_doubt) == ledger.doubt_index.count
+        assert sum(max(txn.seen - 1, 0) for txn in on_doubt.values()) == ledger.doubt_index.further_count
         if len(log.appended) > 1:
             _judge_progress(log.appended[-2], appended)
         _judge_memory(ledger)
@@ -356,4 +357,10 @@ def _standing(txn: Transaction) -> tuple[str, int, int, Any]:
 
 
 def _snapshot(ledger: Ledger) -> dict[str, Any]:
-    return {t.key: (t.summary(), t.is_in_doubt) for t in ledger.all_unsettled()}
+    return {t.key: (t.summary(), _place(t)) for t in ledger.all_unsettled()}
+
+
+def _place(txn: Transaction) -> Any:
+    """Where the contents of a transaction on doubt are."""
+    more = txn.extras
+    return None if more is None or not txn.is_in_doubt else txn.seen and (more.doubt_offset, more.further_at)

@@ -191,10 +191,10 @@ def test_the_low_water_mark_is_the_oldest_that_is_not_settled() -> None:
     assert (0, 2) == (shelf.low, shelf.count)
 
     first.state = TxnState.COMMITTED
-    shelf.ended()
+    shelf.ended(first)
     assert (10, 1) == (shelf.low, shelf.count)
     second.state = TxnState.ROLLED_BACK
-    shelf.ended()
+    shelf.ended(second)
 
     assert (11, 0) == (shelf.low, shelf.count)
 

@@ -1,5 +1,6 @@
 """What is fetched again belongs to the transaction that it is fetched for, and goes where messages may go."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -104,6 +105,29 @@ def test_contents_on_doubt_are_found_behind_markers_and_what_others_wrote() -> N
     stage = on_doubt((A, 0), (B, 0), (B, 1), (A, 1))
 
     assert [b"0", b"1"] == fetch(stage, doubtful(), 2)
+
+
+@pytest.mark.promise("P11")
+def test_contents_that_were_written_later_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("adapters.readers", "coordinator.contents"):
+        monkeypatch.setattr(f"txlayer.{module}.RUN_GAP_MAX", 3)
+    stage = on_doubt((A, 0), *[(B, 0)] * 50, (A, 1))
+    txn, seen = doubtful(), list[Any]()
+    txn.ensure_extras().further_at = ((1, 101),)  # behind 50 records of B and their markers
+    reader = range_reader(stage)
+    reading = RangeReader.read
+
+    def watch(self: RangeReader, ranges: Any) -> Iterator[Any]:
+        for record in reading(self, ranges):
+            seen.append(record)
+            yield record
+
+    monkeypatch.setattr(RangeReader, "read", watch)
+
+    found = fetch_contents(reader, [(0, txn, 2)], half_topic="source", doubt_topic="doubt")
+
+    assert [b"0", b"1"] == [content.record.value() for content in found[0, A]]
+    assert [0, 101] == [record.offset() for record in seen]
 
 
 @pytest.mark.promise("P5")

@@ -10,9 +10,9 @@ from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, Partitio
 from tests.support.partition_log import SETTINGS
 from txlayer.core import codec
 from txlayer.core.checks import CheckSchedule
-from txlayer.core.codec import HALF_HEADER
+from txlayer.core.codec import HALF_HEADER, content_key, is_cut
 from txlayer.core.ledger.batch import ReportKind
-from txlayer.core.ledger.transaction import Target, Transaction, accepting_target
+from txlayer.core.ledger.transaction import Target, Transaction, accepting_target, held_bytes, record_size
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import OrderMode, ParkReason
 from txlayer.core.partitions import half_partition
@@ -22,6 +22,7 @@ RED = options("red")
 RED_PREPARE = options("red", order=OrderMode.PREPARE)
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+LARGE = b"x" * 500
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------
@@ -125,6 +126,91 @@ def test_half_records_that_come_late_join_their_transaction_on_doubt() -> None:
 
     assert [0, 1, 2] == [message.index for message in driver.log.visible]
     assert {} == driver.log.contents_on_doubt(A)
+
+
+def places(driver: PartitionDriver) -> list[tuple[int, int]]:
+    """Where on doubt the ledger looks for the contents of A: (index, offset) of each that stands apart."""
+    found = driver.ledger.look_at(A)
+    assert found is not None
+    extras = found.ensure_extras()
+    contents = [e for e in driver.log.half if A in str(e.record.headers())]
+    assert sum(held_bytes(entry.record) for entry in contents) <= found.size
+    return [(0, extras.doubt_offset), *extras.further_at]
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_comes_late_and_singly_writes_no_more_than_itself(*, is_restarted: bool) -> None:
+    count = 100
+    driver = PartitionDriver(settings=replace(SETTINGS, transaction_messages_max=count))
+    driver.half(A, index=0, count=count, value=LARGE)
+    driver.turn()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    for index in range(1, count):
+        last = driver.half(A, index=index, count=count, value=LARGE)
+        driver.half(txn_key(f"t{index}"))
+        driver.turn()
+        driver.tick(after_ms=60_000)  # what is written in between is between its contents
+        driver.publish()
+        if is_restarted and index % 10 == 0:
+            driver.crash(is_new_process=True)
+
+    written = [entry.record for entry in driver.log.doubt if (entry.record.key() or b"").startswith(A.encode())]
+    assert len(written) < 10 * count
+    assert sum(record_size(record) for record in written) < 10 * count * len(LARGE)
+    before = places(driver)
+    driver.log.compact_doubt()
+    driver.crash(is_new_process=True)
+    assert before == places(driver)
+    assert count == len(before)
+    driver.op("C", A, last)
+    driver.turn()
+    assert [(index, LARGE) for index in range(count)] == [(each.index, each.value) for each in driver.log.visible]
+    assert {} == driver.log.contents_on_doubt(A)
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_beyond_limit", [False, True])
+def test_what_comes_late_and_doubt_does_not_take_whole_is_forwarded_from_half(*, is_beyond_limit: bool) -> None:
+    driver = PartitionDriver()
+    driver.half(A, index=0, count=2)
+    driver.turn()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    refused = driver.log.refusals
+    if is_beyond_limit:
+        refused.reasons[A] = ParkReason.LIMIT  # no Kafka transaction lives long enough for it
+    else:
+        refused.doubt_keys.add(content_key(A, 1))
+
+    last = driver.half(A, index=1, count=2, value=LARGE)
+    driver.turn()
+
+    cut = {index for index, record in driver.log.contents_on_doubt(A).items() if is_cut(record.headers())}
+    assert ({1}, set(), {}) == (cut, refused.doubt_keys, refused.reasons)
+    driver.op("C", A, last)
+    driver.turn()
+    assert [b"v", LARGE] == [message.value for message in driver.log.visible]
+
+
+@pytest.mark.promise("P11")
+def test_large_transactions_alone_are_not_written_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 20)
+    driver = PartitionDriver()
+    for key in (A, B, C):
+        for index in range(10):
+            driver.half(key, index=index, count=10)
+    driver.turn()
+    driver.tick(after_ms=60_000)
+    driver.publish()
+    record_count = len(driver.log.doubt)
+
+    for _ in range(20):
+        driver.tick(after_ms=500)
+        driver.publish()
+
+    assert record_count == len(driver.log.doubt)
 
 
 @pytest.mark.fault("check handler: no instance of a group runs for hours")

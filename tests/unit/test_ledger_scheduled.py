@@ -491,6 +491,32 @@ def test_a_part_that_comes_after_an_incomplete_commit_keeps_its_time() -> None:
     assert [("a", 0), ("a", 1)] == visible(driver)
 
 
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_parts_that_came_late_and_lie_apart_on_doubt_are_forwarded_at_their_times(is_new_process: bool) -> None:
+    driver = PartitionDriver()
+    first_ms = driver.now_ms + 10 * MINUTE
+    for index in range(3):
+        last = driver.half(A, index=index, count=3, options=timed(first_ms + index * MINUTE))
+        driver.half(txn_key(f"t{index}"))
+        driver.turn()
+        let_pass(driver, MINUTE)
+    driver.op("C", A, last)
+    driver.turn()
+    if is_new_process:
+        driver.log.compact_doubt()
+        driver.crash(is_new_process=True)
+
+    seen = []
+    for after_ms in (first_ms - driver.now_ms, MINUTE, MINUTE):
+        let_pass(driver, after_ms)
+        seen.append(visible(driver))
+
+    assert [[("a", 0)], [("a", 0), ("a", 1)], [("a", 0), ("a", 1), ("a", 2)]] == seen
+    assert A not in driver.log.on_doubt()
+    assert {} == driver.log.contents_on_doubt(A)
+
+
 def test_a_transaction_has_a_bounded_number_of_times() -> None:
     driver = PartitionDriver()
     count = TIMES_MAX + 1

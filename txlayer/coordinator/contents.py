@@ -1,5 +1,6 @@
 """Fetches content that was dropped from memory, in sweeps over half and doubt."""
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -84,18 +85,18 @@ class Contents:
         absent: dict[PartitionAndKey, Needed] = {}
         asked = [(p, batch, txn) for p, batch in batches for txn in _asked_with_details(batch)]
         for p, batch in batches:
+            for txn in (keep.txn for keep in batch.to_doubt.values() if keep.txn.joined):
+                if txn.extras is not None and ledgers[p].is_beyond_limit(txn):
+                    txn.extras.joined = [cut_whole(content, partition=p, count=txn.count) for content in txn.joined]
             needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
-            absent |= {(p, t.key): (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)}
+            absent |= {(p, t.key): (p, t, t.seen - len(t.joined)) for t in needed if t.content is None or t.joined}
         for_questions = [(p, t, 1) for p, batch, t in asked if t.content is None and not batch.to_doubt[t.key].is_whole]
         found = self._found_ahead(absent, ledgers)
         wanted = [needed for which, needed in absent.items() if which not in found]
         if wanted or for_questions:
             found |= self._fetch(batches, ledgers, wanted, for_questions)
         for p, txn, _ in absent.values():
-            joined = _joined(txn)
-            if ledgers[p].is_beyond_limit(txn):
-                joined = [cut_whole(content, partition=p, count=txn.count) for content in joined]
-            ledgers[p].filled(txn, [*found[p, txn.key], *joined])
+            ledgers[p].filled(txn, [*found[p, txn.key], *txn.joined])
         for p, batch, txn in asked:
             contents = contents_of(txn) or found[p, txn.key]
             batch.details[txn.key] = codec.encode_details(contents[0].record)
@@ -150,10 +151,6 @@ def _asked_with_details(batch: Batch) -> list[Transaction]:
     return [txn for txn in found if txn.options.check_with]
 
 
-def _joined(txn: Transaction) -> list[Any]:
-    return (txn.extras.joined if txn.extras is not None else None) or []
-
-
 def fetch_contents(
     reader: RangeReader,
     wanted: Iterable[Needed],
@@ -187,13 +184,15 @@ def fetch_contents(
     missing = {(partition, txn.key): count for partition, txn, count in wanted}
     found: dict[PartitionAndKey, dict[int, Content]] = {which: {} for which in missing}
     all_spans: dict[TopicPartition, list[tuple[int, int]]] = {}
-    ends: dict[PartitionAndKey, tuple[TopicPartition, int]] = {}  # on doubt: read up to here
+    ends: dict[
+        PartitionAndKey, list[tuple[int, int]]
+    ] = {}  # on doubt: contents up to which index are looked for up to where
     on_doubt: dict[tuple[int, bytes], str] = {}  # by the key of each content
     for partition, txn, count in wanted:
-        topic, span = (doubt_topic if txn.is_in_doubt else half_topic), _span_of(txn, count)
-        all_spans.setdefault((topic, partition), []).append(span)
+        topic, spans = (doubt_topic if txn.is_in_doubt else half_topic), _spans_of(txn, count)
+        all_spans.setdefault((topic, partition), []).extend(span for _, span in spans)
         if txn.is_in_doubt:
-            ends[partition, txn.key] = ((topic, partition), span[1])
+            ends[partition, txn.key] = [(until, end) for until, (_, end) in spans]
             on_doubt.update({(partition, codec.content_key(txn.key, index)): txn.key for index in range(count)})
     half_starts = {p: reader.watermarks((half_topic, p))[0] for p in {p for p, _ in to_cut}}
 
@@ -220,7 +219,8 @@ def fetch_contents(
             found[which][header.index] = content
 
     def short() -> list[tuple[TopicPartition, int]]:
-        return [end for which, end in ends.items() if are_all_needed and len(found[which]) < missing[which]]
+        incomplete = [which for which in ends if are_all_needed and len(found[which]) < missing[which]]
+        return [((doubt_topic, which[0]), _end_of_first_missing(found[which], ends[which])) for which in incomplete]
 
     for record in _sweep(reader, all_spans, short):
         take(record)
@@ -258,9 +258,18 @@ def _make_whole(
             contents[index] = content._replace(record=whole[content.offset])
 
 
-def _span_of(txn: Transaction, count: int) -> Range:
-    start = txn.ensure_extras().doubt_offset if txn.is_in_doubt else txn.first_offset
-    return start, start + count if txn.is_in_doubt else txn.last_offset + 1
+def _end_of_first_missing(found: Collection[int], ends: list[tuple[int, int]]) -> int:
+    first = next(index for index in itertools.count() if index not in found)
+    return next(end for until, end in ends if first < until)
+
+
+def _spans_of(txn: Transaction, count: int) -> list[tuple[int, Range]]:
+    """Where to look for so many contents, in the order of their indexes: (the index behind the last one there, offsets)."""
+    if not txn.is_in_doubt:
+        return [(count, (txn.first_offset, txn.last_offset + 1))]
+    extras = txn.ensure_extras()
+    runs = itertools.pairwise([(0, extras.doubt_offset), *extras.further_at, (count, 0)])
+    return [(end, (at, at + min(end, count) - first)) for (first, at), (end, _) in runs if first < count]
 
 
 def _sweep(

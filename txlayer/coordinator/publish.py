@@ -24,7 +24,14 @@ from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, RecordToQuarantine
-from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction, contents_of, due_contents
+from txlayer.core.ledger.transaction import (
+    FORWARD_OVERHEAD_BYTES,
+    Content,
+    Transaction,
+    contents_of,
+    due_contents,
+    held_bytes,
+)
 from txlayer.core.messages import NONCE_LENGTH, CheckRecord, txn_id_of, user_headers
 from txlayer.core.partitions import target_partition
 from txlayer.errors import (
@@ -165,7 +172,7 @@ class Publisher:
     ) -> dict[int, dict[str, int]]:
         """Append the batches and the offsets as one Kafka transaction.
 
-        Returns, per partition, where each whole transaction that was kept begins on the doubt topic.
+        Returns, per partition and transaction of which contents were kept, where the first of these is on the doubt topic.
 
         Raises:
             TxLayerError: it is not known whether it happened. Neither writer may go on: `abandon` and rebuild from the
@@ -310,7 +317,7 @@ class _Records:
 
     Attributes:
         began: when it was made, of the monotonic clock.
-        kept: per partition, the doubt offset at which each transaction that is written whole begins, by its key.
+        kept: per partition and transaction of which contents are written, the doubt offset of the first of these.
         further_count: messages beyond the first of each transaction.
         answers: the records without an acknowledgement so far, if it is watched.
     """
@@ -367,15 +374,16 @@ class _Records:
 
     def _write_doubt(self, batch: Batch, kept: dict[str, int]) -> None:
         for keep in batch.to_doubt.values():
-            note = _NoteOffset(kept, keep.txn.key) if keep.is_whole else None
-            contents = contents_of(keep.txn) if keep.is_whole else []
-            if contents and self._may_be_too_slow(keep.txn.size):
+            contents = contents_of(keep.txn) if keep.is_whole else keep.txn.joined
+            note = _NoteOffset(kept, keep.txn.key) if contents or keep.is_whole else None
+            size = keep.txn.size if keep.is_whole else sum(held_bytes(content.record) for content in contents)
+            if contents and self._may_be_too_slow(size):
                 self._put_content(keep.txn, contents[0], None, is_origin_alone=True)
             for content in contents:
                 try:
                     self._put_content(keep.txn, content, note)
                 except (BrokerUnavailableError, FencedError) as exc:
-                    self._raise_if_too_slow(exc, keep.txn.size, txn_key=keep.txn.key)
+                    self._raise_if_too_slow(exc, size, txn_key=keep.txn.key)
                     raise
                 note = None  # the first record tells where it begins
             summary = codec.encode_summary(keep.txn.summary())

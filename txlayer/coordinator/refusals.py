@@ -310,5 +310,5 @@ def _doubt_keys_of(batch: Batch) -> set[bytes]:
     quarantined = {
         codec.quarantine_key(each.origin, None if each.line is None else each.number) for each in batch.quarantined
     }
-    kept = [keep.txn for keep in batch.to_doubt.values() if keep.is_whole]
-    return quarantined | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}
+    kept = [(keep.txn, keep.content_count) for keep in batch.to_doubt.values()]
+    return quarantined | {codec.content_key(t.key, index) for t, n in kept for index in range(t.seen - n, t.seen)}

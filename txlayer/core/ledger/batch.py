@@ -51,7 +51,12 @@ class MoveToDoubt(NamedTuple):
     """A transaction to write to the doubt topic."""
 
     txn: Transaction
-    is_whole: bool  # with contents, not only the summary
+    is_whole: bool  # with all contents; otherwise with those that joined since it was written last
+
+    @property
+    def content_count(self) -> int:
+        """Number of contents to write."""
+        return self.txn.seen if self.is_whole else len(self.txn.joined)
 
 
 class Positions(NamedTuple):
@@ -96,7 +101,7 @@ class Batch:
     @property
     def doubt_record_count(self) -> int:
         """Number of records for the doubt topic, as the publisher writes them."""
-        contents = sum(keep.txn.seen for keep in self.to_doubt.values() if keep.is_whole)
+        contents = sum(keep.content_count for keep in self.to_doubt.values())
         ends = sum(txn.seen + 1 for txn in self.ends)
         return contents + len(self.to_doubt) + ends + len(self.quarantined)
 

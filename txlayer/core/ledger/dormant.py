@@ -247,6 +247,12 @@ class DormantTransactions:
         row = self.rows.get(key)
         return None if row is None else _transaction(key, row, self._shapes)
 
+    @property
+    def further_count(self) -> int:
+        """Number of their contents beyond the first of each."""
+        further = {n: shape.seen - 1 for n, shape in enumerate(self._shapes) if shape.seen > 1}
+        return sum(further.get(_number(row[_SHAPE]), 0) for row in self.rows.values()) if further else 0
+
     def committed_at(self, key: str) -> OpPosition:
         """Op position of the commit of a scheduled one."""
         committed = _number(self.rows.get(key, b"")[_COMMITTED])

@@ -43,6 +43,7 @@ class DoubtIndex:
         self._held: dict[str, _Held] = {}
         self._held_for: dict[tuple[str, ...], _Held] = {}
         self.count = 0  # transactions on doubt, with the dormant ones
+        self.further_count = 0  # their contents beyond the first of each
         self._offset_of = offset_of
         # Two sequences instead of pairs: there may be a million entries.
         self._offsets = _offsets_of(())
@@ -57,6 +58,7 @@ class DoubtIndex:
         """`txn` is at `doubt_offset` now (moved there, or written again)."""
         if not txn.is_in_doubt:
             self.count += 1
+            self.further_count += max(txn.seen - 1, 0)
         txn.ensure_extras().doubt_offset = doubt_offset
         if doubt_offset > SMALL_OFFSET_MAX and self._offsets.typecode == "I":
             self._offsets = array("Q", self._offsets)
@@ -76,6 +78,7 @@ class DoubtIndex:
         order = sorted(range(len(keys)), key=offsets.__getitem__)
         self._offsets, self._keys = _offsets_of([offsets[n] for n in order]), [keys[n] for n in order]
         self.count = len(keys)
+        self.further_count = dormant.further_count + sum(max(txn.seen - 1, 0) for txn in transactions.values())
         for txn in transactions.values():
             if txn.state is TxnState.HELD:
                 self.hold(txn)
@@ -102,9 +105,10 @@ class DoubtIndex:
             del self._held_for[of.topics]
         return True
 
-    def ended(self) -> None:
+    def ended(self, txn: Transaction) -> None:
         """One of them is settled."""
         self.count -= 1
+        self.further_count -= max(txn.seen - 1, 0)
 
     def _living(self) -> Iterator[tuple[int, str]]:
         """The entries of transactions that are still where they were put."""
@@ -128,7 +132,7 @@ class DoubtIndex:
 
     def to_write_again(self, count_max: int) -> list[str]:
         """Keys of the oldest transactions, if they keep far more records readable than there are live ones."""
-        if self.next_offset - self._own_low() < max(REWRITE_LAG_MIN, 8 * self.count):
+        if self.next_offset - self._own_low() < max(REWRITE_LAG_MIN, 8 * (self.count + self.further_count)):
             return []
         return [key for _, key in islice(self._living(), count_max)]
 
@@ -175,6 +179,12 @@ def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:
 LINES_MAX = 1 << 24
 """Greater than the number of lines in an op record."""
 
+_Run = tuple[int, int]
+"""(index, doubt offset) of a content that is not right behind the one before it."""
+
+_Place = tuple[int, int, str, tuple[_Run, ...]]
+"""Contents of a transaction: the doubt offset of the first, their size, what questions carry, and those apart from it."""
+
 _FIRST_CONTENT = b"/0"
 """Suffix of the key of a transaction's first content."""
 
@@ -202,8 +212,7 @@ class DoubtFold:
 
         An older summary of them says nothing any more: such a key is neither in `transactions` nor in `dormant`.
         """
-        # Key → (offset of content 0, size of the contents, what questions carry), until its summary comes.
-        self._content_at: dict[bytes, tuple[int, int, str]] = {}
+        self._content_at: dict[bytes, _Place] = {}  # by key, until its summary comes
         self._with_content = ""  # the newest transaction whose contents ended; its summary ends right behind them
 
     def fold(
@@ -213,19 +222,23 @@ class DoubtFold:
         if raw_key is not None and value is not None and raw_key.endswith(_FIRST_CONTENT):
             # Half of a million records that a restart reads; malformed keys are never looked up.
             found = headers()
-            place = offset, _size(value, found), codec.asked_options_of(found).check_with
-            self._content_at[raw_key[: -len(_FIRST_CONTENT)]] = place
+            asked = codec.asked_options_of(found).check_with
+            self._content_at[raw_key[: -len(_FIRST_CONTENT)]] = offset, _size(value, found), asked, ()
             return
         parsed = codec.parse_doubt_key(raw_key)
         if raw_key is None or parsed is None:
             self._fold_quarantined(raw_key)
             return
         key = parsed[0]
-        if parsed[1] is not None:  # the content of a further message
+        if parsed[1] is not None:  # the content of a further message; it may have joined later
             if value is None:
                 self._with_content = key
-            elif (first := self._content_at.get(key.encode())) is not None:
-                self._content_at[key.encode()] = (first[0], first[1] + _size(value, headers()), first[2])
+            elif (place := self._content_at.get(key.encode()) or self._place_of(key)) is not None:
+                first_offset, size, check_with, further_at = place
+                index, at = further_at[-1] if further_at else (0, first_offset)
+                if offset - at != parsed[1] - index:
+                    further_at = (*further_at, (parsed[1], offset))
+                self._content_at[key.encode()] = (first_offset, size + _size(value, headers()), check_with, further_at)
             return
         if value is None:
             self.transactions.pop(key, None)
@@ -235,8 +248,8 @@ class DoubtFold:
             self.unreadable.pop(key, None)
             self._content_at.pop(raw_key, None)
         else:
-            content_at = self._content_at.pop(raw_key, None)
-            self._fold_summary(key, value, *(self._content_before(key, offset) if content_at is None else content_at))
+            content_at = self._content_at.pop(raw_key, None) or self._place_of(key) or (offset, 0, "", ())
+            self._fold_summary(key, value, *content_at)
 
     def _fold_quarantined(self, raw_key: bytes | None) -> None:
         origin, line = codec.parse_quarantine_key(raw_key) or (None, None)
@@ -251,31 +264,37 @@ class DoubtFold:
         """All transactions on doubt, the dormant ones decoded."""
         return {**self.transactions, **{txn.key: txn for txn in self.dormant.all_unsettled()}}
 
-    def _fold_summary(self, key: str, value: bytes, doubt_offset: int, size: int, check_with: str) -> None:
+    def _fold_summary(
+        self, key: str, value: bytes, doubt_offset: int, size: int, check_with: str, further_at: tuple[_Run, ...]
+    ) -> None:
         self.unreadable.pop(key, None)
-        if not check_with and self.dormant.put(key, value, doubt_offset=doubt_offset, size=size):
+        if not check_with and not further_at and self.dormant.put(key, value, doubt_offset=doubt_offset, size=size):
             self.transactions.pop(key, None)
             return
         self.dormant.drop(key)
         summary = codec.decode_summary(key, value)
         try:
             if isinstance(summary, DoubtSummary):
-                txn = from_summary(summary, doubt_offset=doubt_offset, size=size, check_with=check_with)
+                txn = from_summary(
+                    summary, doubt_offset=doubt_offset, size=size, check_with=check_with, further_at=further_at
+                )
                 self.transactions[key] = txn
                 return
         except ValueError:
             pass  # a state or reason that only a later version knows
         self.transactions.pop(key, None)
         self.unreadable[key] = doubt_offset
-        self._content_at[key.encode()] = (doubt_offset, size, check_with)  # a summary of an older release may follow
+        # A summary of an older release may follow.
+        self._content_at[key.encode()] = (doubt_offset, size, check_with, further_at)
 
-    def _content_before(self, key: str, offset: int) -> tuple[int, int, str]:
+    def _place_of(self, key: str) -> _Place | None:
+        """The contents of a transaction that an earlier summary told of."""
         if (place := self.dormant.place_of(key)) is not None:
-            return *place, ""
-        before = self.transactions.get(key)
-        if before is None:
-            return offset, 0, ""
-        return before.ensure_extras().doubt_offset, before.size, before.options.check_with
+            return *place, "", ()
+        if (before := self.transactions.get(key)) is None:
+            return None
+        extras = before.ensure_extras()
+        return extras.doubt_offset, before.size, before.options.check_with, extras.further_at
 
 
 def _size(value: bytes, headers: Headers | None) -> int:

@@ -325,6 +325,8 @@ class Ledger:
         due = txn.due
         if txn.state is not TxnState.SCHEDULED or not txn.is_in_doubt or due is None or due.left[0] <= due.said_ms:
             return
+        if txn.ensure_extras().further_at:
+            return
         summary = codec.encode_summary(txn.summary())
         if self.dormant.put(txn.key, summary, doubt_offset=self._doubt_offset_of(txn.key), size=txn.size):
             del self.transactions[txn.key]
@@ -486,7 +488,7 @@ class Ledger:
         self.batch.policy_lines.pop(txn.key, None)
         self.doubt_index.let_go(txn)
         if txn.is_in_doubt:
-            self.doubt_index.ended()
+            self.doubt_index.ended(txn)
             self.batch.ends.append(txn)
             self.batch.byte_count += RECORD_BYTES * txn.seen
         self._leave_order(txn)
@@ -968,10 +970,14 @@ class Ledger:
             extras.topics = (*txn.topics, header.topic)
         content = Content(header.index, header.topic, offset, header.options, str(header.born_ms), record)
         if txn.is_in_doubt:
-            extras.joined = [*(extras.joined or ()), content]
-            before = self.batch.to_doubt.get(txn.key)
-            self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=True)
-            self.batch.byte_count += size if before is not None and before.is_whole else txn.size
+            self.doubt_index.further_count += txn.seen > 1
+            if extras.joined is None:
+                extras.joined = []
+                self._keep(txn)
+                if txn.seen == 1:  # so far doubt knows it from an op line only
+                    self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=True)
+            extras.joined.append(content)
+            self.batch.byte_count += size
         elif txn.content is not None:  # else it was dropped, and is fetched whole when needed
             txn.content.append(content)
             self.content_bytes += size
@@ -1509,15 +1515,22 @@ class Ledger:
         )
 
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
-        """The batch is in the log. `doubt_offsets` contains the first doubt offset of each transaction that was written whole."""
+        """The batch is in the log. `doubt_offsets` contains, by transaction, the doubt offset of the first content that was written."""
         self.doubt_index.wrote(self.batch.doubt_record_count)
         for move in self.batch.to_doubt.values():
             move.txn.forget_topics()
+            if move.txn.joined and not move.is_whole:
+                first = move.txn.seen - len(move.txn.joined), doubt_offsets[move.txn.key]
+                move.txn.ensure_extras().further_at += (first,)
+                move.txn.forget_joined()
             if self.doubt_index.let_go(move.txn):  # it may have less topics
                 self.doubt_index.hold(move.txn)
         for key, doubt_offset in doubt_offsets.items():
-            txn = self.batch.to_doubt[key].txn
-            self.content_bytes -= txn.size
+            txn, is_whole = self.batch.to_doubt[key]
+            if not is_whole:
+                continue
+            if key in self.transactions:
+                self.content_bytes -= txn.size
             txn.forget_content()
             self.doubt_index.put(txn, doubt_offset)
         for txn in self.batch.forwards:

@@ -107,6 +107,7 @@ class TransactionExtras:
         "decided_at",
         "doubt_offset",
         "due",
+        "further_at",
         "joined",
         "lag_ms",
         "moved_ms",
@@ -121,9 +122,11 @@ class TransactionExtras:
         # Offsets of records that the broker stored twice (librdkafka #4953).
         self.second_copies: list[int] | None = None
         self.topics: tuple[str, ...] | None = None  # all real topics; None: only `Transaction.topic`
-        self.doubt_offset = NOT_IN_DOUBT
+        self.doubt_offset = NOT_IN_DOUBT  # of the first content
+        # (index, doubt offset) of contents that were written later; the others are right behind the one before them.
+        self.further_at: tuple[tuple[int, int], ...] = ()
         self.due: DueTimes | None = None  # None: all of its messages go with the decision
-        self.joined: list[Content] | None = None  # joined after the move to doubt; written there with the next batch
+        self.joined: list[Content] | None = None  # joined after the move to doubt; the next batch writes them there
         self.lag_ms = 0  # from birth to append, if `Transaction.born` was dropped
         self.moved_ms = 0  # when it moved to doubt, or was decided there
         self.reason: ParkReason | None = None
@@ -223,6 +226,11 @@ class Transaction:
         return None if self.extras is None else self.extras.due
 
     @property
+    def joined(self) -> list[Content]:
+        """Contents that joined after the move to doubt, and that the next batch writes there."""
+        return (None if self.extras is None else self.extras.joined) or []
+
+    @property
     def is_abandoned(self) -> bool:
         """True if it was abandoned after its commit."""
         is_decided = self.extras is not None and self.extras.decided_at is not None
@@ -289,12 +297,18 @@ class Transaction:
         topics = self.topics_left
         self.topic, self.ensure_extras().topics = topics[0], topics if len(topics) > 1 else None
 
-    def forget_content(self) -> None:
-        """The doubt topic has it whole: keep exactly the fields that its summary has."""
+    def forget_joined(self) -> None:
+        """The doubt topic has these, too."""
         extras = self.ensure_extras()
         extras.joined = None
         if extras.offsets is not None:
             extras.offsets = [self.first_offset, self.last_offset]
+
+    def forget_content(self) -> None:
+        """The doubt topic has it whole: keep exactly the fields that its summary has."""
+        self.forget_joined()
+        extras = self.ensure_extras()
+        extras.further_at = ()
         if self.born:
             extras.lag_ms = self.appended_ms - int(self.born)
             self.born = ""
@@ -354,7 +368,14 @@ def _shared(options: HalfOptions) -> HalfOptions:
     return NO_OPTIONS if options == NO_OPTIONS else options
 
 
-def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0, check_with: str = "") -> Transaction:
+def from_summary(
+    summary: DoubtSummary,
+    *,
+    doubt_offset: int,
+    size: int = 0,
+    check_with: str = "",
+    further_at: tuple[tuple[int, int], ...] = (),
+) -> Transaction:
     """The transaction that a doubt summary describes; its content, which says `check_with`, stays on the doubt topic.
 
     Raises:
@@ -385,6 +406,7 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0, che
         extras.offsets = [txn.first_offset, txn.last_offset]
     extras.topics = topics if len(topics) > 1 else None
     extras.doubt_offset = doubt_offset
+    extras.further_at = further_at
     extras.lag_ms = summary.appended_ms - summary.born_ms
     extras.moved_ms = summary.moved_ms
     extras.reason = ParkReason(summary.reason) if summary.reason else None
