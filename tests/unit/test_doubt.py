@@ -7,7 +7,7 @@ from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, quarantine_key
 from txlayer.core.ledger.dormant import DormantTransactions
 from txlayer.core.ledger.doubt import REWRITE_LAG_MIN, SMALL_OFFSET_MAX, DoubtFold, DoubtIndex
-from txlayer.core.ledger.transaction import Transaction, from_summary
+from txlayer.core.ledger.transaction import Transaction, TransactionExtras, from_summary
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode, Origin
 
@@ -271,7 +271,7 @@ def test_what_is_held_in_vain_is_what_no_topic_refuses() -> None:
 
 
 class Counting(Transaction):
-    """A transaction that counts how often somebody asks for its topics."""
+    """A transaction that counts how often somebody asks for its topics, or when it moved."""
 
     __slots__ = ()
     asked_count = 0
@@ -281,16 +281,23 @@ class Counting(Transaction):
         Counting.asked_count += 1
         return super().topics
 
+    def ensure_extras(self) -> TransactionExtras:
+        Counting.asked_count += 1
+        return super().ensure_extras()
+
 
 @pytest.mark.promise("P11")
 def test_what_is_held_for_a_topic_that_refuses_costs_nothing_each_time() -> None:
     """While a topic is missing there may be hundreds of thousands, and the thread that looks serves all partitions."""
     shelf = shelf_of(*(held(txn_key(f"t{n}"), decided=n, topics=("orders",)) for n in range(100)))
+    refusing = {"orders": MISSING}
+    assert [] == shelf.held_too_long(now_ms=500, age_max_ms=1_000, targets=refusing)
     for txn in shelf.held.values():
         txn.__class__ = Counting
 
     assert {"orders"} == shelf.held_topics()
-    assert [] == shelf.held_in_vain({"orders": MISSING}) == shelf.held_for(["stock"])
+    assert [] == shelf.held_in_vain(refusing) == shelf.held_for(["stock"])
+    assert [] == shelf.held_too_long(now_ms=999, age_max_ms=1_000, targets=refusing)
 
     assert 0 == Counting.asked_count
 
@@ -303,6 +310,11 @@ def test_what_is_held_too_long_is_told_by_its_age() -> None:
     shelf = shelf_of(old, young)
     refusing = {"orders": MISSING}
 
+    assert [old] == shelf.held_too_long(now_ms=1_000, age_max_ms=1_000, targets=refusing)
+    assert [old, young] == shelf.held_too_long(now_ms=1_500, age_max_ms=1_000, targets=refusing)
+    shelf.let_go(old)
+    assert [young] == shelf.held_too_long(now_ms=1_500, age_max_ms=1_000, targets=refusing)
+    shelf.hold(old)
     assert [old] == shelf.held_too_long(now_ms=1_000, age_max_ms=1_000, targets=refusing)
     assert [] == shelf.held_too_long(now_ms=999, age_max_ms=1_000, targets=refusing)
     for not_refusing in ({}, {"orders": ACCEPTS}):

@@ -187,7 +187,9 @@ def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
     driver.turn()
     ledger = driver.ledger
     ledger.doubt_index.next_offset += 100
-    ledger.doubt_index.held[A].ensure_extras().moved_ms -= 8 * DAY_MS
+    old = ledger.doubt_index.held[A]
+    old.ensure_extras().moved_ms -= 8 * DAY_MS
+    ledger.doubt_index.hold(old)
 
     ledger.due(now_ms=driver.now_ms, move_count_max=3)
 

@@ -42,6 +42,7 @@ class DoubtIndex:
         # Held ones by their real topics: of one that refuses there may be hundreds of thousands, and all are looked for twice a second.
         self._held: dict[str, _Held] = {}
         self._held_for: dict[tuple[str, ...], _Held] = {}
+        self._held_since_ms = 0  # none of them has been held for longer
         self.count = 0  # transactions on doubt, with the dormant ones
         self.further_count = 0  # their contents beyond the first of each
         self._offset_of = offset_of
@@ -94,6 +95,7 @@ class DoubtIndex:
         of = self._held_for.get(topics) or self._held_for.setdefault(topics, _Held(topics, {}))
         of.transactions[txn.key] = txn
         self._held[txn.key] = of
+        self._held_since_ms = min(self._held_since_ms, txn.ensure_extras().moved_ms)
 
     def let_go(self, txn: Transaction) -> bool:
         """It is not held any more. False: it was not."""
@@ -162,7 +164,10 @@ class DoubtIndex:
 
     def held_too_long(self, *, now_ms: int, age_max_ms: int, targets: Mapping[str, Target]) -> list[Transaction]:
         """Held transactions older than `age_max_ms` of which a topic is known to refuse. The others are tried first."""
-        held = (t for of in self._held_for.values() for t in of.transactions.values())
+        if now_ms - self._held_since_ms < age_max_ms:
+            return []
+        held = [t for of in self._held_for.values() for t in of.transactions.values()]
+        self._held_since_ms = min((t.ensure_extras().moved_ms for t in held), default=now_ms)
         old = (t for t in held if now_ms - t.ensure_extras().moved_ms >= age_max_ms)
         return [t for t in old if any(topic in targets and targets[topic].refusal_of(t) for topic in t.topics)]
 
