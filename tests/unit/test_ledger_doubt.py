@@ -9,7 +9,7 @@ from tests.support.core_records import FAR_AWAY, half_header, half_record, op_li
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core import codec
-from txlayer.core.checks import CheckSchedule
+from txlayer.core.checks import CheckPolicies, CheckPolicy, CheckSchedule
 from txlayer.core.codec import HALF_HEADER, content_key, is_cut
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.transaction import Target, Transaction, accepting_target, held_bytes, record_size
@@ -237,6 +237,47 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(monke
     driver.turn()
 
     assert ([A], True) == (driver.log.forwarded, driver.log.stored.doubt_low > 20)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_named_meanwhile", [False, True])
+def test_what_sleeps_sleeps_on_when_it_is_written_again(
+    monkeypatch: pytest.MonkeyPatch, *, is_named_meanwhile: bool
+) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 4)
+    driver = PartitionDriver(settings=replace(SETTINGS, checks=CheckPolicies(CheckPolicy(check_immunity_ms=DAY_MS))))
+    driver.move_to_doubt(A, B)
+    driver.crash(is_new_process=True)
+    assert {} == driver.ledger.transactions
+    before = driver.ledger.unsettled_bytes
+    for number in range(8):
+        key = txn_key(f"t{number}")
+        last = driver.half(key)
+        driver.turn()
+        driver.tick(after_ms=60_000)
+        driver.publish()
+        driver.op("R", key, last)
+        driver.turn()
+
+    if is_named_meanwhile:  # in the same batch
+        driver.op_lines(op_line("U", A, 0))
+        driver.read()
+    driver.tick()
+    assert {A: True, B: True} == {key: move.is_whole for key, move in driver.ledger.batch.to_doubt.items()}
+    driver.advance()
+    driver.publish()
+    driver.turn()
+
+    assert [A] * is_named_meanwhile == list(driver.ledger.transactions)
+    assert is_named_meanwhile or before == driver.ledger.unsettled_bytes
+    assert 0 == driver.ledger.content_bytes
+    assert driver.log.stored.doubt_low > 20
+    driver.log.compact_doubt()
+    driver.crash(is_new_process=True)
+    driver.op("C", A, 0)
+    driver.op("C", B, 1)
+    driver.turn()
+    assert [A, B] == driver.log.forwarded
 
 
 @pytest.mark.fault("coordinator: restarts while transactions on doubt are asked about again and again")

@@ -1443,7 +1443,7 @@ class Ledger:
             self._carry_out(txn, TxnEvent.EXPIRED, reason=ParkReason.HELD_TOO_LONG)
             left -= 1
         for key in self.doubt_index.to_write_again(max(left, 0)):
-            oldest = self.find(key)
+            oldest = self.look_at(key)
             assert oldest is not None  # it is on doubt
             if not self._has_room:
                 break
@@ -1532,13 +1532,15 @@ class Ledger:
             if key in self.transactions:
                 self.content_bytes -= txn.size
             txn.forget_content()
-            self.doubt_index.put(txn, doubt_offset)
+            if key in self.dormant.rows:
+                self.dormant.put(key, codec.encode_summary(txn.summary()), doubt_offset=doubt_offset, size=txn.size)
+            self.doubt_index.put(self.transactions.get(key, txn), doubt_offset)
         for txn in self.batch.forwards:
             if txn.content is not None and txn.key in self.transactions:  # a part of it: the rest is on doubt
                 self.content_bytes -= txn.size
             txn.content = None  # other references to the transaction need not hold its content
-        for move in self.batch.to_doubt.values():
-            self._let_sleep(move.txn)
+        for txn in filter(None, map(self.transactions.get, self.batch.to_doubt)):
+            self._let_sleep(txn)
         self.batch = Batch()
 
     def drop_content(self, byte_count: int) -> None:
