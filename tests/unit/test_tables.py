@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from txlayer.adapters.ports import GroupMember
 from txlayer.cli import output, topics
 from txlayer.cli.coordinator import owner_name, status_table
-from txlayer.cli.doctor import show_findings
+from txlayer.cli.health import show_findings
 from txlayer.config import ClientConfig
 from txlayer.core.topics import CreateTopic, Difference
 from txlayer.operate.doctor import ClusterFinding, Level

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.support.core_records import txn_key
 from tests.support.onlooking import Onlooker
 from tests.support.still_coordinator import AtOnce, StillCoordinator
-from txlayer.cli import top
+from txlayer.cli import health as top
 from txlayer.core.progress import Attempts
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate.dead_letters import ConsumedTopic

@@ -298,8 +298,3 @@ def connect_coordinator(config: CoordinatorConfig, *, is_one_shot: bool = False)
 def connect_consumer(config: ConsumerConfig) -> ConsumerConnections:
     """A consumer's calls to a real Kafka; it connects at the first question."""
     return ConsumerConnections(kafka_clients(config), config)
-
-
-def connect_history(config: ClientConfig) -> LogHistoryReader:
-    """What reads the histories of transactions from a real Kafka."""
-    return kafka_clients(config).history()

@@ -24,7 +24,6 @@ from txlayer.errors import ConfigError
 from txlayer.operate.operators import check_operator_rights
 
 if TYPE_CHECKING:
-    from txlayer.adapters.ports import ClusterFacts
     from txlayer.console.access import AccessRules
     from txlayer.console.app import Console
 
@@ -144,49 +143,25 @@ def run(
         if address and not address.startswith(("https://", "http://")):
             raise ConfigError("no address of a page", name=name, value=address, expected="https://…")
     consumers = connection.config(ConsumerConfig)
-    console = make_console(
-        config, consumers, access, host=host, trace_address=trace_address, report_address=report_address
+    with needing_extra():
+        from txlayer.console.app import Console
+    from txlayer.adapters.connect import kafka_clients
+    from txlayer.adapters.kafka.inspection import inspect
+
+    console = Console(
+        config,
+        kafka_clients(config),
+        inspect=partial(inspect, config),
+        consumers=consumers,
+        rules=access.rules(host),
+        trace_address=trace_address,
+        report_address=report_address,
     )
     tls = access.tls()
     if access.allow_writes:
         with administration(config) as admin:
             check_operator_rights(admin.topic_limits, config.topics)
     serve(console, host=host, port=port, tls=tls)
-
-
-def make_console(
-    config: CoordinatorConfig,
-    consumers: ConsumerConfig,
-    access: AccessOptions,
-    *,
-    host: str,
-    trace_address: str,
-    report_address: str,
-) -> Console:
-    """The console of a real cluster.
-
-    Raises:
-        ConfigError: the extra is not installed, or the console would not be safe.
-    """
-    with needing_extra():
-        from txlayer.console.app import Console
-    from txlayer.adapters.connect import kafka_clients
-
-    return Console(
-        config,
-        kafka_clients(config),
-        inspect=partial(_inspect, config),
-        consumers=consumers,
-        rules=access.rules(host),
-        trace_address=trace_address,
-        report_address=report_address,
-    )
-
-
-def _inspect(config: CoordinatorConfig) -> ClusterFacts:
-    from txlayer.adapters.kafka.inspection import inspect
-
-    return inspect(config)
 
 
 def serve(console: Console, *, host: str, port: int, tls: dict[str, str]) -> None:

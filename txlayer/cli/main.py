@@ -3,8 +3,8 @@
 import os
 import sys
 from collections.abc import Collection, Sequence
-from importlib import import_module
-from typing import Annotated, Any
+from pkgutil import resolve_name
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ GROUPS = {
     "console": "txlayer.cli.console:app",
 }
 """Where the commands of a group are: a `typer.Typer` of a module."""
-SINGLE = {"doctor": "txlayer.cli.doctor:doctor", "verify": "txlayer.cli.verify:verify", "top": "txlayer.cli.top:top"}
+SINGLE = {"doctor": "txlayer.cli.health:doctor", "verify": "txlayer.cli.verify:verify", "top": "txlayer.cli.health:top"}
 """Commands without a group: a function of a module."""
 
 
@@ -45,16 +45,11 @@ def build_app(names: Collection[str] = (*GROUPS, *SINGLE)) -> typer.Typer:
     app.callback()(_begin)
     for name, reference in GROUPS.items():
         if name in names:
-            app.add_typer(_load(reference), name=name)
+            app.add_typer(resolve_name(reference), name=name)
     for name, reference in SINGLE.items():
         if name in names:
-            app.command(name)(_load(reference))
+            app.command(name)(resolve_name(reference))
     return app
-
-
-def _load(reference: str) -> Any:
-    module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)
 
 
 def needed(arguments: Sequence[str]) -> Collection[str]:

@@ -37,13 +37,7 @@ if TYPE_CHECKING:
     from txlayer.adapters.connect import CoordinatorConnections
     from txlayer.core.history import TransactionHistory
     from txlayer.operate.live import LiveView
-    from txlayer.operate.settle import (
-        ManualSettlement,
-        OperatorAction,
-        SettlementOrder,
-        SettlementOutcome,
-        SettlementPlan,
-    )
+    from txlayer.operate.settle import OperatorAction, SettlementOrder, SettlementPlan
 
 app = typer.Typer(no_args_is_help=True, help="Look at transactions, and settle by hand those that need a person.")
 
@@ -168,7 +162,7 @@ def list_(
 
 
 def _watch(config: CoordinatorConfig, wanted: Filter, limit: int, *, as_json: bool) -> None:
-    from txlayer.cli.top import WATCH_S, watch
+    from txlayer.cli.health import WATCH_S, watch
     from txlayer.operate.rows import Wanted
 
     def look(view: LiveView) -> Json:
@@ -213,7 +207,7 @@ def show(
 
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
-    from txlayer.adapters.connect import connect_history
+    from txlayer.adapters.connect import kafka_clients
     from txlayer.adapters.ports import HistoryStart
     from txlayer.operate import history as histories
 
@@ -227,7 +221,7 @@ def show(
         wanted = Origin(config.topics.half, *position), None
     if wanted is not None and _show_quarantined(config, wanted, as_json=as_json):
         return
-    reader = connect_history(config)
+    reader = kafka_clients(config).history()
     found: Sequence[TransactionHistory] = []
     if position is not None:
         found, searched = histories.histories_at(reader, *position)
@@ -248,7 +242,7 @@ def show(
     with _connected(config) as connections:
         applied = list(histories.are_applied(connections, found))
     rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
-    output.show(rows, histories_tables, as_json=as_json)
+    output.show(rows, lambda rows: Group(*map(history_tables, rows)), as_json=as_json)
 
 
 def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
@@ -435,57 +429,47 @@ def reschedule(
 
 
 def _settle(order: SettlementOrder, settling: Settling, connection: Connection, *, as_json: bool) -> None:
-    from txlayer.operate.settle import GOOD, ManualSettlement, SettlementResult, outcome_json, plan_of, sentence
+    from txlayer.operate import settle as settles
 
     patience_s = parse_duration("--wait", settling.wait).total_seconds()
     since_ms = milliseconds(parse_duration("--since", settling.since))
     config = connection.config(CoordinatorConfig)
     with _connected(config) as connections:
-        settlement = ManualSettlement(connections)
-        plan = plan_of(order, settlement, since_ms=current_ms() - since_ms, now_ms=current_ms())
-        outcomes = _carry_out(order, settlement, plan, settling, patience_s=patience_s)
+        settlement = settles.ManualSettlement(connections)
+        plan = settles.plan_of(order, settlement, since_ms=current_ms() - since_ms, now_ms=current_ms())
+        outcomes = list(plan.known)
+        if settling.dry_run:
+            outcomes += settles.planned(plan)
+        elif plan.lines:
+            if order.is_all and not settling.yes:
+                _confirm(order.action, plan)
+            with output.two_step_progress("written", "partitions carried out") as (written, reached):
+                outcomes += settles.carry_out(
+                    order.action,
+                    settlement,
+                    plan,
+                    patience_s=patience_s,
+                    on_written=lambda count: written(count, len(plan.lines)),
+                    on_reached=reached,
+                )
     decided = (
         f"skipped: they are decided already, and {order.action.value} says nothing about them; "
         "`txlayer tx list` shows them"
     )
     output.note_counts((plan.skipped_count, decided))
     # Without --wait it is no finding that no coordinator has come to the line yet.
-    good = GOOD if patience_s else GOOD | {SettlementResult.WRITTEN}
+    good = settles.GOOD if patience_s else settles.GOOD | {settles.SettlementResult.WRITTEN}
     output.report(
         outcomes,
         is_good=lambda o: o.result in good,
-        sentence=lambda o: sentence(order.action, o, op_topic=config.topics.op),
-        to_json=lambda o: outcome_json(order.action, o),
+        sentence=lambda o: settles.sentence(order.action, o, op_topic=config.topics.op),
+        to_json=lambda o: settles.outcome_json(order.action, o),
         nothing="no transaction is as the filters say; nothing was written",
         as_json=as_json,
     )
 
 
-def _carry_out(
-    order: SettlementOrder, settlement: ManualSettlement, plan: SettlementPlan, settling: Settling, *, patience_s: float
-) -> list[SettlementOutcome]:
-    from txlayer.operate.settle import carry_out, planned
-
-    if settling.dry_run:
-        return [*plan.known, *planned(plan)]
-    if not plan.lines:
-        return plan.known
-    if order.is_all and not settling.yes:
-        _confirm(order.action, plan)
-    with output.two_step_progress("written", "partitions carried out") as (written, reached):
-        done = carry_out(
-            order.action,
-            settlement,
-            plan,
-            patience_s=patience_s,
-            on_written=lambda count: written(count, len(plan.lines)),
-            on_reached=reached,
-        )
-    return [*plan.known, *done]
-
-
 def _confirm(action: OperatorAction, plan: SettlementPlan) -> None:
-
     now_ms, count = current_ms(), len(plan.lines)
     sample = [unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]]
     them = "this transaction" if count == 1 else f"these {count:,} transactions"
@@ -515,10 +499,6 @@ _STYLES = {
 }
 
 
-def style_of(state: str) -> str:
-    return _STYLES.get(state, "")
-
-
 def list_table(rows: Sequence[Json]) -> Table:
     columns: output.Columns = {
         "id": "txn_id",
@@ -543,7 +523,7 @@ def list_table(rows: Sequence[Json]) -> Table:
 
 
 def _state(row: Json) -> Text:
-    return output.cell(row["state"], style_of(row["state"]))
+    return output.cell(row["state"], _STYLES.get(row["state"], ""))
 
 
 _first_half_offset = output.number_or_none("first_half_offset")
@@ -567,10 +547,6 @@ def stats_table(body: Json) -> RenderableType:
 _SETTLED = frozenset(state.value for state in SETTLED)
 
 
-def histories_tables(rows: Sequence[Json]) -> RenderableType:
-    return Group(*map(history_tables, rows))
-
-
 def history_tables(row: Json) -> RenderableType:
     from txlayer.operate.history import timeline
 
@@ -592,7 +568,7 @@ def _head(row: Json) -> list[tuple[str, object]]:
     messages = f"{len(row['half_records'])} half records read, of {row['message_count']}"
     head: list[tuple[str, object]] = [
         ("transaction", f"{row['txn_id']} / {row['nonce']}"),
-        ("state", output.cell(state + said + reason, style_of(state))),
+        ("state", output.cell(state + said + reason, _STYLES.get(state, ""))),
         ("group", row["producer_group"]),
         ("partition", row["partition"]),
     ]

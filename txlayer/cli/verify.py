@@ -53,9 +53,17 @@ def verify(
 
     It reads with plain consumers and changes nothing. docs/howto/verify.md explains every line.
     """
-    config = connection.config(ClientConfig)
-    asked = make_asked(
-        since=since, until=until, topics=topics, grace=grace, overdue_after=overdue_after, now_ms=current_ms()
+    config, now_ms = connection.config(ClientConfig), current_ms()
+    since_ms = parse_instant("--since", since, now_ms=now_ms)
+    until_ms = None if until is None else parse_instant("--until", until, now_ms=now_ms)
+    if until_ms is not None and until_ms <= since_ms:
+        raise UsageError(f"the window ends before it begins: --since {since} --until {until}")
+    asked = WantedWindow(
+        since_ms,
+        until_ms,
+        tuple(sorted(set(topics or ()))),
+        milliseconds(parse_duration("--grace", grace)),
+        milliseconds(parse_duration("--overdue-after", overdue_after)),
     )
     with output.two_step_progress("reading", "judging") as (read, judged):
         found = verify_window(kafka_clients(config), asked, on_read=read, on_judged=judged)
@@ -63,22 +71,6 @@ def verify(
     output.show(body, lambda _: verification_tables(found, config=config, limit=limit), as_json=as_json)
     if found.proof.is_refuted:
         raise typer.Exit(ExitCode.FINDING)
-
-
-def make_asked(
-    *, since: str, until: str | None, topics: list[str] | None, grace: str, overdue_after: str, now_ms: int
-) -> WantedWindow:
-    since_ms = parse_instant("--since", since, now_ms=now_ms)
-    until_ms = None if until is None else parse_instant("--until", until, now_ms=now_ms)
-    if until_ms is not None and until_ms <= since_ms:
-        raise UsageError(f"the window ends before it begins: --since {since} --until {until}")
-    return WantedWindow(
-        since_ms,
-        until_ms,
-        tuple(sorted(set(topics or ()))),
-        milliseconds(parse_duration("--grace", grace)),
-        milliseconds(parse_duration("--overdue-after", overdue_after)),
-    )
 
 
 def where_of(finding: VerdictFinding) -> str:
