@@ -1,6 +1,6 @@
 """How values look in a page: times, ages, sizes, text that others wrote, charts. What is not `Markup` is escaped by the template."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -8,10 +8,13 @@ from markupsafe import Markup
 
 from txlayer.adapters.ports import GroupMember
 from txlayer.adapters.telemetry import printable
+from txlayer.errors import UsageError
 from txlayer.operate import length_text, time_text
 from txlayer.operate.live import BUCKET_COUNT, BUCKET_MS, Minute, quantile
 
 VALUE_BYTES_SHOWN = 16 * 1024
+LENGTH_MAX = 2_000
+"""Characters of one field of an address."""
 
 
 def text(value: object) -> str:
@@ -83,6 +86,22 @@ def lines(value: object) -> str:
 def query(values: Mapping[str, object]) -> str:
     """The part of an address behind `?`; what is empty is left out."""
     return urlencode({name: str(value) for name, value in values.items() if value not in (None, "")})
+
+
+def fields_of(given: Mapping[str, str], names: Iterable[str], *, length_max: int = LENGTH_MAX) -> dict[str, str]:
+    """These fields of an address or of a form; others are ignored, and UsageError says that one is too long."""
+    found = {name: given.get(name, "").strip() for name in names}
+    if any(len(value) > length_max for value in found.values()):
+        raise UsageError(f"a field has at most {length_max:,} characters")
+    return found
+
+
+def number_of(form: Mapping[str, str], name: str, *, digit_count_max: int = 15) -> int:
+    """The number in a field; UsageError: it has none, or one with more digits."""
+    text = form.get(name, "")
+    if not text.isascii() or not text.isdigit() or len(text) > digit_count_max:
+        raise UsageError(f"the form has no {name}")
+    return int(text)
 
 
 # --- charts -----------------------------------------------------------------------------------------------------------

@@ -18,15 +18,21 @@ from starlette.responses import RedirectResponse, Response
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import Action, act, route
 from txlayer.console.pages.queues import request_writer
-from txlayer.console.show import query
-from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind, is_request_id, original_headers
+from txlayer.console.show import fields_of, number_of, query
+from txlayer.core.dead_letters import (
+    DeadLetterHistory,
+    DeadLetterReason,
+    DeadLetterState,
+    ReplayKind,
+    is_request_id,
+    original_headers,
+)
 from txlayer.core.history import split_operator_reason
 from txlayer.core.progress import NO_KEY
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
     DeadLetterFilter,
-    DeadLetterLog,
     DeadLetterPosition,
     FoundLetter,
     Survey,
@@ -63,14 +69,6 @@ KINDS = {kind.name.lower(): kind for kind in (ReplayKind.REPLAY, ReplayKind.DROP
 Fields = Mapping[str, str]
 
 
-def fields_of(given: Fields) -> dict[str, str]:
-    """The fields of an address or of a form that say which dead letters."""
-    found = {name: given.get(name, "").strip() for name in FIELDS}
-    if any(len(value) > FIELD_LENGTH_MAX for value in found.values()):
-        raise UsageError(f"a field has at most {FIELD_LENGTH_MAX:,} characters")
-    return found
-
-
 def wanted_of(asked: Fields, *, now_ms: int) -> DeadLetterFilter:
     """The dead letters that the fields ask for.
 
@@ -104,7 +102,7 @@ def wanted_of(asked: Fields, *, now_ms: int) -> DeadLetterFilter:
 
 async def letters(console: Console, request: Request) -> Response:
     """What went wrong, in all groups or in one; of one group the oldest dead letters, too."""
-    asked = fields_of(request.query_params)
+    asked = fields_of(request.query_params, FIELDS, length_max=FIELD_LENGTH_MAX)
     now_ms = console.now_ms()
     wanted = wanted_of(asked, now_ms=now_ms)
     at_ms, problem, found = now_ms, "", Survey()
@@ -252,7 +250,7 @@ def order_of(given: Mapping[str, str], names: Sequence[str], *, operator: str, r
     Raises:
         UsageError, ConfigError: a field says nothing that there is.
     """
-    asked = fields_of(dict(parse_qsl(given.get("view", ""))))
+    asked = fields_of(dict(parse_qsl(given.get("view", ""))), FIELDS, length_max=FIELD_LENGTH_MAX)
     kind, rate = KINDS.get(given.get("act", "")), given.get("rate", RATE)
     if kind is None:
         raise UsageError("the form says neither replay nor drop")
@@ -310,10 +308,8 @@ async def start(console: Console, request: Request) -> Response:
     """Begin the request that the plan showed; a job works it off, and its page shows what the log says of it."""
     form = request.state.form
     names, reason = form.get("letters", "").split(), form.get("reason", "")
-    count, most = form.get("count", ""), form.get("failures", "")
-    if not all(re.fullmatch(r"[0-9]{1,6}", number) for number in (count, most)):
-        raise UsageError("a number of the form is none")
-    if int(count) > 1 and form.get("confirm", "").strip() != count:
+    count, most = (number_of(form, name, digit_count_max=6) for name in ("count", "failures"))
+    if count > 1 and form.get("confirm", "").strip() != str(count):
         raise UsageError(f"type {count}, the number of dead letters, to confirm; nothing was asked for")
     if not is_request_id(form.get("request", "")):
         raise UsageError("the form has no request id")
@@ -324,7 +320,7 @@ async def start(console: Console, request: Request) -> Response:
         name = f"{LETTERS} {final.group}"
         is_begun = console.jobs.start(
             name,
-            lambda note: _work_off(console, final, note, count_max=int(count), failed_count_max=int(most)),
+            lambda note: _work_off(console, final, note, count_max=count, failed_count_max=most),
             now_ms=console.now_ms,
             subject=final.author.request_id,
         )
@@ -332,7 +328,7 @@ async def start(console: Console, request: Request) -> Response:
             raise RetriableError("another request for this group is being worked off; wait for its end, or stop it")
         return "/letters/request?" + query({"group": final.group, "id": final.author.request_id})
 
-    says = f"{form['act']} {int(count):,} dead letters of {order.group}"
+    says = f"{form['act']} {count:,} dead letters of {order.group}"
     return await act(console, request, Action(says, reason, carry_out))
 
 
@@ -390,30 +386,24 @@ async def asked_for(console: Console, request: Request) -> Response:
     )
 
 
-def _request_rows(console: Console, group: str, name: str) -> list[dict[str, Any]]:
+def _request_rows(console: Console, group: str, name: str) -> list[Json]:
     with opened_logs(console.clients, group) as logs:
-        return [row for log in logs.values() for row in _rows_of(log, name)]
+        return [_request_row(*each, name) for log in logs.values() for each in log.requested(name)]
 
 
-def _rows_of(log: DeadLetterLog, name: str) -> list[dict[str, Any]]:
-    rows = []
-    for position, history in log.requested(name):
-        asked, result = history.asked[name], history.results.get(name)
-        operator, reason = split_operator_reason(asked.record.text)
-        outcome = None if result is None or result.record.outcome is None else result.record.outcome.value
-        rows.append(
-            {
-                "at": str(position),
-                "at_ms": asked.at_ms,
-                "kind": asked.record.kind.name.lower(),
-                "operator": operator,
-                "reason": reason,
-                "outcome": outcome,
-                "answered_ms": None if result is None else result.at_ms,
-                "text": "" if result is None else result.record.text,
-            }
-        )
-    return rows
+def _request_row(position: DeadLetterPosition, history: DeadLetterHistory, name: str) -> Json:
+    asked, result = history.asked[name], history.results.get(name)
+    operator, reason = split_operator_reason(asked.record.text)
+    return {
+        "at": str(position),
+        "at_ms": asked.at_ms,
+        "kind": asked.record.kind.name.lower(),
+        "operator": operator,
+        "reason": reason,
+        "outcome": None if result is None or result.record.outcome is None else result.record.outcome.value,
+        "answered_ms": None if result is None else result.at_ms,
+        "text": "" if result is None else result.record.text,
+    }
 
 
 async def stop(console: Console, request: Request) -> Response:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -14,13 +16,12 @@ from starlette.responses import RedirectResponse, Response
 
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import Action, act, route
-from txlayer.console.pages.transactions import LENGTH_MAX, wanted_of
-from txlayer.console.show import query
+from txlayer.console.pages.transactions import wanted_of
+from txlayer.console.show import fields_of, number_of, query
 from txlayer.console.work import Job, Note
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate import time_text
 from txlayer.operate.operators import REASON_LENGTH_MAX
-from txlayer.operate.rows import Wanted
 from txlayer.operate.settle import (
     ManualSettlement,
     OperatorAction,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from txlayer.console.app import Console
 
 FILTERS = ("group", "state", "topic", "reason", "key", "query", "older")
+_UNSORTED = {"sort": "age", "after": ""}
 PLAN_MS = 60 * 60_000
 """A person looks again at what would happen after this time."""
 RUNNING_MAX = 4
@@ -82,18 +84,16 @@ async def plan(console: Console, request: Request) -> Response:
     form = request.state.form
     action, now_ms = _action(form), console.now_ms()
     keys = _keys(form)
-    asked = {name: form.get(name, "").strip() for name in FILTERS}
+    asked = fields_of(form, FILTERS)
     _check_current(console)
     if keys:
         found = await console.desk.call(rows_of, console.view, keys, now_ms=now_ms)
         rows = [found[key] for key in keys if key in found]
-        states = dict[str, int]()
-        for row in rows:
-            states[row.state] = states.get(row.state, 0) + 1
+        states: Mapping[str, int] = Counter(row.state for row in rows)
         gone = [key for key in keys if key not in found]
     else:
         asked["state"] = asked["state"] or ",".join(sorted(PARKED))
-        wanted = _wanted(asked)
+        wanted = wanted_of(asked | _UNSORTED)
         states = await console.desk.call(console.view.rows.states, wanted, now_ms=now_ms)
         page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
         rows, gone = page.rows, []
@@ -134,12 +134,6 @@ def _keys(form: Any) -> tuple[str, ...]:
     return keys
 
 
-def _wanted(asked: dict[str, str]) -> Wanted:
-    if any(len(value) > LENGTH_MAX for value in asked.values()):
-        raise UsageError(f"a field has at most {LENGTH_MAX:,} characters")
-    return wanted_of(asked | {"sort": "age", "after": ""})
-
-
 def _check_current(console: Console) -> None:
     state = console.view.state
     if not state.is_ready or state.problem:
@@ -153,7 +147,7 @@ async def settle(console: Console, request: Request) -> Response:
     """Begin the request, or keep it for a second person; what came of it is on its own page."""
     form = request.state.form
     action, keys = _action(form), _keys(form)
-    count, until_ms = _number(form, "count"), _number(form, "until")
+    count, until_ms = number_of(form, "count"), number_of(form, "until")
     now_ms = console.now_ms()
     if not form.get("why", "").strip():
         raise UsageError("say why; the op log keeps it")
@@ -164,7 +158,7 @@ async def settle(console: Console, request: Request) -> Response:
     if not 0 <= now_ms - asked.begun_ms <= PLAN_MS or until_ms > now_ms:
         raise UsageError("this was looked at long ago; look again at what would happen")
     if not keys:
-        wanted = _wanted({name: form.get(name, "").strip() for name in FILTERS} | {"older": ""})
+        wanted = wanted_of(fields_of(form, FILTERS) | {"older": ""} | _UNSORTED)
         asked = replace(asked, wanted=wanted, until_ms=until_ms)
     if action is OperatorAction.RESCHEDULE:
         asked = replace(asked, time_ms=time_to_come("the new time", form.get("to", "").strip(), now_ms=now_ms))
@@ -172,13 +166,6 @@ async def settle(console: Console, request: Request) -> Response:
         raise UsageError(f"type the number of transactions, {count}, to confirm; nothing was written")
     _check_current(console)
     return await act(console, request, _as_action(console, asked))
-
-
-def _number(form: Mapping[str, str], name: str) -> int:
-    text = form.get(name, "")
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise UsageError(f"the form has no {name}")
-    return int(text)
 
 
 def _as_action(console: Console, asked: SettlementRequest, *, is_resumed: bool = False) -> Action:
@@ -209,10 +196,7 @@ def _begin(console: Console, asked: SettlementRequest, *, is_resumed: bool) -> N
         return  # the same form once more
     if sum(job.is_running for job in console.jobs.named(_job_name(""))) >= RUNNING_MAX:
         raise RetriableError(f"{RUNNING_MAX} requests are being worked off; nothing was written; try again")
-
-    def work(note: Note) -> RequestState:
-        return _work_off(console, asked, note, is_resumed=is_resumed)
-
+    work = partial(_work_off, console, asked, is_resumed=is_resumed)
     console.jobs.start(name, work, now_ms=console.now_ms, subject=asked.id)
 
 
@@ -264,10 +248,8 @@ async def one(console: Console, request: Request) -> Response:
 
 
 def _said(outcome: SettlementOutcome, action: OperatorAction, topic: str) -> str:
-    if outcome.result is SettlementResult.NOT_FOUND or (outcome.result, outcome.state) == (
-        SettlementResult.REFUSED,
-        None,
-    ):
+    is_settled = outcome.result is SettlementResult.REFUSED and outcome.state is None
+    if is_settled or outcome.result is SettlementResult.NOT_FOUND:
         return f"{outcome.key} is not waiting any more; its page says what became of it"
     return sentence(action, outcome, op_topic=topic)
 

@@ -17,7 +17,7 @@ from txlayer.adapters.ports import HistoryStart
 from txlayer.adapters.tracing import trace_context_of
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import route
-from txlayer.console.show import query
+from txlayer.console.show import LENGTH_MAX, fields_of, number_of, query
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import ParkReason
@@ -39,12 +39,10 @@ STATES = [*(state.value for state in TxnState if state not in SETTLED), COMMITTI
 FIELDS = ("group", "state", "topic", "reason", "older", "key", "query", "sort", "after")
 SINCE_MS = 3_600_000
 """How far back the search for an id of the user's own reads half, if nothing unsettled has it."""
-LENGTH_MAX = 2_000
-"""Characters of one field of an address."""
 
 
 async def transactions(console: Console, request: Request) -> Response:
-    asked = fields_of(request)
+    asked = fields_of(request.query_params, FIELDS)
     wanted = wanted_of(asked)
     now_ms = console.now_ms()
     page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
@@ -64,14 +62,6 @@ async def transactions(console: Console, request: Request) -> Response:
         next_link="?" + query(kept | {"after": page.after}) if page.after else "",
         first_link="?" + query(kept) if asked["after"] else "",
     )
-
-
-def fields_of(request: Request) -> dict[str, str]:
-    """The fields of the address that say which rows; an unknown field is ignored."""
-    found = {name: request.query_params.get(name, "").strip() for name in FIELDS}
-    if any(len(value) > LENGTH_MAX for value in found.values()):
-        raise UsageError(f"a field of the address has at most {LENGTH_MAX:,} characters")
-    return found
 
 
 def wanted_of(asked: dict[str, str]) -> Wanted:
@@ -151,12 +141,8 @@ async def values(console: Console, request: Request) -> Response:
 async def verdict(console: Console, request: Request) -> Response:
     """Begin to verify the moment at which it was prepared, and show the page again, which shows the progress."""
     form = dict(getattr(request.state, "form", {}))
-    what, at = unquote(form.get("id", "")), form.get("at", "")
-    if not at.isascii() or not at.isdigit() or len(at) > 18:
-        raise UsageError("the form does not say when the transaction was prepared")
-    console.jobs.start(
-        VERDICT, lambda note: _verdicts(console, what, int(at), note), now_ms=console.now_ms, subject=what
-    )
+    what, at_ms = unquote(form.get("id", "")), number_of(form, "at", digit_count_max=18)
+    console.jobs.start(VERDICT, lambda note: _verdicts(console, what, at_ms, note), now_ms=console.now_ms, subject=what)
     return RedirectResponse("/transaction?" + query({"id": what, "since": form.get("since")}) + "#verdict", 303)
 
 
