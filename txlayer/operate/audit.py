@@ -173,8 +173,6 @@ def _of_op(record: Any) -> Iterator[Act]:
             what = "ask" if op.resolution is Resolution.UNKNOWN else op.resolution.name.lower()
             what = "move" if op.is_reschedule else what
             what, who = "abandon" if op.is_abandon else what, split_operator_reason(op.reason)
-            example, place = (
-                f"{record.partition()}:{op.last_offset}",
-                f"op {record.partition()}:{offset}, line {number}",
-            )
-            yield Act(at_ms, what, *who, op.producer_group, "", example, place)
+            p = record.partition()
+            place = f"op {p}:{offset}, line {number}"
+            yield Act(at_ms, what, *who, op.producer_group, "", f"{p}:{op.last_offset}", place)

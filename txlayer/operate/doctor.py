@@ -179,8 +179,7 @@ def internal_topics(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator
             yield error(topic.name, reason, "kafka-reassign-partitions.sh with 3 replicas")
         elif "delete" in topic.settings.get("cleanup.policy", ""):
             reason = "cleanup.policy deletes by age: stored offsets or Kafka transactions are lost"
-            mend = _alter_topic(topic.name, "cleanup.policy", "compact")
-            yield error(topic.name, reason, mend)
+            yield error(topic.name, reason, _alter(f"--topic {topic.name}", "cleanup.policy", "compact"))
         else:
             yield ok(topic.name, counted(topic.replication_factor, "replica"))
 
@@ -193,12 +192,7 @@ def _with_setting(facts: ClusterFacts, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _alter(what: str, name: str, value: object) -> str:
-    command = f"kafka-configs.sh --bootstrap-server HOST:PORT --alter {what}"
-    return f"{command} --add-config {name}={value}"
-
-
-def _alter_topic(name: str, setting: str, value: object) -> str:
-    return _alter(f"--topic {name}", setting, value)
+    return f"kafka-configs.sh --bootstrap-server HOST:PORT --alter {what} --add-config {name}={value}"
 
 
 REPLICAS = 3
@@ -250,19 +244,18 @@ def in_sync(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Cluster
     """min.insync.replicas protects, does not stop everything, and is met."""
     for topic in (*facts.topics, *facts.real_topics):
         least, replicas = setting_number(topic.settings, "min.insync.replicas"), topic.replication_factor
-        alter = _alter_topic(topic.name, "min.insync.replicas", 2)
+        alter = _alter(f"--topic {topic.name}", "min.insync.replicas", 2)
         found = []
         if least is not None and replicas >= REPLICAS and least < 2:
             reason = f"min.insync.replicas={least}: one broker alone may acknowledge, and take it with it (P1)"
             apply = f"txlayer topics apply --namespace {facts.namespace}"
-            mend = apply if topic in facts.topics else alter
-            found.append(error(topic.name, reason, mend))
+            found.append(error(topic.name, reason, apply if topic in facts.topics else alter))
         if least is not None and replicas > 1 and least >= replicas:
             reason = f"min.insync.replicas={least} of {replicas} replicas: any broker that restarts stops all writers"
             found.append(warning(topic.name, reason, alter))
         if topic.settings.get("unclean.leader.election.enable") == "true":
             reason = "unclean leaders are allowed: one that was not in sync has lost acknowledged records (P1)"
-            mend = _alter_topic(topic.name, "unclean.leader.election.enable", "false")
+            mend = _alter(f"--topic {topic.name}", "unclean.leader.election.enable", "false")
             found.append(error(topic.name, reason, mend))
         behind = [p for p, r in enumerate(topic.replicas) if len(topic.in_sync[p]) < len(r)]
         below = [p for p in behind if len(topic.in_sync[p]) < (least or 1)]
@@ -346,7 +339,7 @@ def message_bytes(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[C
         # Our two headers are in the real record, ours of half is as long: an equal limit is nearly enough.
         if most < stored:
             reason = f"max.message.bytes={most}, half takes {stored}: what lies between is stored, committed and then parked as too-large"
-            mend = _alter_topic(topic.name, "max.message.bytes", stored + FORWARD_OVERHEAD_BYTES)
+            mend = _alter(f"--topic {topic.name}", "max.message.bytes", stored + FORWARD_OVERHEAD_BYTES)
             yield warning(topic.name, reason, mend)
         else:
             yield ok(topic.name, f"max.message.bytes={most}")
@@ -393,8 +386,7 @@ def group(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFi
         )
         yield info(name, reason)
     elif count == 1:
-        reason = "one member: while it is down, nothing is forwarded"
-        yield warning(name, reason, run)
+        yield warning(name, "one member: while it is down, nothing is forwarded", run)
     else:
         yield ok(name, f"{count} members own every partition")
 
@@ -423,11 +415,9 @@ def log_start(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Clust
     gone = []
     for p in facts.partitions:
         if p.low_water is not None and p.low_water < p.half_start:
-            gap = f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}"
-            gone.append(gap)
+            gone.append(f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}")
         if p.op_next is not None and p.op_next < p.op_start:
-            gap = f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}"
-            gone.append(gap)
+            gone.append(f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}")
     for gap in gone:
         reason = f"{gap}: retention took what was not read (P1); no coordinator starts"
         mend = f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
@@ -459,9 +449,8 @@ def low_water(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[Cluste
             yield warning(about, reason, look)
         elif span > SPAN_MAX:
             is_fine = False
-            reason = f"a restart reads {span:,} offsets again"
             mend = "a shorter TXLAYER_DOUBT_AFTER, or more partitions in a new namespace"
-            yield warning(about, reason, mend)
+            yield warning(about, f"a restart reads {span:,} offsets again", mend)
     if facts.partitions and is_fine:
         spans = [p.half_end - p.low_water for p in facts.partitions if p.low_water is not None]
         yield ok(facts.half, f"a restart reads {sum(spans):,} offsets again")
@@ -485,8 +474,7 @@ def clock(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFi
     elif off > CLOCK_WARN_MS:
         yield warning("clock", shown, mend)
     elif least is None and most is None:
-        reason = "no record from which the broker's time could be read"
-        yield info("clock", reason)
+        yield info("clock", "no record from which the broker's time could be read")
     elif least is None or most is None:
         side = "ahead" if most is None else "behind"
         reason = (

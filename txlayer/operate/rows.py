@@ -96,10 +96,6 @@ _KNOWN = frozenset(
 """(state, reason) of every summary that this release writes."""
 
 
-def _no_glance(at_ms: int) -> codec.SummaryGlance:
-    return UNREADABLE, "", "", 0, at_ms, None, ""
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which rows, in which order, and behind which."""
@@ -164,7 +160,7 @@ class UnsettledRows:
 
         `at_ms` is the transaction's time if the summary says none that is readable.
         """
-        glance = codec.glance_at_summary(raw) or _no_glance(at_ms)
+        glance = codec.glance_at_summary(raw) or (UNREADABLE, "", "", 0, at_ms, None, "")
         state, reason, group, first_offset, appended_ms, key_hash, topics = glance
         shape = self._shapes.get((group, state, reason, topics))
         if shape is None:
@@ -270,7 +266,7 @@ class UnsettledRows:
             return
         with self._lock:
             if len(rows) > self._row_count_max - self._count:
-                self._recount()
+                self._count = self._connection.execute("SELECT count(*) FROM txn").fetchone()[0]
             room = max(self._row_count_max - self._count, 0)
             if len(rows) > room:  # those that are there already count twice: the bound is not exact
                 self.is_cut = True
@@ -285,9 +281,6 @@ class UnsettledRows:
                 self._connection.execute(many, list(chain.from_iterable(part)))
             self._count += len(rows)
             self._version += 1
-
-    def _recount(self) -> None:
-        self._count = self._connection.execute("SELECT count(*) FROM txn").fetchone()[0]
 
     def _change(self, statement: str, values: Sequence[Any]) -> None:
         with self._lock:

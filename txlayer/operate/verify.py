@@ -689,30 +689,19 @@ def verify(
         return Verification(reading, proof, read_at - started, time.monotonic() - read_at)
 
 
-class TransactionVerdict(NamedTuple):
-    """What the topics say of one attempt."""
-
-    nonce: str
-    verdict: Verdict
-    detail: str
-
-
 def verdicts_of(
     clients: Clients,
     txn_id: str,
     asked: WantedWindow,
     *,
     on_read: Callable[[int, int], None] = lambda _done, _total: None,
-) -> list[TransactionVerdict]:
-    """The verdicts on the attempts of one id in a window; the rest as `verify`."""
+) -> list[Judged | VerdictFinding]:
+    """What is said of the attempts of one id in a window: each has its `nonce`, `verdict` and `detail`; the rest as `verify`."""
     with TraceIndex() as trace_index:
         reading = WindowReader(clients, on_progress=on_read).read(asked, trace_index)
-        found = []
-        for judged in judgements(trace_index, reading.window):
-            said = judged.finding if isinstance(judged, Late) else judged
-            if said.txn_id == txn_id:
-                found.append(TransactionVerdict(said.nonce, said.verdict, said.detail))
-        return found
+        found = judgements(trace_index, reading.window)
+        said = (each.finding if isinstance(each, Late) else each for each in found)
+        return [each for each in said if each.txn_id == txn_id]
 
 
 def prove(trace_index: TraceIndex, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
