@@ -68,7 +68,9 @@ def _metrics(samples: Iterable[Sample]) -> Iterator[Metric]:
     for family, found in by_family.items():
         made = _KINDS[family.kind](family.name.removesuffix(_TOTAL), family.text, labels=family.labels)
         for sample in found:
-            made.add_metric(_labels(sample), *_content(sample.value))
+            # A backslash is escaped too, so that different values stay different.
+            labels = [printable(label.replace("\\", "\\\\")) for label in sample.labels]
+            made.add_metric(labels, *_content(sample.value))
         yield made
 
 
@@ -84,11 +86,6 @@ def _content(value: float | HistogramView) -> tuple[Any, ...]:
         return (value,)
     bounds = [*map(str, value.bounds), "+Inf"]
     return [(b, float(n)) for b, n in zip(bounds, value.counts, strict=True)], value.total
-
-
-def _labels(sample: Sample) -> list[str]:
-    """Label values in which a backslash is escaped too, so that different values stay different."""
-    return [printable(label.replace("\\", "\\\\")) for label in sample.labels]
 
 
 # --- the port ---------------------------------------------------------------------------------------------------------

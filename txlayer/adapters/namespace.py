@@ -183,9 +183,9 @@ def read_topic_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, 
     return _read(folders, "")
 
 
-def read_acl_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:
+def read_acl_files() -> dict[str, dict[str, object]]:
     """{role: content} of every file of rights; the role is the name of the file (`producer`, `coordinator`, …)."""
-    return _read(folders, "acl")
+    return _read(_FOLDERS, "acl")
 
 
 def _read(folders: Sequence[Path], below: str) -> dict[str, dict[str, object]]:

@@ -504,7 +504,8 @@ class KafkaAdmin:
             name: self.wait(future, resource=name, operation="describe", foreseen=MISSING_CODES | foreseen)
             for name, future in futures.items()
         }
-        return {name: None if _is_missing(answer) else answer for name, answer in answers.items()}
+        is_missing = {n: isinstance(a, KafkaError) and a.code() in MISSING_CODES for n, a in answers.items()}
+        return {name: None if is_missing[name] else answer for name, answer in answers.items()}
 
     def _wait_until(self, is_so: Callable[[], bool], otherwise: str) -> None:
         """Brokers follow the log of the controller: for some milliseconds a broker still shows what was before."""
@@ -554,10 +555,6 @@ def _known(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         if offset < 0:
             raise RetriableError(f"{topic}-{partition}: the broker said no offset")
     return offsets
-
-
-def _is_missing(answer: Any) -> bool:
-    return isinstance(answer, KafkaError) and answer.code() in MISSING_CODES
 
 
 def _has_leaders(description: Any) -> bool:

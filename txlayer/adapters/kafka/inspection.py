@@ -2,7 +2,7 @@
 
 import fnmatch
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -189,8 +189,9 @@ class _Inspection(KafkaAdmin):
             self._untold["positions of the coordinators"] = str(exc)
             return ()
         low = {p: None if (at := stored[p]) is None else at.offset for p in halves}
-        still_there = {p: at for p, at in low.items() if at is not None and starts[p] <= at < ends[p]}
-        stored_at = self._stored_at(still_there) if self._may_read_half(own) else {}
+        there = {p: (at, at + 1) for p, at in low.items() if at is not None and starts[p] <= at < ends[p]}
+        records: Iterable[Record] = self._read(there) if self._may_read_half(own) else ()
+        stored_at = {(record.topic(), record.partition()): record.timestamp()[1] for record in records}
         owners = {
             p: member.client_id or member.member_id
             for member in (group.members if group is not None else ())
@@ -221,11 +222,6 @@ class _Inspection(KafkaAdmin):
             return False
         return True
 
-    def _stored_at(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """When the record at each position was stored."""
-        records = self._read({p: (offset, offset + 1) for p, offset in positions.items()})
-        return {(record.topic(), record.partition()): record.timestamp()[1] for record in records}
-
     def _read(self, ranges: dict[TopicPartition, Range]) -> Iterator[Record]:
         with closing(PlainReader(self._settings)) as reader:
             yield from records_of(reader, ranges, patience_s=_PATIENCE_S)
@@ -238,7 +234,8 @@ class _Inspection(KafkaAdmin):
         ]
         try:
             # Stored offsets carry the broker's own clock, and coordinators store them once a minute.
-            newest_ms = self._newest_ms([*logs, *self._led_of("__consumer_offsets")])
+            offsets = self._described(["__consumer_offsets"]).values()
+            newest_ms = self._newest_ms([*logs, *(tp for described in offsets for tp in _led(described))])
         except NotAuthorisedError as exc:
             self._untold["the broker's clock"] = str(exc)
             return NO_CLOCK
@@ -247,10 +244,6 @@ class _Inspection(KafkaAdmin):
         least = int(newest_ms - self._wall_clock() * 1000)
         is_running = group is not None and bool(group.members)
         return ClockFacts(least, least + STORED_EVERY_MS if is_running else None)
-
-    def _led_of(self, internal_topic: str) -> list[TopicPartition]:
-        described = self._described([internal_topic]).get(internal_topic)
-        return [] if described is None else _led(described)
 
     def _newest_ms(self, partitions: Sequence[TopicPartition]) -> int | None:
         """The newest timestamp of all records in `partitions`; None: there is none."""
@@ -282,11 +275,9 @@ class _Inspection(KafkaAdmin):
 
     def _group_operations(self, group: str) -> frozenset[str]:
         """What these credentials may do with a consumer group; empty when even asking is refused."""
-        future = self.client().describe_consumer_groups([group], include_authorized_operations=True, **self.limits())[
-            group
-        ]
+        asked = self.client().describe_consumer_groups([group], include_authorized_operations=True, **self.limits())
         foreseen = NOT_AUTHORISED_CODES | {KafkaError.GROUP_ID_NOT_FOUND}
-        answer = self.wait(future, resource=group, operation="describe group", foreseen=foreseen)
+        answer = self.wait(asked[group], resource=group, operation="describe group", foreseen=foreseen)
         if isinstance(answer, KafkaError):
             # A group that never was has no operations, and is not refused either.
             is_missing = answer.code() == KafkaError.GROUP_ID_NOT_FOUND
