@@ -1,4 +1,4 @@
-"""The metrics and the health of `txlayer-spark audit --every`."""
+"""The metrics and the health of `txlayer-spark audit --every`. A module of its own: reading the names of metrics needs no Spark."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
