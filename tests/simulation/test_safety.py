@@ -30,7 +30,7 @@ FOUND = {
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first two red again.)"""
 
 FIXED_COUNT = 300
-QUICK_COUNT = 80
+QUICK_COUNT = 40
 """Of the fixed ones, in `make check`; a process plays each world once."""
 FRESH_S = 3.0
 

@@ -33,7 +33,7 @@ FOUND_WITH_COSTS = {
 
 CONSUMER_COUNT = 60
 FIXED_COUNT = 120
-QUICK_COUNT = 30
+QUICK_COUNT = 15
 """Of the fixed ones, in `make check`; a process plays each world once."""
 FRESH_S = 3.0
 

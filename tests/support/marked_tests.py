@@ -3,11 +3,13 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
+@cache
 def marked(mark: str) -> dict[str, list[str]]:
     """{name given to the mark: node ids of its tests below tests/, in their order}."""
     call = f"pytest.mark.{mark}"
