@@ -1,15 +1,21 @@
-"""Offsets while a group's coordinator is moving, as after every start of a broker: asked for and stored again."""
+"""The real client beside a broker in trouble: one that cannot write any more, a record that is there already, a group's coordinator that moves, nobody who answers."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.support.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster
+from tests.support.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, PRODUCE, MockCluster
+from tests.support.waiting import wait_until
+from txlayer.adapters import connect
+from txlayer.adapters.errors import Code
 from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.adapters.kafka.local.server import free_ports
+from txlayer.adapters.kafka.writers import KafkaHalfWriter
 from txlayer.adapters.ports import StoredOffset
-from txlayer.config import ClientConfig
-from txlayer.errors import BrokerUnavailableError
+from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig
+from txlayer.errors import BrokerUnavailableError, FencedError
 
 MOVED = [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE]
 PLACES = [("half", 0), ("half", 1)]
@@ -53,3 +59,61 @@ def test_a_coordinator_that_is_never_found_is_told_when_the_time_is_over(cluster
             admin.stored_offsets("group", PLACES)
         with pytest.raises(BrokerUnavailableError, match="NOT_COORDINATOR"):
             admin.store_offsets("group", {PLACES[0]: StoredOffset(0, "")})
+
+
+def test_a_client_that_can_write_nothing_any_more_says_so_and_raises_nothing_of_its_own() -> None:
+    """Otherwise the thread that serves it ends, and says that txlayer is broken."""
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=1)
+        config = ProducerConfig(bootstrap_servers=cluster.bootstrap_servers)
+        writer = KafkaHalfWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000, linger_ms=1)
+        reports: list[Any] = []
+        cluster.refuse(PRODUCE, Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+        def failure() -> Any:
+            writer.poll(0.1)
+            return reports and writer.failure()
+
+        writer.produce("orders", b"v", None, 0, lambda error, _: reports.append(error))
+        found = wait_until(failure, within=20, what="a failure")
+        writer.close(1)
+
+    assert isinstance(found, FencedError)
+
+
+@pytest.mark.fault(
+    "producer: the answer to a batch is lost, and the answer to a later one shows that it was stored, but not where"
+)
+@pytest.mark.parametrize("code", [Code.NO_ERROR, Code.DUPLICATE_SEQUENCE_NUMBER])
+def test_a_record_that_the_broker_has_already_is_stored_and_nobody_tells_where(code: Code) -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=1)
+        config = ProducerConfig(bootstrap_servers=cluster.bootstrap_servers)
+        writer = KafkaHalfWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000, linger_ms=1)
+        reports: list[tuple[Any, int | None]] = []
+        cluster.refuse(PRODUCE, code)
+
+        writer.produce("orders", b"v", None, 0, lambda e, r: reports.append((e, r.offset())))
+        wait_until(lambda: writer.poll(0.1), within=20, what="the report")
+        writer.close(1)
+
+    assert [(None, 0 if code is Code.NO_ERROR else None)] == reports
+
+
+@pytest.mark.parametrize("is_one_shot", [False, True])
+def test_a_command_waits_as_long_as_a_command_and_a_coordinator_as_it_does(
+    monkeypatch: pytest.MonkeyPatch, *, is_one_shot: bool
+) -> None:
+    (port,) = free_ports(1)
+    config = CoordinatorConfig(bootstrap_servers=f"127.0.0.1:{port}")
+    monkeypatch.setattr(connect, "ANSWER_MS", 300)
+    monkeypatch.setattr(connect, "ANSWER_TIMEOUT_MS", 1_500)
+    asking = connect.connect_coordinator(config, is_one_shot=is_one_shot)
+    try:
+        with pytest.raises(BrokerUnavailableError) as caught:
+            asking.start_offsets([(config.topics.half, 0)])
+    finally:
+        asking.close()
+
+    # Less than the longer limit by no more than a clock's step; the shorter one is a second away.
+    assert is_one_shot == ((caught.value.waited_ms or 0) >= 1_400)
