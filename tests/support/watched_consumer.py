@@ -157,6 +157,7 @@ class WatchedConsumer(OrderedConsumer):
             worker_count=self._config.worker_count,
             attempt_timeout_s=caller.attempt_timeout_s,
             hung_max=self._config.hung_handlers_max,
+            is_idle=self._is_idle,
         )
 
     def _clock(self) -> float:

@@ -6,9 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, Lease, ReceivedMessage
+from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.pools import Caller, Chunk, ThreadPool
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.consumer.pull import MARGIN_S, Desk
+from txlayer.core.key_queue import Item
 from txlayer.core.retry import NotBegun, Retry
 from txlayer.errors import LifecycleError
 
@@ -101,6 +105,48 @@ def test_a_program_that_blocks_its_loop_gets_no_message_whose_time_is_half_over(
         return await handler
 
     assert NotBegun() == asyncio.run(work())
+
+
+@pytest.mark.promise("P9")
+def test_a_thread_that_was_kept_from_running_loses_no_attempt_of_a_message_that_nobody_took() -> None:
+    desk, timeout_s = Desk(), 0.3
+    handlers = HandlerSet(is_async=False)
+    handlers.add(desk.hand_over, topics=(), tags="*", retry=None)
+    caller = Caller(handlers.routes(("orders",)), attempt_timeout_s=timeout_s)
+    pool = ThreadPool(caller.run, worker_count=1, attempt_timeout_s=timeout_s, hung_max=4, is_idle=desk.is_idle)
+    record = SentRecord(("orders", 0, 0), None, b"", None, (0, 0))
+    chunk = Chunk(None, Lease("g", "orders", 0), [Item(record, 0, None, 1)])
+    pool.submit(chunk)
+    wait_until(lambda: bool(desk._waiting), within=10, what="it waits to be taken")
+    with desk._change:  # keeps its thread, as code in C that holds the interpreter's lock does
+        wait_until(lambda: time.monotonic() > chunk.begun_at + timeout_s, within=10, what="its time is over")
+        assert [] == pool.take()
+
+    pool.wait(10)
+    ((failed,),) = [outcome.failed for outcome in pool.take()]
+    pool.close(10)
+
+    assert (NotBegun(), 0) == (failed.result, pool.hung_count)
+
+
+def test_a_worker_is_idle_unless_its_message_is_taken_and_not_answered() -> None:
+    async def work() -> list[bool]:
+        desk = Desk()
+        context = context_of(Lease("g", "orders", 0, token=1))
+        handler = asyncio.create_task(desk.hand_over_async(context.message, context))
+        found = [desk.is_idle(handler)]
+        await asyncio.sleep(0)
+        found.append(desk.is_idle(handler))
+        pulled = await desk.take_async(None, has_ended=bool)
+        assert pulled is not None
+        found.append(desk.is_idle(handler))
+        pulled.ack()
+        found.append(desk.is_idle(handler))
+        await handler
+        await asyncio.sleep(0)
+        return [*found, desk.is_idle(handler)]
+
+    assert [False, True, False, True, False] == asyncio.run(work())
 
 
 @pytest.mark.promise("P9")

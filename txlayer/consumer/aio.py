@@ -46,7 +46,7 @@ class AsyncPool:
         task_count_max: int,
         attempt_timeout_s: float,
         hung_max: int,
-        is_idle: Callable[[asyncio.Task[Any] | None], bool],
+        is_idle: Callable[[object], bool],
     ) -> None:
         self._caller = caller
         self._is_idle = is_idle
@@ -331,7 +331,7 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
             task_count_max=self._config.in_flight_max,
             attempt_timeout_s=self._config.attempt_timeout.total_seconds(),
             hung_max=self._config.hung_handlers_max,
-            is_idle=lambda task: self._desk is not None and self._desk.is_idle(task),
+            is_idle=self._is_idle,
         )
 
     def _notify_end(self) -> None:

@@ -119,6 +119,7 @@ class _PlainConsumer(ConsumerService[HandlerResult, BatchHandlerFunction]):
             worker_count=count,
             attempt_timeout_s=caller.attempt_timeout_s,
             hung_max=self._config.hung_handlers_max,
+            is_idle=self._is_idle,
         )
 
 

@@ -671,18 +671,26 @@ class ThreadPool(Workers):
         run: what a worker does with a chunk: `Caller.run`.
         attempt_timeout_s: a handler that takes longer is hung.
         hung_max: handlers that may be given up at a time.
+        is_idle: says of which threads no attempt is under way: their time is not over, however long the interpreter was blocked.
     """
 
     chunk_s = THREAD_CHUNK_S
     has_runs = True
 
     def __init__(
-        self, run: Callable[[Chunk], JobOutcome], *, worker_count: int, attempt_timeout_s: float, hung_max: int
+        self,
+        run: Callable[[Chunk], JobOutcome],
+        *,
+        worker_count: int,
+        attempt_timeout_s: float,
+        hung_max: int,
+        is_idle: Callable[[object], bool],
     ) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-handler")
         self.busy_count = worker_count * THREAD_JOB_COUNT
         self._run = run
         self._attempt_timeout_s = attempt_timeout_s
+        self._is_idle = is_idle
         self._hung = HungHandlers(count_max=hung_max)
         self._begun: dict[Chunk, bool] = {}  # True: the last look found it begun
         self._at: dict[Chunk, threading.Thread] = {}
@@ -721,6 +729,8 @@ class ThreadPool(Workers):
             self._hung.came_back(late, now)
         found = []
         for chunk in list(self._begun):
+            if self._is_idle(self._at.get(chunk)):
+                continue
             outcome = self._hung.has_room and give_up(
                 chunk,
                 timeout_s=self._attempt_timeout_s,

@@ -9,7 +9,6 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from txlayer.consumer.context import Context, DecodedMessage, ReceivedMessage
 from txlayer.core.retry import Ack, HandlerResult, Later, NotBegun, Reject, Retry, WrongResult, checked
@@ -79,7 +78,7 @@ class Desk:
     def __init__(self) -> None:
         self._waiting: deque[PulledMessage] = deque()
         self._taken: set[PulledMessage] = set()  # without an answer
-        self._of_tasks: dict[asyncio.Task[Any] | None, PulledMessage] = {}
+        self._of_workers: dict[object, PulledMessage] = {}
         self._is_closed = False
         self._change = threading.Condition()
         self._arrived = asyncio.Event()
@@ -88,21 +87,25 @@ class Desk:
 
     def hand_over(self, message: ReceivedMessage, context: Context) -> HandlerResult | NotBegun:
         """Wait until the message is taken and answered. A message that is not taken in half of its time is given back."""
-        pulled = self._put(message, context)
-        while True:
-            try:
-                return pulled.answer.result(LOOK_S)
-            except TimeoutError:
-                is_over = context.lease_lost.is_set() or context.remaining_s <= MARGIN_S
-            if (is_over or time.monotonic() >= pulled.give_back_at) and self._withdraw(pulled):
-                return NotBegun()
-            if is_over and pulled.answer.cancel():
-                raise TimeoutError(NO_ANSWER)
+        pulled, thread = self._put(message, context), threading.current_thread()
+        self._of_workers[thread] = pulled
+        try:
+            while True:
+                try:
+                    return pulled.answer.result(LOOK_S)
+                except TimeoutError:
+                    is_over = context.lease_lost.is_set() or context.remaining_s <= MARGIN_S
+                if (is_over or time.monotonic() >= pulled.give_back_at) and self._withdraw(pulled):
+                    return NotBegun()
+                if is_over and pulled.answer.cancel():
+                    raise TimeoutError(NO_ANSWER)
+        finally:
+            del self._of_workers[thread]
 
     async def hand_over_async(self, message: ReceivedMessage, context: Context) -> HandlerResult | NotBegun:
         """The same as a task, which its pool cancels at the deadline unless it `is_idle`."""
         pulled, task = self._put(message, context), asyncio.current_task()
-        self._of_tasks[task] = pulled
+        self._of_workers[task] = pulled
         self._arrived.set()
         answer = asyncio.wrap_future(pulled.answer)
         try:
@@ -112,11 +115,11 @@ class Desk:
             self._withdraw(pulled)
             answer.cancel()
             # Not before its pool knows the answer.
-            asyncio.get_running_loop().call_soon(self._of_tasks.pop, task)
+            asyncio.get_running_loop().call_soon(self._of_workers.pop, task)
 
-    def is_idle(self, task: asyncio.Task[Any] | None) -> bool:
-        """True if the message of this task is not taken, or answered and its task does not know it yet. Any thread may ask."""
-        pulled = self._of_tasks.get(task)
+    def is_idle(self, worker: object) -> bool:
+        """True if the message of this thread or task is not taken, or answered and its worker does not know it yet. Any thread may ask."""
+        pulled = self._of_workers.get(worker)
         return pulled is not None and pulled not in self._taken
 
     def _put(self, message: ReceivedMessage, context: Context) -> PulledMessage:

@@ -444,6 +444,10 @@ class ConsumerService(ABC, Generic[R, B]):
         """True if the program may take messages itself."""
         return True
 
+    def _is_idle(self, worker: object) -> bool:
+        """True if the program has not taken the message of this thread or task, or has answered it: its time is not over."""
+        return self._desk is not None and self._desk.is_idle(worker)
+
     def _opened_desk(self) -> Desk:
         if self._desk is None:
             state = "new" if self._thread is None else "running"
