@@ -28,7 +28,7 @@ from txlayer.core.messages import (
 from txlayer.errors import UsageError
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.producer import TransactionalProducer
-from txlayer.producer.questions import ParkedTransaction
+from txlayer.producer.questions import ParkedTransaction, RefusedResolution
 
 A = txn_key("a")
 AGE_S = 60
@@ -197,9 +197,16 @@ def test_a_coroutine_function_is_refused_where_no_loop_runs_it(stage: ProducerSt
 
     with pytest.raises(UsageError, match="AsyncTransactionalProducer"):
         stage.producer(on_parked=on_parked)
-    for make in (TransactionalProducer, AsyncTransactionalProducer):
-        with pytest.raises(UsageError, match="nothing awaits"):
-            make(bootstrap_servers="127.0.0.1:9", group="g", on_refused=on_parked)
+
+
+def test_a_coroutine_function_that_nothing_awaits_hears_of_no_refusal() -> None:
+    async def on_refused(_refused: RefusedResolution) -> None:
+        raise AssertionError("nothing awaits it")
+
+    with pytest.raises(UsageError, match="nothing awaits"):
+        TransactionalProducer(bootstrap_servers="127.0.0.1:9", group="g", on_refused=on_refused)
+    with pytest.raises(UsageError, match="nothing awaits"):
+        AsyncTransactionalProducer(bootstrap_servers="127.0.0.1:9", group="g", on_refused=on_refused)
 
 
 def test_a_notice_without_on_parked_is_passed_over(stage: ProducerStage) -> None:
