@@ -30,16 +30,7 @@ from txlayer.cli.options import (
     option,
     parse_start,
 )
-from txlayer.cli.services import (
-    GC_THRESHOLD,
-    Observing,
-    StopSignal,
-    WatchParent,
-    Workers,
-    load_object,
-    observed,
-    run_workers,
-)
+from txlayer.cli.services import GC_THRESHOLD, Observing, StopSignal, WatchParent, Workers, load, observed, run_workers
 from txlayer.config import ClientConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
@@ -48,6 +39,7 @@ from txlayer.consumer.service import ConsumerService
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import check_group
+from txlayer.errors import ConfigError
 from txlayer.operate.dead_letters import opened_logs
 from txlayer.operate.replay import RequestWriter, WrittenRequest, ask_queues, author_of, wait_until_taken
 from txlayer.operate.topics import plan_reset
@@ -93,11 +85,10 @@ def run(  # every option is a parameter
     if workers > 1:
         stop.install()
         run_workers(metrics, workers, stop)
-    consumer = load_object(
-        reference,
-        ConsumerService,  # type: ignore[type-abstract]  # no object of it is made
-        folder=str(Path.cwd()),
-    )
+    consumer = load(reference, folder=str(Path.cwd()), name="MODULE:CONSUMER", kind="consumer")
+    if not isinstance(consumer, ConsumerService):
+        why = f"it is {type(consumer).__name__}"
+        raise ConfigError(why, name="MODULE:CONSUMER", value=reference, expected="a consumer")
     _reach(consumer, cluster)
     asked = observing.tracer()
     if asked.is_on:
@@ -109,7 +100,11 @@ def run(  # every option is a parameter
     gc.set_threshold(GC_THRESHOLD)
     figures = ObservedConsumer(consumer.stats, group=consumer.group, version=__version__)
     with observed(metrics, lambda: figures):
-        _run_until(consumer, stop)
+        if isinstance(consumer, AsyncOrderedConsumer):
+            threading.Thread(target=_stop_when, args=(consumer, stop), daemon=True).start()
+            asyncio.run(consumer.run())
+        elif isinstance(consumer, OrderedConsumer | ConcurrentConsumer):
+            consumer.run(should_stop=stop.is_set)
 
 
 def _reach(consumer: ConsumerService[Any, Any], cluster: ClusterOptions) -> None:
@@ -130,15 +125,6 @@ def _reach(consumer: ConsumerService[Any, Any], cluster: ClusterOptions) -> None
         client_settings=given.client_settings,
         is_insecure_allowed=given.is_insecure_allowed,
     )
-
-
-def _run_until(consumer: ConsumerService[Any, Any], stop: StopSignal) -> None:
-    if isinstance(consumer, AsyncOrderedConsumer):
-        watch = threading.Thread(target=_stop_when, args=(consumer, stop), daemon=True)
-        watch.start()
-        asyncio.run(consumer.run())
-    elif isinstance(consumer, OrderedConsumer | ConcurrentConsumer):
-        consumer.run(should_stop=stop.is_set)
 
 
 def _stop_when(consumer: ConsumerService[Any, Any], stop: StopSignal) -> None:

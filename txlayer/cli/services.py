@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -42,8 +42,6 @@ LOG_FORMAT, LOG_LEVEL = "TXLAYER_LOG_FORMAT", "TXLAYER_LOG_LEVEL"
 PORT_OPTION = "--metrics-port"
 TRACING = "TXLAYER_TRACING"
 _WORDS = {"": False, "0": False, "false": False, "1": True, "true": True}
-
-T = TypeVar("T")
 
 LogFormat = Annotated[str | None, option("--log-format", "text or json; default TXLAYER_LOG_FORMAT, then text.")]
 LogLevel = Annotated[
@@ -153,16 +151,6 @@ def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> N
     command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
     ports = ports_of_workers(config, worker_count)
     raise typer.Exit(supervise(command, worker_count=worker_count, wait=stop.wait, own_arguments=ports))
-
-
-def load_object(reference: str, kind: type[T], *, folder: str) -> T:
-    """The object of this kind that `reference` names; modules of `folder` are found first."""
-    found = load(reference, folder=folder, name="MODULE:CONSUMER", kind="consumer")
-    if not isinstance(found, kind):
-        raise ConfigError(
-            f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=reference, expected="a consumer"
-        )
-    return found
 
 
 def load(reference: str, *, folder: str, name: str, kind: str) -> Any:

@@ -1,7 +1,7 @@
 """`txlayer topics`: a namespace's topics and a principal's rights compared with what they must be; more partitions."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from operator import itemgetter
@@ -21,7 +21,7 @@ from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, S
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json, time_text
 from txlayer.operate import topics as topics_
-from txlayer.operate.topics import Drain, partition_counts
+from txlayer.operate.topics import Drain
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -182,13 +182,11 @@ def check_acls(*, rights: Rights, connection: Connection, as_json: AsJson = Fals
 
 
 def _compare_acls(rights: Rights, connection: Connection, *, as_json: bool, creates: bool = False) -> list[AclChange]:
-    from txlayer.adapters.kafka.admin import KafkaAdmin
-
     config = connection.config(ClientConfig)
     wanted = topics_.wanted_rights(
         config.namespace, rights.role, rights.principal, group=rights.group, topics=rights.topic or (), host=rights.host
     )
-    with KafkaAdmin(config) as cluster:
+    with administration(config) as cluster:
         changes = plan_acls(wanted, cluster.acls(), namespace=config.namespace)
         if creates:
             cluster.create_acls([change.acl for change in changes if isinstance(change, CreateAcl)])
@@ -202,7 +200,7 @@ def _show_acls(
     rows = [{"change": type(change).__name__, **_acl_fields(change)} for change in changes]
     body = {"namespace": namespace, "principal": principal, "wanted": wanted_count, "changes": rows}
     columns: output.Columns = {
-        "what": _acl_change,
+        "what": lambda row: "create" if row["change"] == CreateAcl.__name__ else "is there (cannot be removed here)",
         "resource": lambda row: f"{row['resource']} {row['name']}{'…' if row['pattern'] == 'prefixed' else ''}",
         "operation": lambda row: f"{row['permission']} {row['operation']}",
         "why": "why",
@@ -214,11 +212,6 @@ def _show_acls(
         return output.rows_table(rows, columns, title=f"rights of {principal}")
 
     output.show(body, draw, as_json=as_json)
-
-
-def _acl_change(row: Json) -> str:
-    is_new = row["change"] == CreateAcl.__name__
-    return "create" if is_new else "is there (cannot be removed here)"
 
 
 def _acl_fields(change: AclChange) -> dict[str, str]:
@@ -285,7 +278,9 @@ def drain(
     while True:
         is_over = time.monotonic() >= give_up_at
         try:
-            found = _look(config)
+            with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
+                count = topics_.partition_counts(admin, config.topics)[config.topics.half]
+                found = topics_.look(connections, partition_count=count)
         except BrokerUnavailableError:
             # A broker may be away for a while of the time that there is.
             if is_over:
@@ -327,13 +322,10 @@ def widen(
                 typer.confirm(f"Widen {', '.join(found.wanted)} to {partitions} partitions?", abort=True)
             admin.widen(found.wanted)
             topics_.store_first_offsets(admin, config.topics, partitions)
-    _show_widening(found.before, found.wanted, partitions, is_dry_run=dry_run, as_json=as_json)
-
-
-def _look(config: CoordinatorConfig) -> Drain:
-    with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
-        count = partition_counts(admin, config.topics)[config.topics.half]
-        return topics_.look(connections, partition_count=count)
+    said = f"{'would be widened' if dry_run else 'widened'} to {partitions} partitions: {', '.join(found.wanted)}"
+    said = said if found.wanted else f"every topic has {partitions} partitions already"
+    body = {"before": found.before, "widened": found.wanted, "is_dry_run": dry_run}
+    output.show(body, lambda _: said, as_json=as_json)
 
 
 def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:
@@ -360,20 +352,7 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
         return [
             output.rows_table(found.open, columns, title=f"{namespace}: open"),
             f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}",
-            *(
-                ["half is growing: producers still begin transactions; `txlayer topics accept --off`"]
-                if is_growing
-                else []
-            ),
+            *(["half is growing: producers still begin transactions; `txlayer topics accept --off`"] * is_growing),
         ]
 
     output.show(body, draw, as_json=as_json)
-
-
-def _show_widening(
-    counts: Mapping[str, int], wanted: Mapping[str, int], partitions: int, *, is_dry_run: bool, as_json: bool
-) -> None:
-    said = f"{'would be widened' if is_dry_run else 'widened'} to {partitions} partitions: {', '.join(wanted)}"
-    if not wanted:
-        said = f"every topic has {partitions} partitions already"
-    output.show({"before": counts, "widened": wanted, "is_dry_run": is_dry_run}, lambda _: said, as_json=as_json)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from txlayer import __version__
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
+from txlayer.adapters.kafka.local.runtime import prepare_connector
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import guard
@@ -402,7 +402,8 @@ def erase(
 @app.command()
 def jars() -> None:
     """Fetch Spark's Kafka connector once, and print where its jars are, for `spark-submit --jars`."""
-    typer.echo(",".join(str(jar) for jar in connector().jars))
+    found = prepare_connector(LocalConfig.from_environ(os.environ), say=partial(typer.echo, err=True))
+    typer.echo(",".join(map(str, found.jars)))
 
 
 @app.command()
@@ -466,11 +467,6 @@ def main() -> None:
 
 
 # --- the session -------------------------------------------------------------------------------------------------------
-
-
-def connector(config: LocalConfig | None = None) -> SparkRuntime:
-    """Java and the jars of Spark's Kafka connector, fetched when they are missing."""
-    return prepare_connector(config or LocalConfig.from_environ(os.environ), say=partial(typer.echo, err=True))
 
 
 @contextmanager
