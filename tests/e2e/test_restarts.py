@@ -46,7 +46,7 @@ from txlayer.core.messages import HalfHeader, OpMessage, Resolution, txn_id_of
 from txlayer.operate.topics import GroupTopics
 
 AT_WORK_S = 90.0
-"""Until whoever was started does its work: Python and its imports, a rebalance, and a machine that does much else."""
+"""Until a process that was started works: Python and its imports, a rebalance, and a machine with other load."""
 END_S = 60.0
 COORDINATORS = {
     "session_timeout": "1500ms",
@@ -143,7 +143,7 @@ class Company:
         self.shop = make_shop(create_engine(self._database))
         stack.callback(self.shop.engine.dispose)
         with self.shop.engine.connect() as connection:
-            # Readers beside a writer; and no wait for the disk, which is nobody's subject here.
+            # Readers beside a writer; no wait for the disk, which this test is not about.
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         self.orphans = Orphans(arena, self.shop, seed=seed)
         self._make_consumer()

@@ -85,9 +85,8 @@ class TopicLimits(NamedTuple):
     is_append_time: bool | None = None  # the broker stamps its records; None: not reported
     is_writable: bool = True  # False: these credentials may describe it but not write to it
     closed_at_ms: int | None = None  # of half: since when the namespace accepts no new transactions
-    unavailable: frozenset[int] = (
-        frozenset()
-    )  # partitions without a leader, or, as far as reported, with too few replicas in sync
+    # Partitions without a leader or, as far as reported, with too few replicas in sync.
+    unavailable: frozenset[int] = frozenset()
 
 
 class HalfWriter(Protocol):

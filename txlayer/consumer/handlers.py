@@ -13,6 +13,7 @@ from txlayer.core.dead_letters import EDITED, DeadLetter
 from txlayer.core.messages import DLQ_SUFFIX, TAGS_HEADER, TagFilter, parse_tags
 from txlayer.core.retry import BreakerPolicy, HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError, UsageError
+from txlayer.runtime.environment import is_coroutine_function
 
 BatchHandlerFunction = Callable[[list[ReceivedMessage], Context], HandlerResult]
 AsyncBatchHandlerFunction = Callable[[list[ReceivedMessage], Context], Awaitable[HandlerResult]]
@@ -170,9 +171,7 @@ class HandlerSet:
             kind, takes_count = body_of(function, body)
             deserializer = Body(kind, self._deserializer) if takes_count and kind is not DeadLetter else None
         check_signature(function, takes_count)
-        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - asked what kind it is, not whether
-        )
+        is_async = is_coroutine_function(function)
         if is_async and not self._is_async:
             raise ConfigError(
                 "a coroutine handler needs an event loop",

@@ -1,6 +1,5 @@
 """What every consumer shares: registration of handlers, settings, start, stop, end. Never how a message is handled."""
 
-import inspect
 import logging
 import os
 import socket
@@ -39,7 +38,7 @@ from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import DLQ_SUFFIX, check_group, is_topic_name
 from txlayer.core.retry import BreakerPolicy, RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, UsageError
-from txlayer.runtime.environment import draw_name
+from txlayer.runtime.environment import draw_name, is_coroutine_function
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -533,7 +532,7 @@ def check_interceptors(interceptors: Iterable[Interceptor], *, is_async: bool) -
     found = tuple(interceptors)
     for each in () if is_async else found:
         for hook in ("before", "after", "on_error"):
-            if inspect.iscoroutinefunction(getattr(each, hook, None)):
+            if is_coroutine_function(getattr(each, hook, None)):
                 name = f"{type(each).__name__}.{hook}"
                 raise ConfigError(
                     name="interceptors", value=name, expected="a plain function, or an AsyncOrderedConsumer"

@@ -184,9 +184,8 @@ def fetch_contents(
     missing = {(partition, txn.key): count for partition, txn, count in wanted}
     found: dict[PartitionAndKey, dict[int, Content]] = {which: {} for which in missing}
     all_spans: dict[TopicPartition, list[tuple[int, int]]] = {}
-    ends: dict[
-        PartitionAndKey, list[tuple[int, int]]
-    ] = {}  # on doubt: contents up to which index are looked for up to where
+    # On doubt: (the index behind the last content there, the offset up to which it is looked for).
+    ends: dict[PartitionAndKey, list[tuple[int, int]]] = {}
     on_doubt: dict[tuple[int, bytes], str] = {}  # by the key of each content
     for partition, txn, count in wanted:
         topic, spans = (doubt_topic if txn.is_in_doubt else half_topic), _spans_of(txn, count)

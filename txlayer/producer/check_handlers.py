@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.ports import Barrier
 from txlayer.core.messages import UNKNOWN, Resolution, Source
 from txlayer.errors import UsageError
+from txlayer.runtime.environment import is_coroutine_function
 
 logger = logging.getLogger("txlayer.responder")
 
@@ -137,13 +138,6 @@ def handling_of(
         ahead_count_max=AHEAD_COUNT_MAX,
         is_async=is_coroutine,
         executor=executor,
-    )
-
-
-def is_coroutine_function(handler: object) -> bool:
-    """True for a coroutine function, and for an object whose call is one."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - asked what kind it is, not whether
     )
 
 

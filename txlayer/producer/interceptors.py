@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.core.messages import Message, Resolution, nonce_of, txn_id_of
 from txlayer.errors import OutcomeUnknownError, UsageError
-from txlayer.producer.check_handlers import is_coroutine_function
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.pipeline import UNSTORED, OpRecord, PendingTransaction, Pipeline
+from txlayer.runtime.environment import is_coroutine_function
 
 logger = logging.getLogger("txlayer.producer")
 

@@ -24,7 +24,7 @@ from txlayer.core.messages import NONCE_LENGTH, Message, Resolution, UserHeaders
 from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer import steps
 from txlayer.producer.barrier import check_kind, joinable, part_of
-from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, handling_of, is_coroutine_function
+from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, handling_of
 from txlayer.producer.encoding import PartitionSelector, headers_of, new_time_ms
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import Entry, TransactionOptions, check_with_option, now_ms
@@ -36,6 +36,7 @@ from txlayer.producer.responder import Answering, OnParked
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
 from txlayer.producer.tracing import traced, traced_handling
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps, called
+from txlayer.runtime.environment import is_coroutine_function
 
 
 class TransactionPhase(Enum):

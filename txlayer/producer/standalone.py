@@ -17,10 +17,11 @@ from txlayer.adapters.ports import Barrier
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
-from txlayer.producer.check_handlers import CheckRequest, is_coroutine_function
+from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import ParkedTransaction
 from txlayer.producer.responder import ObservedResponder
+from txlayer.runtime.environment import is_coroutine_function
 
 logger = logging.getLogger("txlayer.responder")
 

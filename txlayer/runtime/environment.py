@@ -6,6 +6,7 @@ simulated world can run the same code.
 
 import ctypes
 import gc
+import inspect
 import logging
 import random
 import threading
@@ -79,6 +80,13 @@ class Threads:
             failures += [one.exception() for one in running]
         for failure in filter(None, failures):
             raise failure
+
+
+def is_coroutine_function(handler: object) -> bool:
+    """True for a coroutine function, and for an object whose call is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - asked what kind it is, not whether
+    )
 
 
 def draw_name() -> str:

@@ -1,4 +1,4 @@
-"""The real client beside a broker in trouble: one that cannot write any more, a record that is there already, a group's coordinator that moves, nobody who answers."""
+"""The real client beside a broker in trouble: one that cannot write any more, a record that is there already, a group's coordinator that moves, a broker that does not answer."""
 
 from collections.abc import Iterator
 from typing import Any

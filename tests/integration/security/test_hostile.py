@@ -50,7 +50,7 @@ class Prober:
         return frozenset(topic for topic, error in errors.items() if _is_allowed(error))
 
     def readable(self, topics: Iterable[str]) -> frozenset[str]:
-        """The topics whose first partition says what stands at its start."""
+        """The topics whose first partition can be read."""
         words: dict[str, bool] = {}
         consumer = self._consumer("probe", {"enable.partition.eof": True})
         try:

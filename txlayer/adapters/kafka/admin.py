@@ -504,8 +504,7 @@ class KafkaAdmin:
             name: self.wait(future, resource=name, operation="describe", foreseen=MISSING_CODES | foreseen)
             for name, future in futures.items()
         }
-        is_missing = {n: isinstance(a, KafkaError) and a.code() in MISSING_CODES for n, a in answers.items()}
-        return {name: None if is_missing[name] else answer for name, answer in answers.items()}
+        return {n: None if isinstance(a, KafkaError) and a.code() in MISSING_CODES else a for n, a in answers.items()}
 
     def _wait_until(self, is_so: Callable[[], bool], otherwise: str) -> None:
         """Brokers follow the log of the controller: for some milliseconds a broker still shows what was before."""
