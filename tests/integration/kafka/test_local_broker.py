@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import create_topic, unique_name
+from tests.support.faultproxy import FaultProxy, Rules
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig, server
 from txlayer.adapters.kafka.local.server import free_ports, is_broker
 from txlayer.errors import ConfigError, LifecycleError
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.kafka
 CHILD = """
 import sys, time
 from pathlib import Path
-from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig, server
 broker = LocalBroker(config=LocalConfig(home=Path(sys.argv[1])))
 broker.start()
 print(broker.pid, broker.folder, flush=True)
@@ -116,3 +117,18 @@ def test_a_proxied_listener_leads_its_clients_to_the_proxy(local_config: LocalCo
             connection.close()
 
         assert f"127.0.0.1:{proxy_port}" == broker.proxied_servers(listener=1)
+
+
+def test_a_broker_that_is_slow_to_answer_becomes_ready_all_the_same(
+    local_config: LocalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "READY_TIMEOUT_S", 60)
+    (port,) = free_ports(1)
+    with (
+        KafkaCluster(brokers=1, config=local_config, proxied_listeners=[[port]]) as broker,
+        FaultProxy(broker.upstream(listener=1), port=port) as proxy,
+    ):
+        # A new client needs several answers until it has a Kafka transaction, so more than a second of these.
+        proxy.use(Rules(latency_s=0.2))
+
+        server.wait_until_ready(broker.proxied_servers(listener=1), check_alive=lambda: None)

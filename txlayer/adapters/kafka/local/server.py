@@ -48,8 +48,9 @@ _LOG_BYTES_MAX = 10 * 1024 * 1024
 """A larger log file is put aside (once) when the broker starts again."""
 _LOG_TAIL_BYTES = 64 * 1024
 _EXEC_LOOKS_MAX = 20
-_ATTEMPT_S = 0.25
-"""A client that met no coordinator looks again after a second; a new client looks at once."""
+_ATTEMPT_S, _ATTEMPT_S_MAX = 0.25, 8.0
+"""A client that met no coordinator looks again after a second; a new client looks at once. Each has twice the time of the
+one before: a busy machine needs more than the first has."""
 _WARM_UP_NAME = "txlayer.warm-up"
 _LOG_LEVEL_FLAG = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
@@ -388,34 +389,40 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
     wait for them.
     """
     deadline = time.monotonic() + READY_TIMEOUT_S
-    for serves in (answers, _serves_groups, _serves_kafka_transactions):
+    for what, serves in (
+        ("metadata", answers),
+        ("groups", _serves_groups),
+        ("Kafka transactions", _serves_kafka_transactions),
+    ):
+        attempt_s = _ATTEMPT_S
         check_alive()
-        while not serves(address):
+        while not serves(address, timeout_s=attempt_s):
             check_alive()
             if time.monotonic() > deadline:
                 raise BrokerUnavailableError(
-                    "the broker does not serve groups and Kafka transactions yet; see its log",
+                    f"the broker does not serve {what} yet; see its log",
                     bootstrap_servers=address,
                     waited_ms=READY_TIMEOUT_S * 1000,
                 )
+            attempt_s = min(2 * attempt_s, _ATTEMPT_S_MAX)
             time.sleep(POLL_S)
 
 
-def answers(address: str, *, timeout_s: float = 1) -> bool:
+def answers(address: str, *, timeout_s: float) -> bool:
     """Whether the broker there answers within `timeout_s`."""
     client = AdminClient({"bootstrap.servers": address, **_QUIET_CLIENT})
     return _is_served(lambda: client.list_topics(timeout=timeout_s))
 
 
-def _serves_groups(address: str) -> bool:
+def _serves_groups(address: str, *, timeout_s: float) -> bool:
     consumer = Consumer({"bootstrap.servers": address, "group.id": _WARM_UP_NAME, **_QUIET_CLIENT})
     with contextlib.closing(consumer):
-        return _is_served(lambda: consumer.committed([TopicPartition("__consumer_offsets", 0)], timeout=_ATTEMPT_S))
+        return _is_served(lambda: consumer.committed([TopicPartition("__consumer_offsets", 0)], timeout=timeout_s))
 
 
-def _serves_kafka_transactions(address: str) -> bool:
+def _serves_kafka_transactions(address: str, *, timeout_s: float) -> bool:
     producer = Producer({"bootstrap.servers": address, "transactional.id": _WARM_UP_NAME, **_QUIET_CLIENT})
-    return _is_served(lambda: producer.init_transactions(_ATTEMPT_S))
+    return _is_served(lambda: producer.init_transactions(timeout_s))
 
 
 def _is_served(call: Callable[[], object]) -> bool:
