@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -498,27 +497,27 @@ def test_a_topic_is_subscribed_to_as_the_pattern_says() -> None:
 
 PROGRAM = """
 import sys
+from pyspark.sql import functions as F
 from txlayer.cli.spark.main import spark_session
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs import bronze
 root, namespace, servers = sys.argv[1:]
 quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+rows_of = bronze.to_bronze
+
+def to_bronze(raw, *, namespace, batch):
+    rows = rows_of(raw, namespace=namespace, batch=batch)
+    if batch < 2:
+        return rows
+    # The task of one partition stands within its rows; that of the other one ends.
+    stands = "partition = 0 AND offset % 100 = 99 AND reflect('java.lang.Thread', 'sleep', 600000L) IS NOT NULL"
+    return rows.where(~F.expr(stands))
+
+bronze.to_bronze = to_bronze
 with spark_session(master="local[2]", memory="1g", settings=quick) as spark:
     print("up", flush=True)
-    settings = BronzeSettings(root=root, namespace=namespace, bootstrap_servers=servers, batch_offsets_max=1500)
-    read_new(spark, settings, now_ms=lambda: 1)
+    settings = bronze.BronzeSettings(root=root, namespace=namespace, bootstrap_servers=servers, batch_offsets_max=1500)
+    bronze.read_new(spark, settings, now_ms=lambda: 1)
 """
-
-
-def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    """A job in a process group of its own: Python and the Java that it starts."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-    )
 
 
 @pytest.mark.fault("Spark: bronze is killed at any step, also between its readers, while a ledger is made")
@@ -528,26 +527,36 @@ def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
     write_records(field.servers, [Record(field.topic("op"), b"x" * 50, partition=n % 2) for n in range(12_000)])
-    job = start([str(tmp_path), field.namespace, field.servers])
-    records = tmp_path / "v1" / "records"
+    said, root = tmp_path / "said", tmp_path / "data"
+    with said.open("wb") as out:
+        # In a process group of its own: Python and the Java that it starts.
+        job = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(root), field.namespace, field.servers],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        )
+    third = root / "v1" / "records" / f"folder={BatchFolder(0, 2, 2).name}"
 
-    def unfinished() -> list[Path]:
-        """Folders with files of a batch that has no end yet."""
-        return [
-            folder
-            for folder in records.glob("folder=*")
-            if not (folder / "_SUCCESS").exists() and list(folder.rglob("*.parquet"))
-        ]
+    def written() -> list[Path]:
+        """Whole files of the batch that does not end."""
+        return [path for path in third.rglob("*.parquet") if path.stat().st_size]
 
     try:
-        found = wait_until(unfinished, within=90, what="a batch in the middle")
+        wait_until(
+            lambda: written() or job.poll() is not None,
+            within=300,
+            growing=lambda: len(said.read_text().split()) + len(list(root.rglob("_SUCCESS"))),
+            what="files of a batch that does not end",
+        )
+        assert job.poll() is None, said.read_text()[-3000:]
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-        assert job.stdout is not None
-        job.stdout.close()
 
-    assert found
+    assert written()
+    assert not (third / "_SUCCESS").exists()
     # The batch that was killed is read again as it was; what is left in one.
-    read_new(spark, settings_of(field, tmp_path), now_ms=clock)
-    assert in_topics(field) == places(spark, tmp_path)
+    read_new(spark, settings_of(field, root), now_ms=clock)
+    assert in_topics(field) == places(spark, root)
