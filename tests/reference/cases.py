@@ -1,5 +1,25 @@
-"""Histories that were once judged wrongly, each with the verdict that every judge must give it."""
+"""Histories that were once judged wrongly, each with the verdict that every judge must give it.
 
+Most are written as steps, in the order in which their records are appended. A half record is named by its number in the history:
+
+    half 0/2 options=t5     a half record: its numbers (0/1 if none are said), and perhaps the transaction, topic, key, options (a time
+                            `d+60000` is so long after what was written before), or the order of customer-7, the ordering key
+    U C 1 group=x           one op record: lines of an operator about the transaction of half record 1, all naming that record
+    lines TEXT TEXT         one op record of these lines
+    show 0 1 value=x        each is forwarded, perhaps `to` another topic or partition, with another value, `also` with a further header,
+                            or `at` a producer's time (`+1000`: so long after its half record was stored)
+    summary held 0 1        the summary on doubt, perhaps with a reason, count or order
+    content 0               its content on doubt, perhaps with another value
+    keep held 0 1           both: the summary, and the content of each
+    ended 0 1               doubt says null for the summary and for the contents of these indexes
+    starts half=1           the topic begins at this offset; `stable`: readers see what is before it; `compacted`, `partitions` likewise
+    stranger shop           a record of a stranger, in a Kafka transaction that is open
+    timed                   a committed transaction of three messages: at once, after a minute, after two minutes
+    release 0               the line that releases those of the first time, in time
+    says A                  a line about a transaction with times that names none
+"""
+
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,12 +29,17 @@ from tests.reference.test_times import MINUTE, Timed
 from tests.reference.wire import History, Record
 
 AGAIN = "again/0000000b"
+AHEAD = "ahead/0000000c"
+PREPARE_ORDER = f"k{HASH},op"
+ORDERS = {"commit": f"k{HASH}", "prepare": PREPARE_ORDER}
+TOPICS = {"half": HALF, "op": OP, "doubt": DOUBT}
 
 
 @dataclass(frozen=True)
 class Case:
     """One history, and what is right of it."""
 
+    name: str
     build: Callable[[Log], None]
     #: Of the transaction that it is about.
     word: str
@@ -23,7 +48,7 @@ class Case:
 
     @property
     def txn_key(self) -> str:
-        return AGAIN if "two_attempts" in self.build.__name__ else KEY
+        return AGAIN if "two_attempts" in self.name else KEY
 
     def history(self) -> History:
         log = Log()
@@ -38,10 +63,472 @@ def case(word: str, orphan: str = "") -> Callable[[Callable[[Log], None]], Calla
     """Name a history by the function that builds it, and say what it is."""
 
     def note(build: Callable[[Log], None]) -> Callable[[Log], None]:
-        CASES[build.__name__] = Case(build, word, bool(orphan))
+        CASES[build.__name__] = Case(build.__name__, build, word, bool(orphan))
         return build
 
     return note
+
+
+class Steps:
+    """Writes a history from its steps: one method for each kind of step."""
+
+    _timed: Timed
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.halves: list[Record] = []
+
+    def take(self, step: str) -> None:
+        words = step.split()
+        given = dict(word.split("=", 1) for word in words if "=" in word)
+        plain = [word for word in words if "=" not in word]
+        numbers = [int(word) for word in plain if word.isdigit()]
+        said = [word for word in plain[1:] if not word.isdigit()]
+        if plain[0] == "lines":
+            self.log.op(*(line.encode() for line in plain[1:]))
+        elif plain[0] in "UCRA":
+            (half,) = (self.halves[number] for number in numbers)
+            self.log.op(*((letter, half) for letter in [plain[0], *said]), key=_key(half), **given)
+        else:
+            getattr(self, plain[0])(*said, *numbers, **given)
+
+    def half(self, numbers: str = "0/1", *, txn: str = KEY, order: str = "", key: str = "k", **given: str) -> None:
+        options = ",".join(filter(None, (given.pop("options", ""), ORDERS.get(order, ""))))
+        options = re.sub(r"\+(\d+)", lambda later: str(self.log.now_ms + int(later[1])), options)
+        self.halves.append(self.log.half(txn, numbers, options=options, key=key.encode() if key else None, **given))
+
+    def show(self, *numbers: int, to: str = "shop", partition: str = "0", also: str = "", **given: str) -> None:
+        at, (name, _, value) = given.pop("at", ""), also.partition(":")
+        fields: dict[str, Any] = given | ({"value": given["value"].encode()} if "value" in given else {})
+        for number in numbers:
+            half = self.halves[number]
+            shown = self.log.show(half, to, int(partition), **fields)
+            if also:
+                self.log.records[-1] = shown = replace(shown, headers=[*shown.headers, (name, value.encode())])
+            if at:
+                at_ms = int(at) if at.isdigit() else half.timestamp_ms + int(at)
+                self.log.records[-1] = replace(shown, timestamp_ms=at_ms, is_append_time=False)
+
+    def summary(self, state: str, *numbers: int, count: str = "0", order: str = "", **given: str) -> None:
+        halves = [self.halves[number] for number in numbers]
+        more = {"key_hash": HASH, "order": order} if order else {}
+        self.log.summary(state, *halves, key=_key(halves[0]), count=int(count), **more, **given)
+
+    def content(self, number: int, **given: str) -> None:
+        half, fields = self.halves[number], {name: text.encode() for name, text in given.items()}
+        self.log.content(half, int(_header(half)[4].split("/")[0]), key=_key(half), **fields)
+
+    def keep(self, state: str, *numbers: int, **given: str) -> None:
+        self.summary(state, *numbers, **given)
+        for number in numbers:
+            self.content(number)
+
+    def ended(self, *indexes: int) -> None:
+        self.log.end_on_doubt(*indexes)
+
+    def starts(self, **given: str) -> None:
+        self.log.starts |= {TOPICS.get(topic, topic): int(offset) for topic, offset in given.items()}
+
+    def stable(self, **given: str) -> None:
+        self.log.stable_ends |= {topic: int(offset) for topic, offset in given.items()}
+
+    def stranger(self, topic: str) -> None:
+        self.log.add(topic, value=b"of a stranger", kafka="open")
+
+    def compacted(self, *topics: str) -> None:
+        self.log.settings = replace(self.log.settings, compacted_topics=frozenset(topics))
+
+    def partitions(self, **given: str) -> None:
+        self.log.partition_counts |= {topic: int(count) for topic, count in given.items()}
+
+    def timed(self) -> None:
+        self._timed = Timed(self.log)
+        self.halves = self._timed.halves
+
+    def release(self, number: int) -> None:
+        self._timed.release(number)
+
+    def says(self, letter: str) -> None:
+        self._timed.line(letter, None)
+
+
+def _header(half: Record) -> list[str]:
+    """The fields of its header."""
+    [txl] = [value or b"" for name, value in half.headers if name == "txl"]
+    return txl.decode().split("|")
+
+
+def _key(half: Record) -> str:
+    return _header(half)[1]
+
+
+HISTORIES = """\
+# --- what is in order
+committed: ok
+    half 0/2, half 1/2, C 1, show 0 1
+rolled_back: rolled_back
+    half, U R 0
+undecided: open
+    half
+lost: lost
+    half, C 0
+torn: torn
+    half 0/2, half 1/2, C 1, show 0
+# --- a real topic or op that begins late
+real_topic_shortened: out_of_window
+    half, C 0, starts shop=5
+half_of_it_on_a_shortened_topic: out_of_window
+    half 0/2 topic=other, half 1/2, C 1, show 0 to=other, starts shop=5
+real_topic_compacted: out_of_window
+    half, C 0, compacted shop
+half_of_it_on_a_compacted_topic: out_of_window
+    half 0/2, half 1/2, C 1, show 1, compacted shop
+another_value_on_a_compacted_topic: corrupt
+    half 0/2, half 1/2, C 1, show 1 value=another, compacted shop
+op_shortened_before_half: out_of_window
+    lines 1|C|gone/00000000|orders|9|1700000000000|producer||, half, R 0, show 0,
+    lines 1|U|gone/00000000|orders|9|1700000000000|producer||, starts op=2
+undecided_and_op_shortened: out_of_window
+    half, starts op=3
+op_shortened_long_before: ok
+    lines 1|U|gone/00000000|orders|9|1700000000000|producer||,
+    lines 1|U|gone/00000000|orders|9|1700000000000|producer||,
+    lines 1|U|gone/00000000|orders|9|1700000000000|producer||, half, C 0, show 0, starts op=2
+commit_whose_halves_are_gone: out_of_window
+    half, C 0, half txn=later/00000001, starts half=1
+commit_and_message_whose_halves_are_gone: out_of_window
+    half, C 0, show 0, half txn=later/00000001, starts half=1
+first_half_record_gone: out_of_window
+    half 0/2, half 1/2, C 1, show 0 1, starts half=1
+foreign_kafka_transaction_open_on_the_real_topic: open
+    half, C 0, stranger shop, show 0, stable shop=0
+foreign_kafka_transaction_open_on_another_topic: lost
+    half, C 0, stranger other, stable other=0
+# --- times
+user_timestamps_far_in_the_past: ok
+    half options=t5, C 0, show 0 at=5
+another_timestamp_than_was_asked_for: corrupt
+    half options=t5, C 0, show 0 at=6
+user_timestamp_in_the_future: ok
+    half options=t+60000, C 0, show 0 at=+1000
+user_timestamp_of_zero: ok
+    half options=t0, C 0, show 0 at=+1000
+user_timestamp_in_the_future_and_an_earlier_one_than_that_of_forwarding: corrupt
+    half options=t+60000, C 0, show 0 at=-1000
+user_timestamp_in_the_future_and_a_later_one_than_was_asked_for: corrupt
+    half options=t+60000, C 0, show 0 at=+120000
+user_timestamps_of_which_one_is_in_the_future: ok
+    half 0/2 options=t5, half 1/2 options=t+60000, C 1, show 0 at=5, show 1 at=+1000
+user_timestamps_where_the_broker_sets_its_own: ok
+    half options=t5, C 0, show 0
+user_timestamps_and_two_attempts_of_many_messages: ok
+    half txn=again/0000000a, half txn=again/0000000b options=t5, C 1, show 1 at=5
+visible_before_its_decision: leaked
+    half, show 0, C 0
+# --- what decides
+rollback_at_one_half_offset_and_commit_at_another: conflicting
+    half 0/2, half 1/2, R 0, C 1
+rollback_at_one_half_offset_and_commit_at_another_visible: leaked
+    half 0/2, half 1/2, R 0, C 1, show 0 1
+abandon_then_commit: conflicting
+    half, A 0, C 0
+abandon_then_commit_visible: leaked
+    half, A 0, C 0, show 0
+abandon_alone: rolled_back
+    half, A 0
+abandon_alone_visible: leaked
+    half, A 0, show 0
+commit_then_abandon: rolled_back
+    half, C 0, A 0
+commit_then_abandon_and_still_parked: rolled_back
+    half, C 0, keep parked-committed 0 reason=too-large, A 0
+commit_then_abandon_half_visible: torn
+    half 0/2, half 1/2, C 1, A 1, show 0
+commit_of_an_earlier_half_record: lost
+    half 0/2, half 1/2, C 0
+commit_of_an_earlier_half_record_then_of_the_last: ok
+    half 0/2, half 1/2, C 0, C 1, show 0 1
+# The producer died between its half records, and somebody answered for it: nothing takes the last one's place.
+commit_without_the_last_half_record: lost
+    half 0/2, C 0
+commit_without_the_last_half_record_and_parked: parked
+    half 0/2, C 0, keep parked-committed 0 reason=incomplete count=2
+commit_without_the_last_half_record_and_held: lost
+    half 0/2, C 0, keep held 0 reason=topic-missing count=2
+commit_of_an_earlier_half_record_visible: leaked
+    half 0/2, half 1/2, C 0, show 0 1
+line_of_another_producer_group: ok
+    half, R 0 group=strangers, C 0, show 0
+line_of_another_producer_group_and_its_half_record_gone: out_of_window
+    half, keep open 0, R 0 group=strangers, C 0, half txn=later/00000001, starts half=1
+# Of three lines the first one counts for nothing.
+line_of_another_producer_group_beside_contrary_ones: conflicting
+    half, C 0 group=strangers, R 0, C 0
+# Doubt forgets which one was the last: the line counted for nothing, or the third one would have come too late.
+rollback_at_what_was_the_last_half_record_on_doubt: ok
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2,
+    C 2, show 0 1 2, ended 0 1 2
+rollback_at_what_was_the_last_half_record_on_doubt_and_settled_at_once: ok
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, C 2, show 0 1 2, ended 0 1 2
+abandon_at_what_was_the_last_half_record_on_doubt: ok
+    half 0/3, half 1/3, C 1, content 0, content 1, summary parked-committed 0 1 reason=incomplete count=3, A 1,
+    half 2/3, C 2, show 0 1 2, ended 0 1 2
+rollback_at_the_last_half_record_on_doubt_before_one_came_too_late: rolled_back
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, ended 0 1
+rollback_at_what_was_the_last_half_record_on_doubt_visible: leaked
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2,
+    show 0 1 2, ended 0 1 2
+# Doubt keeps the first one.
+rollback_at_the_first_half_record_on_doubt_before_one_joined: leaked
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 0, half 2/3, content 2, summary open 0 1 2,
+    C 2, show 0 1 2, ended 0 1 2
+# Doubt keeps copies.
+rollback_at_a_copy_on_doubt_before_one_joined: leaked
+    half 0/3, half 1/3, half 1/3, summary open 0 1 count=3, R 2, half 2/3, C 3, show 0 1 3, ended 0 1 2
+# It is the last one to the end.
+rollback_at_the_last_half_record_on_doubt_after_one_joined: leaked
+    half 0/3, half 1/3, half 2/3, summary open 0 1 count=3, summary open 0 1 2, R 2, C 2, show 0 1 2, ended 0 1 2
+# Of what half has lost, the last one that doubt names was the last.
+rollback_at_the_last_half_record_on_doubt_of_which_copies_are_left: leaked
+    half 0/2, half 1/2, half 0/2, half 1/2, content 0, content 1, summary open 0 1, R 1, C 3, show 2 3, starts half=2
+line_of_a_half_record_in_the_middle_of_one_not_on_doubt: rolled_back
+    half 0/3, half 1/3, half 2/3, R 1
+line_of_a_half_record_in_the_middle_visible: leaked
+    half 0/3, half 1/3, half 2/3, R 1, C 2, show 0 1 2
+# It may have been given up: nothing is wrong with a transaction that is open then.
+line_ahead_of_its_half_record: open
+    lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer||, half
+line_ahead_of_its_half_record_visible: ok
+    lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer||, half, show 0
+copy_whose_first_record_is_gone_and_visible_under_that: out_of_window
+    half, C 0, show 0, half, starts half=1
+copy_of_one_message_and_the_last_record_is_gone: out_of_window
+    half 0/2, half 1/2, C 1, show 0 1, half 0/2, starts half=2
+# The commit names a half record that is gone, so the records do not show that the transaction is undecided.
+copy_of_one_message_is_left_and_no_message_is_visible: out_of_window
+    half 0/2, half 1/2, C 1, half 0/2, starts half=2
+copy_of_one_message_is_left_in_the_order_of_half: out_of_window
+    half 0/2 order=prepare, half 1/2 order=prepare, C 1, half 0/2 order=prepare, starts half=2
+# Offset 0 is a place like any other.
+copy_of_one_on_doubt_whose_first_record_was_the_first_of_half: rolled_back
+    half, keep open 0, R 0, ended 0, half, starts half=1
+# Doubt names the last half record, and what is visible may name any between the first and that one.
+copies_whose_first_records_are_gone_of_one_on_doubt: ok
+    half 0/2, half 1/2, C 1, keep waiting 0 1, show 0 1, ended 0 1, half 0/2, half 1/2, starts half=2
+copies_whose_first_records_are_gone_of_one_on_doubt_with_another_value: corrupt
+    half 0/2, half 1/2, C 1, keep waiting 0 1, show 0 value=another, show 1, ended 0 1, half 0/2, half 1/2,
+    starts half=2
+known_from_a_summary_that_was_ended_alone: out_of_window
+    half, R 0, keep open 0, ended 0, half txn=later/00000001, starts half=1, starts op=1
+visible_with_its_id_twice_and_its_half_record_gone: out_of_window orphan
+    half, C 0, show 0 also=txl-id:order-1, half txn=later/00000001, starts half=1
+op_record_that_is_not_ascii: ok
+    half, lines 1|R|order-1/5f3a90c2|orders|0|1700000000000|producer|| 1|U|x/00000000|ö|0|0|producer||, C 0, show 0
+commit_in_an_op_record_that_is_not_ascii: open
+    half, lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer|| 1|U|x/00000000|ö|0|0|producer||
+commit_in_an_op_record_that_is_not_ascii_visible: leaked
+    half, lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer|| 1|U|x/00000000|ö|0|0|producer||, show 0
+# Coordinators keep them aside.
+lines_with_numbers_that_are_too_large: open
+    half, lines 1|C|order-1/5f3a90c2|orders|9999999999999999999|5|check||,
+    lines 1|C|order-1/5f3a90c2|orders|0|9999999999999999999|check||,
+    lines 1|C|order-1/5f3a90c2|orders|0|5|check|9999999999999999999|
+# --- doubt
+parked_whole: parked
+    half, keep parked 0 reason=too-old
+parked_without_contents: lost
+    half, summary parked 0 reason=too-old
+held_whole: open
+    half, C 0, keep held 0 reason=topic-missing
+held_without_contents: lost
+    half, C 0, summary held 0 reason=topic-missing
+held_with_another_content: lost
+    half, C 0, summary held 0 reason=topic-missing, content 0 value=another
+parked_with_half_of_its_contents: lost
+    half 0/2, half 1/2, C 1, summary parked-committed 0 1 reason=too-large, content 0
+parked_and_its_half_record_gone: out_of_window
+    half, C 0, keep parked-committed 0 reason=too-large, half txn=later/00000001, starts half=1
+ended_on_doubt_and_undecided: lost
+    half, keep open 0, ended 0
+ended_on_doubt_and_visible: ok
+    half, keep open 0, C 0, show 0, ended 0
+ended_on_doubt_and_lost: lost
+    half, C 0, keep held 0, ended 0
+held_and_undecided: lost
+    half, keep held 0
+open_on_doubt_and_committed: lost
+    half, keep open 0, C 0
+undecided_in_a_state_of_a_later_release: open
+    half, keep asleep 0 reason=until-monday
+committed_in_a_state_of_a_later_release: open
+    half, C 0, keep asleep 0 reason=until-monday
+rolled_back_in_a_state_of_a_later_release: rolled_back
+    half, R 0, keep asleep 0 reason=until-monday
+incomplete_in_a_state_of_a_later_release: open
+    half 0/2, C 0, keep asleep 0 count=2
+committed_in_a_state_that_doubt_never_says: open
+    half, C 0, keep committed 0
+# It may have been parked.
+overtaken_after_it_was_in_a_state_of_a_later_release: ok
+    half order=commit, half txn=other/00000009 order=commit, keep asleep 0 order=commit, C 0, C 1, show 1 0, ended 0
+open_on_doubt_and_committed_and_its_real_topic_shortened: out_of_window
+    half, keep open 0, C 0, starts shop=5
+# The coordinator died in it: what ends it on doubt is in the same Kafka transaction.
+open_on_doubt_and_committed_and_forwarded_in_an_open_kafka_transaction: open
+    half, keep open 0, C 0, show 0 kafka=open, stable shop=0
+visible_and_still_parked: ok
+    half, C 0, keep parked-committed 0 reason=too-large, show 0
+# --- what is visible
+second_copy_with_its_id_twice: ok orphan
+    half, C 0, show 0, show 0 also=txl-id:order-1
+visible_with_its_id_twice_alone: lost orphan
+    half, C 0, show 0 also=txl-id:order-1
+visible_with_a_further_header_of_ours: lost orphan
+    half, C 0, show 0 also=txl-further:1
+visible_with_the_name_of_its_producer_group_behind_the_other_headers: ok
+    half options=g1, C 0, show 0 also=txl-group:shop
+dead_letter_that_somebody_copied_to_its_real_topic: ok orphan
+    half, C 0, show 0, show 0 also=txl-dlq:1
+twice: duplicate
+    half, C 0, show 0 0
+another_value: corrupt
+    half, C 0, show 0 value=another
+wanted_partition_not_kept: corrupt
+    half options=n1, C 0, show 0, partitions shop=2
+wanted_partition_kept: ok
+    half options=n1, C 0, show 0 partition=1, partitions shop=2
+one_wanted_partition_of_two_not_kept: corrupt
+    half 0/2 options=n1, half 1/2, C 1, show 0 1, partitions shop=2
+messages_of_one_transaction_and_key_reversed: out_of_order
+    half 0/2, half 1/2, C 1, show 1 0
+messages_of_one_transaction_and_ordering_key_reversed: out_of_order
+    half 0/2 order=commit key=, half 1/2 order=commit key=, C 1, show 1 0
+overtaken_by_one_of_its_ordering_key: out_of_order
+    half order=commit, half txn=other/00000009 order=commit, C 0, C 1, show 1 0
+visible_before_an_undecided_one_of_its_ordering_key: out_of_order
+    half txn=ahead/0000000c order=prepare, half order=prepare, C 1, show 1
+visible_before_a_parked_one_of_its_ordering_key: ok
+    half txn=ahead/0000000c order=prepare, half order=prepare, keep parked 0 reason=checks-exhausted, C 1, show 1
+visible_before_an_undecided_one_in_the_order_of_decisions: ok
+    half txn=ahead/0000000c order=commit, half order=commit, C 1, show 1
+overtaken_by_an_undecided_one_of_its_ordering_key: out_of_order
+    half order=prepare, half txn=ahead/0000000c order=prepare, show 1, C 0, show 0
+behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_unknown_before_its_half_record: open
+    lines 1|U|ahead/0000000c|orders|0|1700000000000|check|1|, half txn=ahead/0000000c order=prepare,
+    half order=prepare, C 1
+behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_released_before_its_half_record: open
+    lines 2|C|ahead/0000000c|orders|0|1700000000000|policy|||1700000000000, half txn=ahead/0000000c order=prepare,
+    half order=prepare, C 1
+behind_an_undecided_one_of_its_ordering_key_and_its_real_topic_shortened: open
+    half txn=ahead/0000000c order=prepare, half order=prepare, C 1, starts shop=5
+behind_one_of_its_ordering_key_that_may_have_been_visible: out_of_window
+    half txn=ahead/0000000c topic=other order=prepare, half order=prepare, C 0, C 1, starts other=5
+# What waits for one on doubt is on doubt itself.
+behind_one_of_its_ordering_key_that_is_open_on_doubt: lost
+    half txn=ahead/0000000c order=prepare, half order=prepare, keep open 0 order=prepare, C 1
+# What waits on doubt stays there until it is settled.
+left_doubt_behind_an_undecided_one_of_its_ordering_key: lost
+    half txn=ahead/0000000c order=prepare, half order=prepare, keep open 1 order=prepare, C 1, ended 0
+left_doubt_behind_one_of_its_ordering_key_that_may_have_been_visible: lost
+    half txn=ahead/0000000c topic=other order=prepare, half order=prepare, C 0, keep open 1 order=prepare, C 1,
+    ended 0, starts other=5
+# A commit that is incomplete does not wait: it is parked.
+commit_of_a_part_behind_an_undecided_one_of_its_ordering_key: lost
+    half txn=ahead/0000000c order=prepare, half 0/2 order=prepare, half 1/2 order=prepare, C 1
+commit_of_a_part_behind_one_of_its_ordering_key_that_may_have_been_visible: lost
+    half txn=ahead/0000000c topic=other order=prepare, C 0, half 0/2 order=prepare, half 1/2 order=prepare, C 1,
+    starts other=5
+incomplete_at_first_and_overtaken_in_the_order_of_half: ok
+    half 0/2 order=prepare, half 1/2 order=prepare, half txn=ahead/0000000c order=prepare, C 2, C 0, C 1, show 2 0 1
+incomplete_at_first_and_overtaken_by_one_in_the_order_of_half: ok
+    half 0/2 order=commit, half 1/2 order=commit, half txn=ahead/0000000c order=prepare, C 2, C 0, C 1, show 2 0 1
+incomplete_at_first_and_visible_before_an_undecided_one_of_its_ordering_key: ok
+    half txn=ahead/0000000c order=prepare, half 0/2 order=prepare, half 1/2 order=prepare, C 1, C 2, show 1 2
+messages_of_different_keys_reversed: ok
+    half 0/2 key=a, half 1/2 key=b, C 1, show 1 0
+# --- half records
+half_copy_after_settlement: ok
+    half, C 0, show 0, half
+half_copy_after_a_rollback: rolled_back
+    half, R 0, half
+half_copy_after_an_abandon: rolled_back
+    half, C 0, A 0, half
+half_copy_forwarded_again: duplicate
+    half, C 0, show 0, half, show 1
+decided_by_a_copy: ok
+    half, half, C 1, show 0
+half_record_of_another_count: ok orphan
+    half, half 1/2, C 0, show 0 1
+half_records_in_another_order: leaked orphan
+    half 1/2, half 0/2, C 0, show 1 0
+half_record_of_a_later_index: ok
+    half 0/3, half 2/3, half 1/3, half 2/3, C 3, show 0 2 3
+two_attempts: ok
+    half txn=again/0000000a, half txn=again/0000000b, C 1, show 1
+many_messages_and_one_lost: torn
+    half 0/70, half 1/70, half 2/70, half 3/70, half 4/70, half 5/70, half 6/70, half 7/70, half 8/70, half 9/70,
+    half 10/70, half 11/70, half 12/70, half 13/70, half 14/70, half 15/70, half 16/70, half 17/70, half 18/70,
+    half 19/70, half 20/70, half 21/70, half 22/70, half 23/70, half 24/70, half 25/70, half 26/70, half 27/70,
+    half 28/70, half 29/70, half 30/70, half 31/70, half 32/70, half 33/70, half 34/70, half 35/70, half 36/70,
+    half 37/70, half 38/70, half 39/70, half 40/70, half 41/70, half 42/70, half 43/70, half 44/70, half 45/70,
+    half 46/70, half 47/70, half 48/70, half 49/70, half 50/70, half 51/70, half 52/70, half 53/70, half 54/70,
+    half 55/70, half 56/70, half 57/70, half 58/70, half 59/70, half 60/70, half 61/70, half 62/70, half 63/70,
+    half 64/70, half 65/70, half 66/70, half 67/70, half 68/70, half 69/70, C 69,
+    show 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68
+# The first half record of each has the place: this one is behind the other.
+half_records_of_two_that_are_mixed_in_half: ok
+    half 0/2 txn=other/00000009 order=prepare, half 0/2 order=commit, half 1/2 txn=other/00000009 order=prepare,
+    half 1/2 order=commit, C 2, C 3, show 0 2 1 3
+# --- messages with times
+scheduled_and_shown_at_its_times: ok
+    timed, show 0, release 0, show 1, release 1, show 2
+scheduled_and_early: leaked
+    timed, show 0, release 0, show 1 2
+scheduled_and_undecided_and_visible: leaked
+    half options=d+60000, show 0
+scheduled_and_rolled_back: rolled_back
+    half options=d+60000, R 0
+scheduled_and_a_released_one_is_nowhere: torn
+    timed, show 0, release 0, release 1, show 2
+scheduled_and_nowhere: lost
+    half options=d+60000, C 0
+scheduled_and_the_rest_cancelled: ok
+    timed, show 0, says A
+scheduled_and_cancelled_behind_a_rollback: conflicting
+    timed, show 0, says R, says A
+scheduled_and_cancelled: rolled_back
+    half options=d+60000, C A 0
+scheduled_and_visible_although_it_was_cancelled: leaked
+    timed, show 0, says A, release 0, show 1
+scheduled_for_no_time_at_all: ok
+    half options=d0, C 0, show 0
+scheduled_and_visible_twice: duplicate
+    timed, show 0 0, release 0, show 1, release 1, show 2
+scheduled_in_the_order_of_half_behind_an_undecided_one: open
+    half txn=other/0000000c order=prepare, half 0/2 options=d+60000 order=prepare, half 1/2 order=prepare, C 2
+# Only a commit and an unknown have a time there; a further field of another line is one of a later release.
+rolled_back_by_a_line_with_one_more_field: rolled_back
+    half, lines 2|R|order-1/5f3a90c2|orders|0|1700000000000|producer|||5
+abandoned_and_then_rolled_back: rolled_back
+    half, C A R 0
+abandoned_and_then_committed: conflicting
+    half, C A C 0
+"""
+
+
+def _build(steps: str) -> Callable[[Log], None]:
+    def build(log: Log) -> None:
+        history = Steps(log)
+        for step in re.split(r",\s+", steps.strip()):
+            history.take(step)
+
+    return build
+
+
+for _block in re.split(r"\n(?=\w)", re.sub(r"^#.*\n", "", HISTORIES, flags=re.MULTILINE)):
+    _head, _steps = _block.split("\n", 1)
+    _name, _word, *_orphan = _head.replace(":", "").split()
+    CASES[_name] = Case(_name, _build(_steps), _word, bool(_orphan))
 
 
 def _whole(log: Log, **fields: Any) -> tuple[Record, Record]:
@@ -49,49 +536,7 @@ def _whole(log: Log, **fields: Any) -> tuple[Record, Record]:
     return log.half(KEY, "0/2", **fields), log.half(KEY, "1/2", **fields)
 
 
-# --- what is in order -------------------------------------------------------------------------------------------------
-
-
-@case("ok")
-def committed(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
-
-
-@case("rolled_back")
-def rolled_back(log: Log) -> None:
-    half = log.half()
-    log.op(("U", half), ("R", half))
-
-
-@case("open")
-def undecided(log: Log) -> None:
-    log.half()
-
-
-@case("lost")
-def lost(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-
-
-@case("torn")
-def torn(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.show(first)
-
-
 # --- a real topic or op that begins late ------------------------------------------------------------------------------
-
-
-@case("out_of_window")
-def real_topic_shortened(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.starts["shop"] = 5
 
 
 @case("lost")
@@ -103,328 +548,7 @@ def real_topic_shortened_long_before(log: Log) -> None:
     log.starts["shop"] = 5
 
 
-@case("out_of_window")
-def half_of_it_on_a_shortened_topic(log: Log) -> None:
-    first, last = log.half(numbers="0/2", topic="other"), log.half(numbers="1/2")
-    log.op(("C", last))
-    log.show(first, "other")
-    log.starts["shop"] = 5
-
-
-@case("out_of_window")
-def real_topic_compacted(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.settings = replace(log.settings, compacted_topics=frozenset({"shop"}))
-
-
-@case("out_of_window")
-def half_of_it_on_a_compacted_topic(log: Log) -> None:
-    _, last = _whole(log)
-    log.op(("C", last))
-    log.show(last)
-    log.settings = replace(log.settings, compacted_topics=frozenset({"shop"}))
-
-
-@case("corrupt")
-def another_value_on_a_compacted_topic(log: Log) -> None:
-    _, last = _whole(log)
-    log.op(("C", last))
-    log.show(last, value=b"another")
-    log.settings = replace(log.settings, compacted_topics=frozenset({"shop"}))
-
-
-@case("out_of_window")
-def op_shortened_before_half(log: Log) -> None:
-    log.add(OP, value=b"1|C|gone/00000000|orders|9|1700000000000|producer||")
-    half = log.half()
-    log.op(("R", half))
-    log.show(half)
-    log.add(OP, value=b"1|U|gone/00000000|orders|9|1700000000000|producer||")
-    log.starts[OP] = 2
-
-
-@case("out_of_window")
-def undecided_and_op_shortened(log: Log) -> None:
-    log.half()
-    log.starts[OP] = 3
-
-
-@case("ok")
-def op_shortened_long_before(log: Log) -> None:
-    for _ in range(3):
-        log.add(OP, value=b"1|U|gone/00000000|orders|9|1700000000000|producer||")
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    log.starts[OP] = 2
-
-
-@case("out_of_window")
-def commit_whose_halves_are_gone(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.half("later/00000001")
-    log.starts[HALF] = 1
-
-
-@case("out_of_window")
-def commit_and_message_whose_halves_are_gone(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    log.half("later/00000001")
-    log.starts[HALF] = 1
-
-
-@case("out_of_window")
-def first_half_record_gone(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
-    log.starts[HALF] = 1
-
-
-@case("open")
-def foreign_kafka_transaction_open_on_the_real_topic(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.add("shop", value=b"of a stranger", kafka="open")
-    log.show(half)
-    log.stable_ends["shop"] = 0
-
-
-@case("lost")
-def foreign_kafka_transaction_open_on_another_topic(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.add("other", value=b"of a stranger", kafka="open")
-    log.stable_ends["other"] = 0
-
-
-# --- times ------------------------------------------------------------------------------------------------------------
-
-
-@case("ok")
-def user_timestamps_far_in_the_past(log: Log) -> None:
-    half = log.half(options="t5")
-    log.op(("C", half))
-    log.show(half)
-    log.records[-1] = replace(log.records[-1], timestamp_ms=5, is_append_time=False)
-
-
-@case("corrupt")
-def another_timestamp_than_was_asked_for(log: Log) -> None:
-    half = log.half(options="t5")
-    log.op(("C", half))
-    log.show(half)
-    log.records[-1] = replace(log.records[-1], timestamp_ms=6, is_append_time=False)
-
-
-def _shown_at(log: Log, options: str, *, later_ms: int) -> None:
-    """Forwarded so long after it was stored, to a topic that keeps the producers' times."""
-    half = log.half(options=options)
-    log.op(("C", half))
-    log.show(half)
-    shown_ms = half.timestamp_ms + later_ms
-    log.records[-1] = replace(log.records[-1], timestamp_ms=shown_ms, is_append_time=False)
-
-
-@case("ok")
-def user_timestamp_in_the_future(log: Log) -> None:
-    _shown_at(log, f"t{log.now_ms + 60_000}", later_ms=1_000)
-
-
-@case("ok")
-def user_timestamp_of_zero(log: Log) -> None:
-    _shown_at(log, "t0", later_ms=1_000)
-
-
-@case("corrupt")
-def user_timestamp_in_the_future_and_an_earlier_one_than_that_of_forwarding(log: Log) -> None:
-    _shown_at(log, f"t{log.now_ms + 60_000}", later_ms=-1_000)
-
-
-@case("corrupt")
-def user_timestamp_in_the_future_and_a_later_one_than_was_asked_for(log: Log) -> None:
-    _shown_at(log, f"t{log.now_ms + 60_000}", later_ms=120_000)
-
-
-@case("ok")
-def user_timestamps_of_which_one_is_in_the_future(log: Log) -> None:
-    first, last = log.half(numbers="0/2", options="t5"), log.half(numbers="1/2", options=f"t{log.now_ms + 60_000}")
-    log.op(("C", last))
-    for half, shown_ms in ((first, 5), (last, last.timestamp_ms + 1_000)):
-        log.show(half)
-        log.records[-1] = replace(log.records[-1], timestamp_ms=shown_ms, is_append_time=False)
-
-
-@case("ok")
-def user_timestamps_where_the_broker_sets_its_own(log: Log) -> None:
-    half = log.half(options="t5")
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("ok")
-def user_timestamps_and_two_attempts_of_many_messages(log: Log) -> None:
-    log.half("again/0000000a")
-    half = log.half("again/0000000b", options="t5")
-    log.op(("C", half), key="again/0000000b")
-    log.show(half)
-    log.records[-1] = replace(log.records[-1], timestamp_ms=5, is_append_time=False)
-
-
-@case("leaked")
-def visible_before_its_decision(log: Log) -> None:
-    half = log.half()
-    log.show(half)
-    log.op(("C", half))
-
-
 # --- what decides -----------------------------------------------------------------------------------------------------
-
-
-@case("conflicting")
-def rollback_at_one_half_offset_and_commit_at_another(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("R", first))
-    log.op(("C", last))
-
-
-@case("leaked")
-def rollback_at_one_half_offset_and_commit_at_another_visible(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("R", first))
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
-
-
-@case("conflicting")
-def abandon_then_commit(log: Log) -> None:
-    half = log.half()
-    log.op(("A", half))
-    log.op(("C", half))
-
-
-@case("leaked")
-def abandon_then_commit_visible(log: Log) -> None:
-    half = log.half()
-    log.op(("A", half))
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("rolled_back")
-def abandon_alone(log: Log) -> None:
-    half = log.half()
-    log.op(("A", half))
-
-
-@case("leaked")
-def abandon_alone_visible(log: Log) -> None:
-    half = log.half()
-    log.op(("A", half))
-    log.show(half)
-
-
-@case("rolled_back")
-def commit_then_abandon(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.op(("A", half))
-
-
-@case("rolled_back")
-def commit_then_abandon_and_still_parked(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("parked-committed", half, reason="too-large")
-    log.content(half)
-    log.op(("A", half))
-
-
-@case("torn")
-def commit_then_abandon_half_visible(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.op(("A", last))
-    log.show(first)
-
-
-@case("lost")
-def commit_of_an_earlier_half_record(log: Log) -> None:
-    first, _ = _whole(log)
-    log.op(("C", first))
-
-
-@case("ok")
-def commit_of_an_earlier_half_record_then_of_the_last(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", first))
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
-
-
-@case("lost")
-def commit_without_the_last_half_record(log: Log) -> None:
-    """The producer died between its half records, and somebody answered for it: nothing takes the last one's place."""
-    log.op(("C", log.half(numbers="0/2")))
-
-
-@case("parked")
-def commit_without_the_last_half_record_and_parked(log: Log) -> None:
-    first = log.half(numbers="0/2")
-    log.op(("C", first))
-    log.summary("parked-committed", first, reason="incomplete", count=2)
-    log.content(first)
-
-
-@case("lost")
-def commit_without_the_last_half_record_and_held(log: Log) -> None:
-    first = log.half(numbers="0/2")
-    log.op(("C", first))
-    log.summary("held", first, reason="topic-missing", count=2)
-    log.content(first)
-
-
-@case("leaked")
-def commit_of_an_earlier_half_record_visible(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", first))
-    log.show(first)
-    log.show(last)
-
-
-@case("ok")
-def line_of_another_producer_group(log: Log) -> None:
-    half = log.half()
-    log.op(("R", half), group="strangers")
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("out_of_window")
-def line_of_another_producer_group_and_its_half_record_gone(log: Log) -> None:
-    half = log.half()
-    log.summary("open", half)
-    log.content(half)
-    log.op(("R", half), group="strangers")
-    log.op(("C", half))
-    log.half("later/00000001")
-    log.starts[HALF] = 1
-
-
-@case("conflicting")
-def line_of_another_producer_group_beside_contrary_ones(log: Log) -> None:
-    """Of three lines the first one counts for nothing."""
-    half = log.half()
-    log.op(("C", half), group="strangers")
-    log.op(("R", half))
-    log.op(("C", half))
 
 
 def _long(log: Log, **fields: Any) -> list[Record]:
@@ -449,170 +573,6 @@ def line_of_a_half_record_in_the_middle_of_one_on_doubt(log: Log) -> None:
     for half in halves:
         log.show(half)
     _ends_on_doubt(log, halves)
-
-
-def _went_on(log: Log, said: str, *, named: int = 1, is_written_again: bool = True) -> list[Record]:
-    """Two of three half records stand on doubt, and a line names one of them; the third one joins before the line is applied."""
-    halves = [log.half(numbers=f"{index}/3") for index in range(2)]
-    for index, half in enumerate(halves):
-        log.content(half, index)
-    log.summary("open", *halves, count=3)
-    log.op((said, halves[named]))
-    halves.append(log.half(numbers="2/3"))
-    if is_written_again:
-        log.content(halves[2], 2)
-        log.summary("open", *halves)
-    return halves
-
-
-def _shown_and_ended(log: Log, halves: list[Record]) -> None:
-    log.op(("C", halves[-1]))
-    for half in halves:
-        log.show(half)
-    log.end_on_doubt(0, 1, 2)
-
-
-@case("ok")
-def rollback_at_what_was_the_last_half_record_on_doubt(log: Log) -> None:
-    """Doubt forgets which one was the last: the line counted for nothing, or the third one would have come too late."""
-    _shown_and_ended(log, _went_on(log, "R"))
-
-
-@case("ok")
-def rollback_at_what_was_the_last_half_record_on_doubt_and_settled_at_once(log: Log) -> None:
-    _shown_and_ended(log, _went_on(log, "R", is_written_again=False))
-
-
-@case("ok")
-def abandon_at_what_was_the_last_half_record_on_doubt(log: Log) -> None:
-    halves = [log.half(numbers=f"{index}/3") for index in range(2)]
-    log.op(("C", halves[1]))
-    for index, half in enumerate(halves):
-        log.content(half, index)
-    log.summary("parked-committed", *halves, count=3, reason="incomplete")
-    log.op(("A", halves[1]))
-    halves.append(log.half(numbers="2/3"))
-    _shown_and_ended(log, halves)
-
-
-@case("rolled_back")
-def rollback_at_the_last_half_record_on_doubt_before_one_came_too_late(log: Log) -> None:
-    _went_on(log, "R", is_written_again=False)
-    log.end_on_doubt(0, 1)
-
-
-@case("leaked")
-def rollback_at_what_was_the_last_half_record_on_doubt_visible(log: Log) -> None:
-    for half in _went_on(log, "R"):
-        log.show(half)
-    log.end_on_doubt(0, 1, 2)
-
-
-@case("leaked")
-def rollback_at_the_first_half_record_on_doubt_before_one_joined(log: Log) -> None:
-    """Doubt keeps the first one."""
-    _shown_and_ended(log, _went_on(log, "R", named=0))
-
-
-@case("leaked")
-def rollback_at_a_copy_on_doubt_before_one_joined(log: Log) -> None:
-    """Doubt keeps copies."""
-    halves = [log.half(numbers="0/3"), log.half(numbers="1/3")]
-    copy = log.half(numbers="1/3")
-    log.summary("open", *halves, count=3)
-    log.op(("R", copy))
-    _shown_and_ended(log, [*halves, log.half(numbers="2/3")])
-
-
-@case("leaked")
-def rollback_at_the_last_half_record_on_doubt_after_one_joined(log: Log) -> None:
-    """It is the last one to the end."""
-    halves = [log.half(numbers=f"{index}/3") for index in range(3)]
-    log.summary("open", *halves[:2], count=3)
-    log.summary("open", *halves)
-    log.op(("R", halves[2]))
-    _shown_and_ended(log, halves)
-
-
-@case("leaked")
-def rollback_at_the_last_half_record_on_doubt_of_which_copies_are_left(log: Log) -> None:
-    """Of what half has lost, the last one that doubt names was the last."""
-    halves = [log.half(numbers="0/2"), log.half(numbers="1/2")]
-    copies = [log.half(numbers="0/2"), log.half(numbers="1/2")]
-    for index, half in enumerate(halves):
-        log.content(half, index)
-    log.summary("open", *halves)
-    log.op(("R", halves[1]))
-    log.op(("C", copies[1]))
-    for half in copies:
-        log.show(half)
-    log.starts[HALF] = 2
-
-
-@case("rolled_back")
-def line_of_a_half_record_in_the_middle_of_one_not_on_doubt(log: Log) -> None:
-    halves = _long(log)
-    log.op(("R", halves[1]))
-
-
-@case("leaked")
-def line_of_a_half_record_in_the_middle_visible(log: Log) -> None:
-    halves = _long(log)
-    log.op(("R", halves[1]))
-    log.op(("C", halves[2]))
-    for half in halves:
-        log.show(half)
-
-
-@case("open")
-def line_ahead_of_its_half_record(log: Log) -> None:
-    """It may have been given up: nothing is wrong with a transaction that is open then."""
-    ahead = f"1|C|{KEY}|orders|0|1700000000000|producer||".encode()
-    log.op(ahead)
-    log.half()
-
-
-@case("ok")
-def line_ahead_of_its_half_record_visible(log: Log) -> None:
-    ahead = f"1|C|{KEY}|orders|0|1700000000000|producer||".encode()
-    log.op(ahead)
-    log.show(log.half())
-
-
-@case("out_of_window")
-def copy_whose_first_record_is_gone_and_visible_under_that(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    log.half()
-    log.starts[HALF] = 1
-
-
-@case("out_of_window")
-def copy_of_one_message_and_the_last_record_is_gone(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
-    log.half(KEY, "0/2")
-    log.starts[HALF] = 2
-
-
-@case("out_of_window")
-def copy_of_one_message_is_left_and_no_message_is_visible(log: Log) -> None:
-    """The commit names a half record that is gone, so the records do not show that the transaction is undecided."""
-    _, last = _whole(log)
-    log.op(("C", last))
-    log.half(KEY, "0/2")
-    log.starts[HALF] = 2
-
-
-@case("out_of_window")
-def copy_of_one_message_is_left_in_the_order_of_half(log: Log) -> None:
-    _, last = _whole(log, options=PREPARE_ORDER)
-    log.op(("C", last))
-    log.half(KEY, "0/2", options=PREPARE_ORDER)
-    log.starts[HALF] = 2
 
 
 def _hold_whole(log: Log, first: Record, last: Record) -> None:
@@ -663,67 +623,6 @@ def commit_of_a_part_beside_a_copy_of_one_held_whole(log: Log) -> None:
     log.starts[HALF] = 1
 
 
-@case("rolled_back")
-def copy_of_one_on_doubt_whose_first_record_was_the_first_of_half(log: Log) -> None:
-    """Offset 0 is a place like any other."""
-    half = log.half()
-    log.summary("open", half)
-    log.content(half)
-    log.op(("R", half))
-    log.end_on_doubt(0)
-    log.half()
-    log.starts[HALF] = 1
-
-
-@case("ok")
-def copies_whose_first_records_are_gone_of_one_on_doubt(log: Log) -> None:
-    """Doubt names the last half record, and what is visible may name any between the first and that one."""
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.summary("waiting", first, last)
-    for index, half in enumerate((first, last)):
-        log.content(half, index)
-    log.show(first)
-    log.show(last)
-    log.end_on_doubt(0, 1)
-    _whole(log)
-    log.starts[HALF] = 2
-
-
-@case("corrupt")
-def copies_whose_first_records_are_gone_of_one_on_doubt_with_another_value(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.summary("waiting", first, last)
-    for index, half in enumerate((first, last)):
-        log.content(half, index)
-    log.show(first, value=b"another")
-    log.show(last)
-    log.end_on_doubt(0, 1)
-    _whole(log)
-    log.starts[HALF] = 2
-
-
-@case("out_of_window")
-def known_from_a_summary_that_was_ended_alone(log: Log) -> None:
-    half = log.half()
-    log.op(("R", half))
-    log.summary("open", half)
-    log.content(half)
-    log.end_on_doubt(0)
-    log.half("later/00000001")
-    log.starts[HALF] = log.starts[OP] = 1
-
-
-@case("out_of_window", "orphan")
-def visible_with_its_id_twice_and_its_half_record_gone(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    _with_its_id_twice(log, half)
-    log.half("later/00000001")
-    log.starts[HALF] = 1
-
-
 @case("out_of_window")
 def half_record_kept_aside_behind_those_that_are_gone(log: Log) -> None:
     first, last = _whole(log)
@@ -735,30 +634,6 @@ def half_record_kept_aside_behind_those_that_are_gone(log: Log) -> None:
     _ends_on_doubt(log, [first, last])
     log.add(DOUBT, key=f"origin/{HALF}/0/{stray.offset}".encode(), value=stray.value, headers=stray.headers)
     log.starts[HALF] = 2
-
-
-@case("ok")
-def op_record_that_is_not_ascii(log: Log) -> None:
-    half = log.half()
-    rollback = f"1|R|{KEY}|orders|{half.offset}|1700000000000|producer||".encode()
-    log.op(rollback, "1|U|x/00000000|ö|0|0|producer||".encode())
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("open")
-def commit_in_an_op_record_that_is_not_ascii(log: Log) -> None:
-    half = log.half()
-    commit = f"1|C|{KEY}|orders|{half.offset}|1700000000000|producer||".encode()
-    log.op(commit, "1|U|x/00000000|ö|0|0|producer||".encode())
-
-
-@case("leaked")
-def commit_in_an_op_record_that_is_not_ascii_visible(log: Log) -> None:
-    half = log.half()
-    commit = f"1|C|{KEY}|orders|{half.offset}|1700000000000|producer||".encode()
-    log.op(commit, "1|U|x/00000000|ö|0|0|producer||".encode())
-    log.show(half)
 
 
 @case("rolled_back")
@@ -793,59 +668,7 @@ def rolled_back_by_a_line_that_names_a_copy_of_which_doubt_alone_knows(log: Log)
 TOO_LARGE = "9" * 19
 
 
-@case("open")
-def lines_with_numbers_that_are_too_large(log: Log) -> None:
-    """Coordinators keep them aside."""
-    half = log.half()
-    for offset, born, check in ((TOO_LARGE, 5, ""), (half.offset, TOO_LARGE, ""), (half.offset, 5, TOO_LARGE)):
-        log.op(f"1|C|{KEY}|orders|{offset}|{born}|check|{check}|".encode())
-
-
 # --- doubt ------------------------------------------------------------------------------------------------------------
-
-
-@case("parked")
-def parked_whole(log: Log) -> None:
-    half = log.half()
-    log.summary("parked", half, reason="too-old")
-    log.content(half)
-
-
-@case("lost")
-def parked_without_contents(log: Log) -> None:
-    half = log.half()
-    log.summary("parked", half, reason="too-old")
-
-
-@case("open")
-def held_whole(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("held", half, reason="topic-missing")
-    log.content(half)
-
-
-@case("lost")
-def held_without_contents(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("held", half, reason="topic-missing")
-
-
-@case("lost")
-def held_with_another_content(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("held", half, reason="topic-missing")
-    log.content(half, value=b"another")
-
-
-@case("lost")
-def parked_with_half_of_its_contents(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.summary("parked-committed", first, last, reason="too-large")
-    log.content(first)
 
 
 @case("parked")
@@ -866,24 +689,6 @@ def parked_cut_and_its_half_record_gone(log: Log) -> None:
     log.content(half, value=b"", headers=cut)
     log.half("later/00000001")
     log.starts[HALF] = 1
-
-
-@case("out_of_window")
-def parked_and_its_half_record_gone(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("parked-committed", half, reason="too-large")
-    log.content(half)
-    log.half("later/00000001")
-    log.starts[HALF] = 1
-
-
-@case("lost")
-def ended_on_doubt_and_undecided(log: Log) -> None:
-    half = log.half()
-    log.summary("open", half)
-    log.content(half)
-    log.end_on_doubt(0)
 
 
 def _rolled_back_before_its_half_record_came(log: Log) -> Record:
@@ -910,40 +715,6 @@ def rolled_back_before_its_half_record_came_and_visible(log: Log) -> None:
     log.show(_rolled_back_before_its_half_record_came(log))
 
 
-@case("ok")
-def ended_on_doubt_and_visible(log: Log) -> None:
-    half = log.half()
-    log.summary("open", half)
-    log.content(half)
-    log.op(("C", half))
-    log.show(half)
-    log.end_on_doubt(0)
-
-
-@case("lost")
-def ended_on_doubt_and_lost(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("held", half)
-    log.content(half)
-    log.end_on_doubt(0)
-
-
-@case("lost")
-def held_and_undecided(log: Log) -> None:
-    half = log.half()
-    log.summary("held", half)
-    log.content(half)
-
-
-@case("lost")
-def open_on_doubt_and_committed(log: Log) -> None:
-    half = log.half()
-    log.summary("open", half)
-    log.content(half)
-    log.op(("C", half))
-
-
 def _of_a_later_release(log: Log, said: str = "") -> Record:
     """On doubt in a state that only a later release knows."""
     half = log.half()
@@ -954,41 +725,10 @@ def _of_a_later_release(log: Log, said: str = "") -> Record:
     return half
 
 
-@case("open")
-def undecided_in_a_state_of_a_later_release(log: Log) -> None:
-    _of_a_later_release(log)
-
-
-@case("open")
-def committed_in_a_state_of_a_later_release(log: Log) -> None:
-    _of_a_later_release(log, "C")
-
-
-@case("rolled_back")
-def rolled_back_in_a_state_of_a_later_release(log: Log) -> None:
-    _of_a_later_release(log, "R")
-
-
 @case("lost")
 def committed_in_a_state_of_a_later_release_without_contents(log: Log) -> None:
     _of_a_later_release(log, "C")
     del log.records[-1]
-
-
-@case("open")
-def incomplete_in_a_state_of_a_later_release(log: Log) -> None:
-    first = log.half(KEY, "0/2")
-    log.op(("C", first))
-    log.summary("asleep", first, count=2)
-    log.content(first)
-
-
-@case("open")
-def committed_in_a_state_that_doubt_never_says(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("committed", half)
-    log.content(half)
 
 
 @case("open")
@@ -997,50 +737,6 @@ def committed_in_an_empty_state(log: Log) -> None:
     log.op(("C", half))
     log.summary("", half)
     log.content(half)
-
-
-@case("ok")
-def overtaken_after_it_was_in_a_state_of_a_later_release(log: Log) -> None:
-    """It may have been parked."""
-    other, in_order = "other/00000009", f"k{HASH}"
-    first, second = log.half(options=in_order), log.half(other, options=in_order)
-    log.summary("asleep", first, key_hash=HASH)
-    log.content(first)
-    log.op(("C", first))
-    log.op(("C", second), key=other)
-    log.show(second)
-    log.show(first)
-    log.end_on_doubt(0)
-
-
-def _open_on_doubt_and_committed(log: Log) -> None:
-    half = log.half()
-    log.summary("open", half)
-    log.content(half)
-    log.op(("C", half))
-
-
-@case("out_of_window")
-def open_on_doubt_and_committed_and_its_real_topic_shortened(log: Log) -> None:
-    _open_on_doubt_and_committed(log)
-    log.starts["shop"] = 5
-
-
-@case("open")
-def open_on_doubt_and_committed_and_forwarded_in_an_open_kafka_transaction(log: Log) -> None:
-    """The coordinator died in it: what ends it on doubt is in the same Kafka transaction."""
-    _open_on_doubt_and_committed(log)
-    log.show(log.records[0], kafka="open")
-    log.stable_ends["shop"] = 0
-
-
-@case("ok")
-def visible_and_still_parked(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("parked-committed", half, reason="too-large")
-    log.content(half)
-    log.show(half)
 
 
 # --- what is visible --------------------------------------------------------------------------------------------------
@@ -1055,35 +751,6 @@ def second_copy_with_a_broken_origin(log: Log) -> None:
     log.show(half, headers=headers)
 
 
-def _with_its_id_twice(log: Log, half: Record) -> None:
-    log.show(half)
-    shown = log.records[-1]
-    [ours] = [header for header in shown.headers if header[0] == "txl-id"]
-    log.records[-1] = replace(shown, headers=[*shown.headers, ours])
-
-
-@case("ok", "orphan")
-def second_copy_with_its_id_twice(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    _with_its_id_twice(log, half)
-
-
-@case("lost", "orphan")
-def visible_with_its_id_twice_alone(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    _with_its_id_twice(log, half)
-
-
-@case("lost", "orphan")
-def visible_with_a_further_header_of_ours(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    _show_with(log, half, "txl-further")
-
-
 @case("ok")
 def visible_with_the_name_of_its_producer_group(log: Log) -> None:
     half = log.half(options="g1")
@@ -1091,27 +758,6 @@ def visible_with_the_name_of_its_producer_group(log: Log) -> None:
     log.show(half)
     shown = log.records[-1]
     log.records[-1] = replace(shown, headers=[*shown.headers[:-2], ("txl-group", b"shop"), *shown.headers[-2:]])
-
-
-@case("ok")
-def visible_with_the_name_of_its_producer_group_behind_the_other_headers(log: Log) -> None:
-    half = log.half(options="g1")
-    log.op(("C", half))
-    log.show(half)
-    log.records[-1] = replace(log.records[-1], headers=[*log.records[-1].headers, ("txl-group", b"shop")])
-
-
-@case("ok", "orphan")
-def dead_letter_that_somebody_copied_to_its_real_topic(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    _show_with(log, half, "txl-dlq")
-
-
-def _show_with(log: Log, half: Record, name: str) -> None:
-    log.show(half)
-    log.records[-1] = replace(log.records[-1], headers=[*log.records[-1].headers, (name, b"1")])
 
 
 @case("open", "orphan")
@@ -1134,62 +780,6 @@ def phantom_of_a_half_record_that_never_was(log: Log) -> None:
     log.add("shop", key=b"k", value=b"0/1", headers=headers)
 
 
-@case("duplicate")
-def twice(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    log.show(half)
-
-
-@case("corrupt")
-def another_value(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half, value=b"another")
-
-
-@case("corrupt")
-def wanted_partition_not_kept(log: Log) -> None:
-    half = log.half(options="n1")
-    log.op(("C", half))
-    log.partition_counts["shop"] = 2
-    log.show(half, partition=0)
-
-
-@case("ok")
-def wanted_partition_kept(log: Log) -> None:
-    half = log.half(options="n1")
-    log.op(("C", half))
-    log.partition_counts["shop"] = 2
-    log.show(half, partition=1)
-
-
-@case("corrupt")
-def one_wanted_partition_of_two_not_kept(log: Log) -> None:
-    first, last = log.half(numbers="0/2", options="n1"), log.half(numbers="1/2")
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
-    log.partition_counts["shop"] = 2
-
-
-@case("out_of_order")
-def messages_of_one_transaction_and_key_reversed(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.show(last)
-    log.show(first)
-
-
-@case("out_of_order")
-def messages_of_one_transaction_and_ordering_key_reversed(log: Log) -> None:
-    first, last = _whole(log, options=f"k{HASH}", key=None)
-    log.op(("C", last))
-    log.show(last)
-    log.show(first)
-
-
 def _overtaken(log: Log, *, is_on_doubt: bool = False) -> Record:
     """The first of two of one ordering key that is decided is visible behind the other one."""
     other, in_order = "other/00000009", f"k{HASH}"
@@ -1204,171 +794,10 @@ def _overtaken(log: Log, *, is_on_doubt: bool = False) -> Record:
     return first
 
 
-@case("out_of_order")
-def overtaken_by_one_of_its_ordering_key(log: Log) -> None:
-    _overtaken(log)
-
-
 @case("ok")
 def overtaken_and_compaction_may_have_taken_that_it_was_parked(log: Log) -> None:
     """What was parked gave up its place."""
     _ends_on_doubt(log, [_overtaken(log, is_on_doubt=True)])
-
-
-AHEAD = "ahead/0000000c"
-PREPARE_ORDER = f"k{HASH},op"
-
-
-@case("out_of_order")
-def visible_before_an_undecided_one_of_its_ordering_key(log: Log) -> None:
-    log.half(AHEAD, options=PREPARE_ORDER)
-    half = log.half(options=PREPARE_ORDER)
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("ok")
-def visible_before_a_parked_one_of_its_ordering_key(log: Log) -> None:
-    ahead, half = log.half(AHEAD, options=PREPARE_ORDER), log.half(options=PREPARE_ORDER)
-    log.summary("parked", ahead, key=AHEAD, reason="checks-exhausted")
-    log.content(ahead, key=AHEAD)
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("ok")
-def visible_before_an_undecided_one_in_the_order_of_decisions(log: Log) -> None:
-    log.half(AHEAD, options=f"k{HASH}")
-    half = log.half(options=f"k{HASH}")
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("out_of_order")
-def overtaken_by_an_undecided_one_of_its_ordering_key(log: Log) -> None:
-    half, later = log.half(options=PREPARE_ORDER), log.half(AHEAD, options=PREPARE_ORDER)
-    log.show(later)
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("open")
-def behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_unknown_before_its_half_record(log: Log) -> None:
-    log.op(f"1|U|{AHEAD}|orders|0|1700000000000|check|1|".encode())
-    log.half(AHEAD, options=PREPARE_ORDER)
-    log.op(("C", log.half(options=PREPARE_ORDER)))
-
-
-@case("open")
-def behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_released_before_its_half_record(log: Log) -> None:
-    log.op(f"2|C|{AHEAD}|orders|0|1700000000000|policy|||1700000000000".encode())
-    log.half(AHEAD, options=PREPARE_ORDER)
-    log.op(("C", log.half(options=PREPARE_ORDER)))
-
-
-@case("open")
-def behind_an_undecided_one_of_its_ordering_key_and_its_real_topic_shortened(log: Log) -> None:
-    log.half(AHEAD, options=PREPARE_ORDER)
-    half = log.half(options=PREPARE_ORDER)
-    log.op(("C", half))
-    log.starts["shop"] = 5
-
-
-@case("out_of_window")
-def behind_one_of_its_ordering_key_that_may_have_been_visible(log: Log) -> None:
-    ahead, half = log.half(AHEAD, topic="other", options=PREPARE_ORDER), log.half(options=PREPARE_ORDER)
-    log.op(("C", ahead), key=AHEAD)
-    log.op(("C", half))
-    log.starts["other"] = 5
-
-
-@case("lost")
-def behind_one_of_its_ordering_key_that_is_open_on_doubt(log: Log) -> None:
-    """What waits for one on doubt is on doubt itself."""
-    ahead, half = log.half(AHEAD, options=PREPARE_ORDER), log.half(options=PREPARE_ORDER)
-    _keep_open(log, ahead, AHEAD)
-    log.op(("C", half))
-
-
-def _keep_open(log: Log, half: Record, key: str) -> None:
-    log.summary("open", half, key=key, key_hash=HASH, order="prepare")
-    log.content(half, key=key)
-
-
-@case("lost")
-def left_doubt_behind_an_undecided_one_of_its_ordering_key(log: Log) -> None:
-    """What waits on doubt stays there until it is settled."""
-    log.half(AHEAD, options=PREPARE_ORDER)
-    half = log.half(options=PREPARE_ORDER)
-    _keep_open(log, half, KEY)
-    log.op(("C", half))
-    log.end_on_doubt(0)
-
-
-@case("lost")
-def left_doubt_behind_one_of_its_ordering_key_that_may_have_been_visible(log: Log) -> None:
-    ahead, half = log.half(AHEAD, topic="other", options=PREPARE_ORDER), log.half(options=PREPARE_ORDER)
-    log.op(("C", ahead), key=AHEAD)
-    _keep_open(log, half, KEY)
-    log.op(("C", half))
-    log.end_on_doubt(0)
-    log.starts["other"] = 5
-
-
-@case("lost")
-def commit_of_a_part_behind_an_undecided_one_of_its_ordering_key(log: Log) -> None:
-    """A commit that is incomplete does not wait: it is parked."""
-    log.half(AHEAD, options=PREPARE_ORDER)
-    first, _ = _whole(log, options=PREPARE_ORDER)
-    log.op(("C", first))
-
-
-@case("lost")
-def commit_of_a_part_behind_one_of_its_ordering_key_that_may_have_been_visible(log: Log) -> None:
-    ahead = log.half(AHEAD, topic="other", options=PREPARE_ORDER)
-    log.op(("C", ahead), key=AHEAD)
-    first, _ = _whole(log, options=PREPARE_ORDER)
-    log.op(("C", first))
-    log.starts["other"] = 5
-
-
-def _incomplete_at_first(log: Log, options: str) -> None:
-    """Its place is given up by a commit of a part, and the next commit is read at once: doubt shows nothing of it."""
-    first, last = _whole(log, options=options)
-    later = log.half(AHEAD, options=PREPARE_ORDER)
-    log.op(("C", later), key=AHEAD)
-    log.op(("C", first))
-    log.op(("C", last))
-    for half in (later, first, last):
-        log.show(half)
-
-
-@case("ok")
-def incomplete_at_first_and_overtaken_in_the_order_of_half(log: Log) -> None:
-    _incomplete_at_first(log, PREPARE_ORDER)
-
-
-@case("ok")
-def incomplete_at_first_and_overtaken_by_one_in_the_order_of_half(log: Log) -> None:
-    _incomplete_at_first(log, f"k{HASH}")
-
-
-@case("ok")
-def incomplete_at_first_and_visible_before_an_undecided_one_of_its_ordering_key(log: Log) -> None:
-    log.half(AHEAD, options=PREPARE_ORDER)
-    first, last = _whole(log, options=PREPARE_ORDER)
-    log.op(("C", first))
-    log.op(("C", last))
-    for half in (first, last):
-        log.show(half)
-
-
-@case("ok")
-def messages_of_different_keys_reversed(log: Log) -> None:
-    first, last = log.half(numbers="0/2", key=b"a"), log.half(numbers="1/2", key=b"b")
-    log.op(("C", last))
-    log.show(last)
-    log.show(first)
 
 
 # --- half records -----------------------------------------------------------------------------------------------------
@@ -1397,102 +826,6 @@ def _add_headers(log: Log, *more: tuple[str, bytes | None]) -> None:
     log.records[0] = replace(log.records[0], headers=[*more, *log.records[0].headers])
 
 
-@case("ok")
-def half_copy_after_settlement(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    log.half()
-
-
-@case("rolled_back")
-def half_copy_after_a_rollback(log: Log) -> None:
-    half = log.half()
-    log.op(("R", half))
-    log.half()
-
-
-@case("rolled_back")
-def half_copy_after_an_abandon(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.op(("A", half))
-    log.half()
-
-
-@case("duplicate")
-def half_copy_forwarded_again(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    log.show(log.half())
-
-
-@case("ok")
-def decided_by_a_copy(log: Log) -> None:
-    half = log.half()
-    log.op(("C", log.half()))
-    log.show(half)
-
-
-@case("ok", "orphan")
-def half_record_of_another_count(log: Log) -> None:
-    half = log.half()
-    stray = log.half(numbers="1/2")
-    log.op(("C", half))
-    log.show(half)
-    log.show(stray)
-
-
-@case("leaked", "orphan")
-def half_records_in_another_order(log: Log) -> None:
-    last, first = log.half(numbers="1/2"), log.half(numbers="0/2")
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
-
-
-@case("ok")
-def half_record_of_a_later_index(log: Log) -> None:
-    first = log.half(numbers="0/3")
-    stray = log.half(numbers="2/3")
-    middle, last = log.half(numbers="1/3"), log.half(numbers="2/3")
-    log.op(("C", last))
-    for half in (first, middle, last):
-        log.show(half)
-    assert stray.offset < middle.offset
-
-
-@case("ok")
-def two_attempts(log: Log) -> None:
-    log.half("again/0000000a")
-    half = log.half("again/0000000b")
-    log.op(("C", half), key="again/0000000b")
-    log.show(half)
-
-
-@case("torn")
-def many_messages_and_one_lost(log: Log) -> None:
-    halves = [log.half(numbers=f"{index}/70") for index in range(70)]
-    log.op(("C", halves[-1]))
-    for half in halves[:-1]:
-        log.show(half)
-
-
-@case("ok")
-def half_records_of_two_that_are_mixed_in_half(log: Log) -> None:
-    """The first half record of each has the place: this one is behind the other."""
-    other, in_order = "other/00000009", f"k{HASH},op"
-    other_first = log.half(other, "0/2", options=in_order)
-    first = log.half(numbers="0/2", options=f"k{HASH}")
-    other_last = log.half(other, "1/2", options=in_order)
-    last = log.half(numbers="1/2", options=f"k{HASH}")
-    log.op(("C", other_last), key=other)
-    log.op(("C", last))
-    for half in (other_first, other_last, first, last):
-        log.show(half)
-
-
 # --- messages with times ----------------------------------------------------------------------------------------------
 
 
@@ -1501,24 +834,6 @@ def scheduled_and_waiting(log: Log) -> None:
     timed = Timed(log)
     timed.show(0)
     timed.on_doubt("scheduled", f"1/1/{timed.times[0]}+{timed.times[1]}/0:0")
-
-
-@case("ok")
-def scheduled_and_shown_at_its_times(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.release(0)
-    timed.show(1)
-    timed.release(1)
-    timed.show(2)
-
-
-@case("leaked")
-def scheduled_and_early(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.release(0)
-    timed.show(1, 2)
 
 
 @case("leaked")
@@ -1540,26 +855,6 @@ def scheduled_and_visible_before_its_line(log: Log) -> None:
     timed.show(2)
 
 
-@case("leaked")
-def scheduled_and_undecided_and_visible(log: Log) -> None:
-    half = log.half(options=f"d{log.now_ms + MINUTE}")
-    log.show(half)
-
-
-@case("rolled_back")
-def scheduled_and_rolled_back(log: Log) -> None:
-    log.op(("R", log.half(options=f"d{log.now_ms + MINUTE}")))
-
-
-@case("torn")
-def scheduled_and_a_released_one_is_nowhere(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.release(0)
-    timed.release(1)
-    timed.show(2)
-
-
 @case("torn")
 def scheduled_for_one_time_and_only_some_are_visible(log: Log) -> None:
     time_ms = log.now_ms + MINUTE
@@ -1568,11 +863,6 @@ def scheduled_for_one_time_and_only_some_are_visible(log: Log) -> None:
     log.now_ms = time_ms
     log.op(f"2|C|{KEY}|orders|{halves[-1].offset}|1700000000000|policy|||{time_ms}".encode())
     log.show(halves[0])
-
-
-@case("lost")
-def scheduled_and_nowhere(log: Log) -> None:
-    log.op(("C", log.half(options=f"d{log.now_ms + MINUTE}")))
 
 
 @case("lost")
@@ -1600,36 +890,6 @@ def scheduled_and_released_and_parked(log: Log) -> None:
 
 
 @case("ok")
-def scheduled_and_the_rest_cancelled(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.line("A", None)
-
-
-@case("conflicting")
-def scheduled_and_cancelled_behind_a_rollback(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.line("R", None)
-    timed.line("A", None)
-
-
-@case("rolled_back")
-def scheduled_and_cancelled(log: Log) -> None:
-    half = log.half(options=f"d{log.now_ms + MINUTE}")
-    log.op(("C", half), ("A", half))
-
-
-@case("leaked")
-def scheduled_and_visible_although_it_was_cancelled(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.line("A", None)
-    timed.release(0)
-    timed.show(1)
-
-
-@case("ok")
 def scheduled_and_given_another_time(log: Log) -> None:
     timed = Timed(log)
     timed.show(0)
@@ -1646,46 +906,3 @@ def scheduled_and_visible_at_the_time_before_it_was_moved(log: Log) -> None:
     timed.line("U", timed.times[1] + MINUTE)
     timed.release(0)
     timed.show(1)
-
-
-@case("ok")
-def scheduled_for_no_time_at_all(log: Log) -> None:
-    half = log.half(options="d0")
-    log.op(("C", half))
-    log.show(half)
-
-
-@case("duplicate")
-def scheduled_and_visible_twice(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0, 0)
-    timed.release(0)
-    timed.show(1)
-    timed.release(1)
-    timed.show(2)
-
-
-@case("open")
-def scheduled_in_the_order_of_half_behind_an_undecided_one(log: Log) -> None:
-    log.half("other/0000000c", options=f"k{HASH},op")
-    log.half(numbers="0/2", options=f"d{log.now_ms + MINUTE},k{HASH},op")
-    log.op(("C", log.half(numbers="1/2", options=f"k{HASH},op")))
-
-
-@case("rolled_back")
-def rolled_back_by_a_line_with_one_more_field(log: Log) -> None:
-    """Only a commit and an unknown have a time there; a further field of another line is one of a later release."""
-    half = log.half()
-    log.op(f"2|R|{KEY}|orders|{half.offset}|1700000000000|producer|||5".encode())
-
-
-@case("rolled_back")
-def abandoned_and_then_rolled_back(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half), ("A", half), ("R", half))
-
-
-@case("conflicting")
-def abandoned_and_then_committed(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half), ("A", half), ("C", half))
