@@ -1,4 +1,4 @@
-"""Looks for the seeds of guards.py anew, after plans or txlayer changed so that the old ones show nothing any more.
+"""Looks for the seeds of the page of guards anew, after plans or txlayer changed so that the old ones show nothing any more.
 
 python -m tests.simulation.seek [part of a guard's name] [seeds to try]
 """
@@ -15,18 +15,18 @@ from tests.simulation.society import Variant
 from tests.support.checker import Finding
 
 
-def without(guard: Guard) -> Variant:
+def without(guard: Guard[Variant]) -> Variant:
     """Coordinators without the guard."""
     settings = {**guard.settings, **guard.without.settings}
     return replace(guard.without, settings=settings)
 
 
-def with_it(guard: Guard) -> Variant:
+def with_it(guard: Guard[Variant]) -> Variant:
     """The real ones, in the same settings."""
     return Variant(settings=guard.settings)
 
 
-def red_seeds(guard: Guard, seeds: Sequence[int]) -> Iterator[tuple[int, Finding]]:
+def red_seeds(guard: Guard[Variant], seeds: Sequence[int]) -> Iterator[tuple[int, Finding]]:
     """Seeds of worlds that are clean with the guard and have one of its findings without."""
     for seed in seeds:
         plan = guard.plan(seed)

@@ -2,11 +2,12 @@
 
 import pytest
 
-from tests.simulation.consumers.guards import CONSUMER_GUARDS, CONSUMER_SECOND_LINES, ConsumerGuard, ConsumerSecondLine
+from tests.simulation.consumers.guards import CONSUMER_GUARDS, CONSUMER_SECOND_LINES, IS_SLOW, WITHOUT
 from tests.simulation.consumers.plan import make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.seek import with_it, without
-from tests.simulation.test_guards import rows_of
+from tests.simulation.consumers.society import ConsumerVariant
+from tests.simulation.guards import Guard, rows_of
 
 SECOND_LINE_SEEDS = range(200, 210)
 
@@ -16,7 +17,7 @@ SECOND_LINE_SEEDS = range(200, 210)
     "consumer: dies, or is cut off, while it writes a dead letter",
 )
 @pytest.mark.parametrize("guard", CONSUMER_GUARDS, ids=lambda guard: guard.name)
-def test_a_world_of_consumers_is_clean_with_a_guard_and_red_without(guard: ConsumerGuard) -> None:
+def test_a_world_of_consumers_is_clean_with_a_guard_and_red_without(guard: Guard[ConsumerVariant]) -> None:
     plan = make_consumer_plan(guard.seed)
 
     clean = play_consumers(plan, variant=with_it(guard))
@@ -29,24 +30,14 @@ def test_a_world_of_consumers_is_clean_with_a_guard_and_red_without(guard: Consu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", CONSUMER_SECOND_LINES, ids=lambda line: line.name)
-def test_behind_some_guards_of_consumers_another_one_stands(line: ConsumerSecondLine) -> None:
+@pytest.mark.parametrize("name", CONSUMER_SECOND_LINES)
+def test_behind_some_guards_of_consumers_another_one_stands(name: str) -> None:
     for seed in SECOND_LINE_SEEDS:
-        played = play_consumers(make_consumer_plan(seed), variant=line.without)
+        played = play_consumers(make_consumer_plan(seed), variant=CONSUMER_SECOND_LINES[name])
         assert [] == played.findings, seed
 
 
 def test_the_documentation_lists_the_guards_of_consumers_as_they_are() -> None:
-    rows = rows_of("Consumers")
-
-    assert [row_of(guard) for guard in CONSUMER_GUARDS] == rows[: len(CONSUMER_GUARDS)]
-    assert [second_row_of(line) for line in CONSUMER_SECOND_LINES] == rows[len(CONSUMER_GUARDS) :]
-
-
-def row_of(guard: ConsumerGuard) -> str:
-    kinds = ", ".join(sorted(kind.value for kind in guard.kinds))
-    return f"| {guard.name} | {guard.promise} | `{guard.place}` | {kinds} | {guard.seed} |"
-
-
-def second_row_of(line: ConsumerSecondLine) -> str:
-    return f"| {line.name} | `{line.place}` | {line.why} |"
+    assert [*WITHOUT] == [guard.name for guard in CONSUMER_GUARDS]
+    assert [*CONSUMER_SECOND_LINES] == [row[0] for row in rows_of("Consumers", column_count=3)]
+    assert {*WITHOUT} >= IS_SLOW

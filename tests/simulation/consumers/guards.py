@@ -1,246 +1,51 @@
-"""Every guard of consumers, the promise it keeps, and a seed whose world is clean with it and red without.
+"""Every guard of consumers: its row on the page of guards, and what a world is without it.
 
 `python -m tests.simulation.consumers.seek` looks for the seeds anew.
 """
 
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from tests.simulation.consumers import unguarded as un
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.consumers.unguarded import wrapped
-from tests.support.checker import Kind
+from tests.simulation.guards import guards_of
 
+WITHOUT: dict[str, ConsumerVariant] = {
+    "an attempt's count is stored before the next attempt": ConsumerVariant(engine=un.HastyEngine),
+    "a successor believes what the metadata say": wrapped(un.ForgetfulConnections),
+    "no dead letter is written while offsets are being stored": ConsumerVariant(engine=un.CrossingEngine),
+    "a dead letter and its offset are one Kafka transaction": wrapped(un.TwoStepConnections),
+    "dead letters carry the group's generation": wrapped(un.UnfencedConnections),
+    "a dead-letter producer that may have stale requests is replaced": ConsumerVariant(
+        settings={"recycle_after": timedelta(hours=1)}
+    ),
+    "who takes a queue over ends what its writer left open": wrapped(un.TrustingConnections),
+    "a dead-letter writer's name is stored before it writes": ConsumerVariant(engine=un.NamelessEngine),
+    "messages of one key go one after the other": ConsumerVariant(engine=un.UnorderedEngine),
+    "a queue is not taken over while its handlers still run": ConsumerVariant(engine=un.ImpatientEngine),
+    "a queue is not taken over while a store of it is under way": ConsumerVariant(engine=un.ForgetfulEngine),
+    "who cannot store what ended last ends in peace": ConsumerVariant(engine=un.StiffEngine),
+    "an engine without room for more waits for an end": ConsumerVariant(engine=un.RestlessEngine),
+    "an engine whose store is under way waits for the acknowledgement": ConsumerVariant(engine=un.HurriedEngine),
+    "a handler that hangs is given up at its deadline": ConsumerVariant(hung=un.EndlessPatience),
+    "what a handler says after it was given up counts for nothing": ConsumerVariant(hung=un.CredulousHung),
+    "what fails while a breaker is open costs no attempt": ConsumerVariant(engine=un.StrictEngine),
+    "while a breaker is open one message is tried at a time": ConsumerVariant(engine=un.EagerEngine),
+    "no handler starts after its lease can be over": ConsumerVariant(registry=un.EverlastingRegistry),
+    "a chunk stops when its lease is lost": ConsumerVariant(caller=un.HeedlessCaller),
+    "a table compares fencing tokens": ConsumerVariant(table=un.UnfencedTable),
+}
+"""A world without each of them."""
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGuard:
-    """One guard, and how a world looks without it."""
-
-    name: str
-    promise: str
-    place: str
-    without: ConsumerVariant
-    seed: int
-    kinds: frozenset[Kind]
-    """What a world without it has at least one of."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Of both worlds."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSecondLine:
-    """A guard behind which another one stands: worlds without it are clean."""
-
-    name: str
-    place: str
-    without: ConsumerVariant
-    why: str
-
-
-_K = Kind
-_ORDER = frozenset({_K.OUT_OF_ORDER})
-_TWICE = frozenset({_K.DUPLICATE, _K.AGAIN, _K.BACKWARDS})
-_LEASE = frozenset({_K.UNLEASED})
-_STUCK = frozenset({_K.RESTLESS, _K.HANGING})
-_SLOW_KAFKA = {"kafka_transaction_timeout": timedelta(seconds=600)}
-
-CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
-    ConsumerGuard(
-        "an attempt's count is stored before the next attempt",
-        "P9",
-        "core/key_queue.py",
-        ConsumerVariant(engine=un.HastyEngine),
-        1,
-        frozenset({_K.ATTEMPTS}),
-    ),
-    ConsumerGuard(
-        "a successor believes what the metadata say",
-        "P9",
-        "consumer/plan.py",
-        wrapped(un.ForgetfulConnections),
-        1,
-        frozenset({_K.AGAIN, _K.ATTEMPTS, _K.BACKWARDS, _K.OUT_OF_ORDER}),
-    ),
-    ConsumerGuard(
-        "no dead letter is written while offsets are being stored",
-        "P9",
-        "consumer/engine.py",
-        ConsumerVariant(engine=un.CrossingEngine),
-        1,
-        _TWICE | {_K.ATTEMPTS},
-    ),
-    ConsumerGuard(
-        "a dead letter and its offset are one Kafka transaction",
-        "P9",
-        "runtime/kafka_transactions.py",
-        wrapped(un.TwoStepConnections),
-        20,
-        _TWICE,
-    ),
-    ConsumerGuard(
-        "dead letters carry the group's generation",
-        "P9",
-        "consumer/dead_letters.py",
-        wrapped(un.UnfencedConnections),
-        9225,
-        _TWICE | {_K.ATTEMPTS, _K.LOST},
-    ),
-    ConsumerGuard(
-        "a dead-letter producer that may have stale requests is replaced",
-        "P9",
-        "runtime/kafka_transactions.py",
-        ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}),
-        22,
-        _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
-    ),
-    ConsumerGuard(
-        "who takes a queue over ends what its writer left open",
-        "P11",
-        "consumer/assignments.py",
-        wrapped(un.TrustingConnections),
-        65,
-        _STUCK,
-        _SLOW_KAFKA,
-    ),
-    ConsumerGuard(
-        "a dead-letter writer's name is stored before it writes",
-        "P11",
-        "consumer/assignments.py",
-        ConsumerVariant(engine=un.NamelessEngine),
-        111,
-        _STUCK,
-        _SLOW_KAFKA,
-    ),
-    ConsumerGuard(
-        "messages of one key go one after the other",
-        "P9",
-        "core/key_queue.py",
-        ConsumerVariant(engine=un.UnorderedEngine),
-        7,
-        _ORDER,
-    ),
-    ConsumerGuard(
-        "a queue is not taken over while its handlers still run",
-        "P9",
-        "consumer/assignments.py",
-        ConsumerVariant(engine=un.ImpatientEngine),
-        26,
-        _ORDER,
-    ),
-    ConsumerGuard(
-        "a queue is not taken over while a store of it is under way",
-        "P9",
-        "consumer/assignments.py",
-        ConsumerVariant(engine=un.ForgetfulEngine),
-        406_654,
-        frozenset({_K.BACKWARDS}),
-    ),
-    ConsumerGuard(
-        "who cannot store what ended last ends in peace",
-        "P9",
-        "consumer/engine.py",
-        ConsumerVariant(engine=un.StiffEngine),
-        2261,
-        frozenset({_K.BROKEN}),
-    ),
-    ConsumerGuard(
-        "an engine without room for more waits for an end",
-        "P11",
-        "consumer/engine.py",
-        ConsumerVariant(engine=un.RestlessEngine),
-        7,
-        frozenset({_K.RESTLESS}),
-    ),
-    ConsumerGuard(
-        "an engine whose store is under way waits for the acknowledgement",
-        "P11",
-        "consumer/engine.py",
-        ConsumerVariant(engine=un.HurriedEngine),
-        1,
-        frozenset({_K.RESTLESS}),
-    ),
-    ConsumerGuard(
-        "a handler that hangs is given up at its deadline",
-        "P9",
-        "consumer/pools.py",
-        ConsumerVariant(hung=un.EndlessPatience),
-        7,
-        frozenset({_K.RESTLESS}),
-    ),
-    ConsumerGuard(
-        "what a handler says after it was given up counts for nothing",
-        "P9",
-        "consumer/pools.py",
-        ConsumerVariant(hung=un.CredulousHung),
-        4,
-        frozenset({_K.LOST, _K.OUT_OF_ORDER}),
-    ),
-    ConsumerGuard(
-        "what fails while a breaker is open costs no attempt",
-        "P9",
-        "consumer/dispatch.py",
-        ConsumerVariant(engine=un.StrictEngine),
-        13,
-        frozenset({_K.ATTEMPTS}),
-    ),
-    ConsumerGuard(
-        "while a breaker is open one message is tried at a time",
-        "P9",
-        "consumer/dispatch.py",
-        ConsumerVariant(engine=un.EagerEngine),
-        13,
-        frozenset({_K.ATTEMPTS}),
-    ),
-    ConsumerGuard(
-        "no handler starts after its lease can be over",
-        "P10",
-        "consumer/lease_keeper.py",
-        ConsumerVariant(registry=un.EverlastingRegistry),
-        91,
-        _LEASE,
-    ),
-    ConsumerGuard(
-        "a chunk stops when its lease is lost",
-        "P10",
-        "consumer/pools.py",
-        ConsumerVariant(caller=un.HeedlessCaller),
-        2,
-        _LEASE,
-    ),
-    ConsumerGuard(
-        "a table compares fencing tokens",
-        "P10",
-        "the user's database",
-        ConsumerVariant(table=un.UnfencedTable),
-        12,
-        frozenset({_K.STALE_WRITE}),
-    ),
+IS_SLOW = frozenset(
+    {"who takes a queue over ends what its writer left open", "a dead-letter writer's name is stored before it writes"}
 )
+CONSUMER_GUARDS = guards_of("Consumers", WITHOUT, is_slow=IS_SLOW)
 
-CONSUMER_SECOND_LINES: tuple[ConsumerSecondLine, ...] = (
-    ConsumerSecondLine(
-        "handlers end before partitions are given back",
-        "consumer/engine.py",
-        ConsumerVariant(engine=un.BrusqueEngine),
-        "what they did counts for nothing and is done again by the next owner; the guard saves the repeats",
-    ),
-    ConsumerSecondLine(
-        "a take-over of a queue waits for stable offsets",
-        "consumer/assignments.py",
-        wrapped(un.UnstableConnections),
-        "it ends the former writer first, which waits for its markers; the guard is for a name that nobody could know",
-    ),
-    ConsumerSecondLine(
-        "a claim of a lower generation is void",
-        "core/leases.py",
-        ConsumerVariant(registry=un.ClaimingRegistry),
-        "who takes a queue over asks the group meanwhile, which knows it no more; the guard keeps all readers of one mind",
-    ),
-    ConsumerSecondLine(
-        "a holder answers a void claim",
-        "consumer/lease_keeper.py",
-        ConsumerVariant(registry=un.SilentRegistry),
-        "readers begin ten expiries back, and a world is shorter; `tests/unit/test_lease_readers.py` shows it red",
-    ),
-)
+CONSUMER_SECOND_LINES: dict[str, ConsumerVariant] = {
+    "handlers end before partitions are given back": ConsumerVariant(engine=un.BrusqueEngine),
+    "a take-over of a queue waits for stable offsets": wrapped(un.UnstableConnections),
+    "a claim of a lower generation is void": ConsumerVariant(registry=un.ClaimingRegistry),
+    "a holder answers a void claim": ConsumerVariant(registry=un.SilentRegistry),
+}
+"""Guards behind which another one stands: worlds without them are clean."""

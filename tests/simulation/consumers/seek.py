@@ -1,4 +1,4 @@
-"""Looks for the seeds of guards.py anew, after plans or txlayer changed so that the old ones show nothing any more.
+"""Looks for the seeds of the page of guards anew, after plans or txlayer changed so that the old ones show nothing any more.
 
 python -m tests.simulation.consumers.seek [part of a guard's name] [seeds to try]
 """
@@ -7,25 +7,26 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tests.simulation.consumers.guards import CONSUMER_GUARDS, ConsumerGuard
+from tests.simulation.consumers.guards import CONSUMER_GUARDS
 from tests.simulation.consumers.plan import make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.society import ConsumerVariant
+from tests.simulation.guards import Guard
 from tests.simulation.seek import main
 from tests.support.checker import Finding
 
 
-def without(guard: ConsumerGuard) -> ConsumerVariant:
+def without(guard: Guard[ConsumerVariant]) -> ConsumerVariant:
     """Consumers without the guard."""
     return replace(guard.without, settings={**guard.settings, **guard.without.settings})
 
 
-def with_it(guard: ConsumerGuard) -> ConsumerVariant:
+def with_it(guard: Guard[ConsumerVariant]) -> ConsumerVariant:
     """The real ones, in the same settings."""
     return ConsumerVariant(settings=guard.settings)
 
 
-def red_seeds(guard: ConsumerGuard, seeds: Sequence[int]) -> Iterator[tuple[int, Finding]]:
+def red_seeds(guard: Guard[ConsumerVariant], seeds: Sequence[int]) -> Iterator[tuple[int, Finding]]:
     """Seeds of worlds that are clean with the guard and have one of its findings without."""
     for seed in seeds:
         plan = make_consumer_plan(seed)
