@@ -42,67 +42,10 @@ def test_a_transaction_without_ordering_key_is_free() -> None:
     assert order.is_free(plain)
 
 
-@pytest.mark.promise("P6")
-def test_in_prepare_order_an_earlier_undecided_one_goes_first() -> None:
-    first, second = transaction(1), transaction(2, state=WAITING, order=PREPARE, decided=5)
-    order = ForwardOrder([first, second])
-
-    assert not order.is_free(second)
-    order.remove(first)
-    assert order.is_free(second)
-
-
-@pytest.mark.promise("P6")
-def test_in_commit_order_an_undecided_one_stops_nobody() -> None:
-    second = transaction(2, state=WAITING, decided=5)
-
-    assert ForwardOrder([transaction(1), second]).is_free(second)
-
-
-@pytest.mark.promise("P6")
-@pytest.mark.parametrize("order", OrderMode)
-def test_a_held_one_stops_those_that_were_decided_later(order: OrderMode) -> None:
-    held, later = transaction(2, state=HELD, order=order, decided=3), transaction(1, decided=4)
-    later.state = WAITING
-
-    assert not ForwardOrder([held, later]).is_free(later)
-
-
-@pytest.mark.promise("P6")
-def test_a_held_one_does_not_stop_what_was_decided_before_it() -> None:
-    held, earlier = transaction(1, state=HELD, decided=9), transaction(2, state=WAITING, decided=4)
-
-    assert ForwardOrder([held, earlier]).is_free(earlier)
-
-
-@pytest.mark.promise("P6")
-def test_a_commit_ordered_one_does_not_wait_for_a_prepare_ordered_one_that_waits() -> None:
-    undecided = transaction(0)
-    waits = transaction(1, state=WAITING, order=PREPARE, decided=3)
-    free = transaction(2, state=WAITING, decided=4)
-
-    assert ForwardOrder([undecided, waits, free]).is_free(free)
-
-
 def test_one_key_does_not_wait_for_another() -> None:
     blue = transaction(2, state=WAITING, key="blue", decided=4)
 
     assert ForwardOrder([transaction(1, state=HELD, decided=3), blue]).is_free(blue)
-
-
-def test_of_several_that_may_go_the_first_decided_goes_first() -> None:
-    in_half = transaction(1, state=WAITING, order=PREPARE, decided=8)
-    in_line = transaction(2, state=WAITING, decided=4)
-    order = ForwardOrder([in_half, in_line])
-    key_hash = in_half.key_hash
-    assert key_hash is not None
-
-    gone = []
-    while (txn := order.next_free(key_hash)) is not None:
-        gone.append(txn)
-        order.remove(txn)
-
-    assert [in_line, in_half] == gone
 
 
 def test_a_prepare_ordered_one_that_was_held_and_waits_again_stops_nobody() -> None:

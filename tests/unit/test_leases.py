@@ -12,234 +12,104 @@ from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, Q
 EXPIRY_MS = 60_000
 QUEUE = "loyalty/orders/3"
 CLAIM, RENEWAL, RELEASE = LockKind
-
-
-class Log:
-    """A table, and records appended to its log one after the other."""
-
-    def __init__(self) -> None:
-        self.table = LeaseTable(expiry_ms=EXPIRY_MS)
-        self.offset = 99
-        self.now_ms = 0
-
-    def claim(self, holder: str, generation: int, *, instance: str = "", token: int | None = None) -> LeaseEffect:
-        return self._append(CLAIM, holder, generation, instance, token)
-
-    def renew(self, holder: str, generation: int, token: int) -> LeaseEffect:
-        return self._append(RENEWAL, holder, generation, "", token)
-
-    def release(self, holder: str, generation: int, token: int) -> LeaseEffect:
-        return self._append(RELEASE, holder, generation, "", token)
-
-    def wait(self, ms: int) -> None:
-        self.now_ms += ms
-
-    def holder(self) -> tuple[str, int] | None:
-        """(holder, token)."""
-        lease = self.table.holding(QUEUE, at_ms=self.now_ms)
-        return None if lease is None else (lease.holder, lease.token)
-
-    def _append(self, kind: LockKind, holder: str, generation: int, instance: str, token: int | None) -> LeaseEffect:
-        self.offset += 1
-        record = LockRecord(kind, QUEUE, generation, holder, instance, token, "why")
-        return self.table.apply(record, offset=self.offset, appended_ms=self.now_ms)
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
-def test_nobody_holds_a_queue_of_which_nothing_is_known(log: Log) -> None:
-    assert log.holder() is None
-    assert log.table.lease(QUEUE) is None
-    assert [] == list(log.table)
-
-
-def test_the_first_claim_wins_and_its_offset_is_the_token(log: Log) -> None:
-    assert LeaseEffect.WON is log.claim("a", 5, instance="i")
-
-    assert ("a", 100) == log.holder()
-    assert [QueueLease(QUEUE, "a", "i", 5, 100, 0, 100)] == list(log.table)
-
-
-def test_a_claim_of_a_higher_generation_wins_at_once(log: Log) -> None:
-    log.claim("a", 5)
-
-    assert LeaseEffect.WON is log.claim("b", 6)
-    assert ("b", 101) == log.holder()
-
-
-@pytest.mark.parametrize("generation", [4, 5])
-def test_a_claim_that_is_not_of_a_higher_generation_is_void(log: Log, generation: int) -> None:
-    log.claim("a", 5)
-
-    assert LeaseEffect.VOID is log.claim("b", generation)
-    assert ("a", 100) == log.holder()
-
-
-def test_a_lease_is_live_for_the_expiry_after_its_last_record_and_no_longer(log: Log) -> None:
-    log.claim("a", 5)
-    log.wait(20_000)
-    log.renew("a", 5, 100)
-
-    log.wait(EXPIRY_MS - 1)
-    assert LeaseEffect.VOID is log.claim("b", 4)
-    log.wait(1)
-    assert log.holder() is None
-    assert LeaseEffect.WON is log.claim("b", 4)
-    assert ("b", 103) == log.holder()
-
-
-def test_a_lease_that_nobody_took_goes_on_when_it_is_renewed_late(log: Log) -> None:
-    log.claim("a", 5)
-    log.wait(2 * EXPIRY_MS)
-
-    assert LeaseEffect.RENEWED is log.renew("a", 5, 100)
-    assert ("a", 100) == log.holder()
-
-
-def test_a_lease_tells_the_last_record_that_counted_for_it(log: Log) -> None:
-    log.claim("a", 5)
-    log.wait(20_000)
-    log.renew("a", 5, 100)
-    log.claim("b", 4)
-
-    assert [QueueLease(QUEUE, "a", "", 5, 100, 20_000, 101, reason="why")] == list(log.table)
-
-
-def test_a_renewal_that_names_an_older_lease_counts_for_nothing(log: Log) -> None:
-    log.claim("a", 5)
-    log.claim("b", 6)
-
-    assert LeaseEffect.STALE is log.renew("a", 5, 100)
-    assert ("b", 101) == log.holder()
-
-
-def test_a_renewal_tells_a_reader_who_began_after_the_claim(log: Log) -> None:
-    assert LeaseEffect.LEARNED is log.renew("a", 5, 40)
-
-    assert ("a", 40) == log.holder()
-    assert LeaseEffect.VOID is log.claim("b", 4)
-
-
-def test_a_renewal_of_a_higher_token_is_believed_because_its_writer_knows_more(log: Log) -> None:
-    log.renew("a", 5, 40)
-
-    assert LeaseEffect.LEARNED is log.renew("b", 4, 41)
-    assert ("b", 41) == log.holder()
-
-
-@pytest.mark.parametrize("token", [100, 101])
-def test_no_record_names_a_claim_that_does_not_stand_before_it(log: Log, token: int) -> None:
-    assert LeaseEffect.STALE is log.renew("a", 5, token)
-    assert log.holder() is None
-
-
-def test_a_release_ends_the_lease_that_it_names(log: Log) -> None:
-    log.claim("a", 5)
-
-    assert LeaseEffect.RELEASED is log.release("a", 5, 100)
-
-    assert log.holder() is None
-    (lease,) = log.table
-    assert (True, "why", 0, 100) == (lease.is_released, lease.reason, lease.renewed_ms, lease.renewed_offset)
-    assert LeaseEffect.STALE is log.renew("a", 5, 100)
-    assert LeaseEffect.STALE is log.release("a", 5, 100)
-    assert log.holder() is None
-    assert LeaseEffect.WON is log.claim("b", 4)
-
-
-def test_a_release_of_an_older_lease_counts_for_nothing(log: Log) -> None:
-    log.claim("a", 5)
-    log.claim("b", 6)
-
-    assert LeaseEffect.STALE is log.release("a", 5, 100)
-    assert ("b", 101) == log.holder()
-
-
-def test_a_release_tells_a_reader_who_began_after_the_claim_that_it_is_over(log: Log) -> None:
-    assert LeaseEffect.LEARNED is log.release("a", 5, 40)
-
-    assert log.holder() is None
-    assert [QueueLease(QUEUE, "a", "", 5, 40, 0, 100, is_released=True, reason="why")] == list(log.table)
-    assert LeaseEffect.STALE is log.renew("a", 5, 40)
-
-
-def test_a_holder_that_claims_again_has_a_new_token(log: Log) -> None:
-    log.claim("a", 5)
-    log.claim("b", 4)
-
-    assert LeaseEffect.WON is log.claim("a", 5, token=100)
-    assert ("a", 102) == log.holder()
-
-
-def test_a_lease_is_written_again_also_when_it_was_renewed_too_late(log: Log) -> None:
-    log.claim("a", 5)
-    log.wait(2 * EXPIRY_MS)
-
-    assert LeaseEffect.WON is log.claim("a", 5, token=100)
-    assert ("a", 101) == log.holder()
-
-
-def test_who_lost_a_lease_cannot_write_it_again(log: Log) -> None:
-    log.claim("a", 5)
-    log.wait(EXPIRY_MS)
-    log.claim("b", 4)
-
-    assert LeaseEffect.VOID is log.claim("a", 5, token=100)
-    assert ("b", 101) == log.holder()
-
-
-def test_a_lease_that_was_released_cannot_be_written_again(log: Log) -> None:
-    log.claim("a", 5)
-    log.release("a", 5, 100)
-
-    assert LeaseEffect.VOID is log.claim("a", 5, token=100)
-    assert log.holder() is None
-
-
-def test_a_lease_written_again_tells_a_reader_who_began_after_its_claim(log: Log) -> None:
-    assert LeaseEffect.WON is log.claim("a", 5, token=40)
-    assert ("a", 100) == log.holder()
-
-
-def test_a_lease_written_again_is_believed_before_an_older_one(log: Log) -> None:
-    log.renew("b", 6, 40)
-
-    assert LeaseEffect.WON is log.claim("a", 5, token=41)
-    assert ("a", 101) == log.holder()
-
-
-@pytest.mark.parametrize("token", [100, 101])
-def test_no_lease_is_written_again_that_does_not_stand_before(log: Log, token: int) -> None:
-    assert LeaseEffect.VOID is log.claim("a", 5, token=token)
-    assert log.holder() is None
-
-
-def test_of_one_static_member_the_last_process_wins(log: Log) -> None:
-    log.claim("a", 5, instance="i")
-
-    assert LeaseEffect.WON is log.claim("b", 5, instance="i")
-    assert LeaseEffect.VOID is log.claim("a", 5, instance="i", token=100)
-    assert LeaseEffect.VOID is log.claim("c", 5, instance="j")
-    assert ("b", 101) == log.holder()
-
-
-def test_members_without_an_instance_id_are_not_one_static_member(log: Log) -> None:
-    log.claim("a", 5)
-
-    assert LeaseEffect.VOID is log.claim("b", 5)
-
-
-def test_a_lease_says_what_its_newest_renewal_said_and_a_claim_says_nothing(log: Log) -> None:
-    log.claim("a", 5)
-    assert [""] == [lease.reason for lease in log.table]
-    log.renew("a", 5, 100)
-    assert ["why"] == [lease.reason for lease in log.table]
-    log.claim("b", 6)
-
-    assert [""] == [lease.reason for lease in log.table]
+WORDS = {"claim": CLAIM, "renew": RENEWAL, "release": RELEASE}
+WON, VOID, RENEWED = LeaseEffect.WON, LeaseEffect.VOID, LeaseEffect.RENEWED
+LEARNED, STALE, RELEASED = LeaseEffect.LEARNED, LeaseEffect.STALE, LeaseEffect.RELEASED
+
+
+def told(steps: str) -> tuple[LeaseTable, LeaseEffect | None, int]:
+    """The table after these steps, the effect of the last record, and the time. The first record has offset 100."""
+    table, effect, offset, now_ms = LeaseTable(expiry_ms=EXPIRY_MS), None, 99, 0
+    for step in steps.split(", "):
+        word, *given = step.split()
+        if word == "wait":
+            now_ms += int(given[0])
+            continue
+        holder, generation, instance, token = *given, *[""] * (4 - len(given))
+        offset += 1
+        number = int(token) if token else None
+        record = LockRecord(WORDS[word], QUEUE, int(generation), holder, instance.strip("-"), number, "why")
+        effect = table.apply(record, offset=offset, appended_ms=now_ms)
+    return table, effect, now_ms
+
+
+def test_nobody_holds_a_queue_of_which_nothing_is_known() -> None:
+    table = LeaseTable(expiry_ms=EXPIRY_MS)
+
+    assert (None, None, []) == (table.holding(QUEUE, at_ms=0), table.lease(QUEUE), [*table])
+
+
+@pytest.mark.parametrize(
+    ("steps", "effect", "holder"),
+    [
+        # The first claim wins and its offset is the token; then that of a higher generation.
+        ("claim a 5", WON, ("a", 100)),
+        ("claim a 5, claim b 6", WON, ("b", 101)),
+        ("claim a 5, claim b 5", VOID, ("a", 100)),
+        ("claim a 5, claim b 4", VOID, ("a", 100)),
+        # It is live for the expiry after the last record that counted for it, and goes on when nobody took it meanwhile.
+        ("claim a 5, wait 20000, renew a 5 - 100, wait 59999, claim b 4", VOID, ("a", 100)),
+        ("claim a 5, wait 20000, renew a 5 - 100, wait 59999, claim b 4, wait 1", VOID, None),
+        ("claim a 5, wait 20000, renew a 5 - 100, wait 59999, claim b 4, wait 1, claim b 4", WON, ("b", 103)),
+        ("claim a 5, wait 120000, renew a 5 - 100", RENEWED, ("a", 100)),
+        ("claim a 5, claim b 6, renew a 5 - 100", STALE, ("b", 101)),
+        # A renewal tells a reader who began after the claim; that of a higher token is believed, for its writer knows more.
+        ("renew a 5 - 40", LEARNED, ("a", 40)),
+        ("renew a 5 - 40, claim b 4", VOID, ("a", 40)),
+        ("renew a 5 - 40, renew b 4 - 41", LEARNED, ("b", 41)),
+        # No record names a claim that does not stand before it.
+        ("renew a 5 - 100", STALE, None),
+        ("renew a 5 - 101", STALE, None),
+        # A release ends the lease that it names, and no other.
+        ("claim a 5, release a 5 - 100", RELEASED, None),
+        ("claim a 5, release a 5 - 100, renew a 5 - 100", STALE, None),
+        ("claim a 5, release a 5 - 100, release a 5 - 100", STALE, None),
+        ("claim a 5, release a 5 - 100, claim b 4", WON, ("b", 102)),
+        ("claim a 5, claim b 6, release a 5 - 100", STALE, ("b", 101)),
+        ("release a 5 - 40", LEARNED, None),
+        ("release a 5 - 40, renew a 5 - 40", STALE, None),
+        # A holder that claims again, because its lease is written again, has a new token, also when that is late.
+        ("claim a 5, claim b 4, claim a 5 - 100", WON, ("a", 102)),
+        ("claim a 5, wait 120000, claim a 5 - 100", WON, ("a", 101)),
+        # Who lost a lease or gave it back cannot write it again.
+        ("claim a 5, wait 60000, claim b 4, claim a 5 - 100", VOID, ("b", 101)),
+        ("claim a 5, release a 5 - 100, claim a 5 - 100", VOID, None),
+        # A lease that is written again tells a reader who began after its claim, and is believed before an older one.
+        ("claim a 5 - 40", WON, ("a", 100)),
+        ("renew b 6 - 40, claim a 5 - 41", WON, ("a", 101)),
+        ("claim a 5 - 100", VOID, None),
+        ("claim a 5 - 101", VOID, None),
+        # Of one static member the last process wins.
+        ("claim a 5 i, claim b 5 i", WON, ("b", 101)),
+        ("claim a 5 i, claim b 5 i, claim a 5 i 100", VOID, ("b", 101)),
+        ("claim a 5 i, claim b 5 i, claim c 5 j", VOID, ("b", 101)),
+    ],
+)
+def test_who_holds_a_queue(steps: str, effect: LeaseEffect, holder: tuple[str, int] | None) -> None:
+    table, last, now_ms = told(steps)
+
+    lease = table.holding(QUEUE, at_ms=now_ms)
+    assert (effect, holder) == (last, lease and (lease.holder, lease.token))
+
+
+@pytest.mark.parametrize(
+    ("steps", "lease"),
+    [
+        ("claim a 5 i", QueueLease(QUEUE, "a", "i", 5, 100, 0, 100)),
+        (
+            "claim a 5, wait 20000, renew a 5 - 100, claim b 4",
+            QueueLease(QUEUE, "a", "", 5, 100, 20_000, 101, reason="why"),
+        ),
+        ("claim a 5, renew a 5 - 100, claim b 6", QueueLease(QUEUE, "b", "", 6, 102, 0, 102)),
+        (
+            "claim a 5, release a 5 - 100, renew a 5 - 100",
+            QueueLease(QUEUE, "a", "", 5, 100, 0, 100, is_released=True, reason="why"),
+        ),
+        ("release a 5 - 40", QueueLease(QUEUE, "a", "", 5, 40, 0, 100, is_released=True, reason="why")),
+    ],
+)
+def test_a_lease_tells_the_last_record_that_counted_for_it_and_what_that_said(steps: str, lease: QueueLease) -> None:
+    assert [lease] == [*told(steps)[0]]
 
 
 # --- whatever records there may be ------------------------------------------------------------------------------------
