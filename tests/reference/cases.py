@@ -1,38 +1,16 @@
-"""Histories that were once judged wrongly, each with the verdict that every judge must give it.
-
-Most are written as steps, in the order in which their records are appended. A half record is named by its number in the history:
-
-    half 0/2 options=t5     a half record: its numbers (0/1 if none are said), and perhaps the transaction, topic, key, options (a time
-                            `d+60000` is so long after what was written before), or the order of customer-7, the ordering key
-    U C 1 group=x           one op record: lines of an operator about the transaction of half record 1, all naming that record
-    lines TEXT TEXT         one op record of these lines
-    show 0 1 value=x        each is forwarded, perhaps `to` another topic or partition, with another value, `also` with a further header,
-                            or `at` a producer's time (`+1000`: so long after its half record was stored)
-    summary held 0 1        the summary on doubt, perhaps with a reason, count or order
-    content 0               its content on doubt, perhaps with another value
-    keep held 0 1           both: the summary, and the content of each
-    ended 0 1               doubt says null for the summary and for the contents of these indexes
-    starts half=1           the topic begins at this offset; `stable`: readers see what is before it; `compacted`, `partitions` likewise
-    stranger shop           a record of a stranger, in a Kafka transaction that is open
-    timed                   a committed transaction of three messages: at once, after a minute, after two minutes
-    release 0               the line that releases those of the first time, in time
-    says A                  a line about a transaction with times that names none
-"""
+"""Histories that were once judged wrongly, each with the verdict that every judge must give it. Most are written as steps (steps.py)."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from tests.reference.test_model import DOUBT, HALF, HASH, KEY, OP, Log
-from tests.reference.test_times import MINUTE, Timed
+from tests.reference.steps import DOUBT, HALF, HASH, KEY, MINUTE, OP, Log, Steps, Timed
 from tests.reference.wire import History, Record
 
 AGAIN = "again/0000000b"
 AHEAD = "ahead/0000000c"
-PREPARE_ORDER = f"k{HASH},op"
-ORDERS = {"commit": f"k{HASH}", "prepare": PREPARE_ORDER}
-TOPICS = {"half": HALF, "op": OP, "doubt": DOUBT}
 
 
 @dataclass(frozen=True)
@@ -67,99 +45,6 @@ def case(word: str, orphan: str = "") -> Callable[[Callable[[Log], None]], Calla
         return build
 
     return note
-
-
-class Steps:
-    """Writes a history from its steps: one method for each kind of step."""
-
-    _timed: Timed
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.halves: list[Record] = []
-
-    def take(self, step: str) -> None:
-        words = step.split()
-        given = dict(word.split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
-        numbers = [int(word) for word in plain if word.isdigit()]
-        said = [word for word in plain[1:] if not word.isdigit()]
-        if plain[0] == "lines":
-            self.log.op(*(line.encode() for line in plain[1:]))
-        elif plain[0] in "UCRA":
-            (half,) = (self.halves[number] for number in numbers)
-            self.log.op(*((letter, half) for letter in [plain[0], *said]), key=_key(half), **given)
-        else:
-            getattr(self, plain[0])(*said, *numbers, **given)
-
-    def half(self, numbers: str = "0/1", *, txn: str = KEY, order: str = "", key: str = "k", **given: str) -> None:
-        options = ",".join(filter(None, (given.pop("options", ""), ORDERS.get(order, ""))))
-        options = re.sub(r"\+(\d+)", lambda later: str(self.log.now_ms + int(later[1])), options)
-        self.halves.append(self.log.half(txn, numbers, options=options, key=key.encode() if key else None, **given))
-
-    def show(self, *numbers: int, to: str = "shop", partition: str = "0", also: str = "", **given: str) -> None:
-        at, (name, _, value) = given.pop("at", ""), also.partition(":")
-        fields: dict[str, Any] = given | ({"value": given["value"].encode()} if "value" in given else {})
-        for number in numbers:
-            half = self.halves[number]
-            shown = self.log.show(half, to, int(partition), **fields)
-            if also:
-                self.log.records[-1] = shown = replace(shown, headers=[*shown.headers, (name, value.encode())])
-            if at:
-                at_ms = int(at) if at.isdigit() else half.timestamp_ms + int(at)
-                self.log.records[-1] = replace(shown, timestamp_ms=at_ms, is_append_time=False)
-
-    def summary(self, state: str, *numbers: int, count: str = "0", order: str = "", **given: str) -> None:
-        halves = [self.halves[number] for number in numbers]
-        more = {"key_hash": HASH, "order": order} if order else {}
-        self.log.summary(state, *halves, key=_key(halves[0]), count=int(count), **more, **given)
-
-    def content(self, number: int, **given: str) -> None:
-        half, fields = self.halves[number], {name: text.encode() for name, text in given.items()}
-        self.log.content(half, int(_header(half)[4].split("/")[0]), key=_key(half), **fields)
-
-    def keep(self, state: str, *numbers: int, **given: str) -> None:
-        self.summary(state, *numbers, **given)
-        for number in numbers:
-            self.content(number)
-
-    def ended(self, *indexes: int) -> None:
-        self.log.end_on_doubt(*indexes)
-
-    def starts(self, **given: str) -> None:
-        self.log.starts |= {TOPICS.get(topic, topic): int(offset) for topic, offset in given.items()}
-
-    def stable(self, **given: str) -> None:
-        self.log.stable_ends |= {topic: int(offset) for topic, offset in given.items()}
-
-    def stranger(self, topic: str) -> None:
-        self.log.add(topic, value=b"of a stranger", kafka="open")
-
-    def compacted(self, *topics: str) -> None:
-        self.log.settings = replace(self.log.settings, compacted_topics=frozenset(topics))
-
-    def partitions(self, **given: str) -> None:
-        self.log.partition_counts |= {topic: int(count) for topic, count in given.items()}
-
-    def timed(self) -> None:
-        self._timed = Timed(self.log)
-        self.halves = self._timed.halves
-
-    def release(self, number: int) -> None:
-        self._timed.release(number)
-
-    def says(self, letter: str) -> None:
-        self._timed.line(letter, None)
-
-
-def _header(half: Record) -> list[str]:
-    """The fields of its header."""
-    [txl] = [value or b"" for name, value in half.headers if name == "txl"]
-    return txl.decode().split("|")
-
-
-def _key(half: Record) -> str:
-    return _header(half)[1]
 
 
 HISTORIES = """\
@@ -516,19 +401,14 @@ abandoned_and_then_committed: conflicting
 """
 
 
-def _build(steps: str) -> Callable[[Log], None]:
-    def build(log: Log) -> None:
-        history = Steps(log)
-        for step in re.split(r",\s+", steps.strip()):
-            history.take(step)
-
-    return build
+def _write(steps: str, log: Log) -> None:
+    Steps(log).write(steps)
 
 
 for _block in re.split(r"\n(?=\w)", re.sub(r"^#.*\n", "", HISTORIES, flags=re.MULTILINE)):
     _head, _steps = _block.split("\n", 1)
     _name, _word, *_orphan = _head.replace(":", "").split()
-    CASES[_name] = Case(_name, _build(_steps), _word, bool(_orphan))
+    CASES[_name] = Case(_name, partial(_write, _steps), _word, bool(_orphan))
 
 
 def _whole(log: Log, **fields: Any) -> tuple[Record, Record]:

@@ -3,125 +3,17 @@
 import json
 import re
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.reference.model import Kind, Report, judge, verdict
-from tests.reference.wire import (
-    Bounds,
-    History,
-    Record,
-    Settings,
-    murmur2,
-    parse_half,
-    parse_line,
-    parse_origin,
-    parse_summary,
-)
+from tests.reference.model import Kind, verdict
+from tests.reference.steps import DOUBT, HALF, HASH, KEY, OP, Log, written
+from tests.reference.wire import Record, murmur2, parse_half, parse_line, parse_origin, parse_summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "protocol.md"
-HALF, OP, DOUBT = "txlayer.half", "txlayer.op", "txlayer.doubt"
-KEY = "order-1/5f3a90c2"
-#: crc32 of the ordering key "customer-7", then 32 bits that only have to be there.
-HASH = f"{zlib.crc32(b'customer-7'):08x}712c936a"
-
-
-@dataclass
-class Log:
-    """Writes a history. One partition a topic; every record is 10 ms younger than the one before."""
-
-    records: list[Record] = field(default_factory=list)
-    starts: dict[str, int] = field(default_factory=dict)
-    stable_ends: dict[str, int] = field(default_factory=dict)
-    partition_counts: dict[str, int] = field(default_factory=dict)
-    settings: Settings = field(default_factory=Settings)
-    ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    now_ms: int = 1_700_000_000_000
-
-    def add(self, topic: str, partition: int = 0, **fields: Any) -> Record:
-        self.now_ms += 10
-        offset = self.ends.get((topic, partition), 0)
-        self.ends[topic, partition] = offset + 1
-        record = Record(topic, partition, offset, self.now_ms, **fields)
-        self.records.append(record)
-        return record
-
-    def half(
-        self, txn_key: str = KEY, numbers: str = "0/1", *, topic: str = "shop", options: str = "", **fields: Any
-    ) -> Record:
-        version = "3" if options.startswith("d") else "1"
-        txl = f"{version}|{txn_key}|orders|{topic}|{numbers}|1700000000000|{options}".encode()
-        headers = [("trace", b"t"), ("txl", txl)]
-        return self.add(HALF, **{"key": b"k", "value": numbers.encode(), "headers": headers} | fields)
-
-    def op(self, *lines: tuple[str, Record] | bytes, key: str = KEY, group: str = "orders") -> Record:
-        texts = [
-            line
-            if isinstance(line, bytes)
-            else f"1|{line[0]}|{key}|{group}|{line[1].offset}|1700000000000|operator||zo%C3%AB: why".encode()
-            for line in lines
-        ]
-        return self.add(OP, value=b"\n".join(texts))
-
-    def summary(
-        self,
-        state: str,
-        *halves: Record,
-        key: str = KEY,
-        reason: str = "",
-        count: int = 0,
-        order: str = "commit",
-        key_hash: str = "",
-        due: str = "",
-    ) -> Record:
-        first, last = halves[0].offset, halves[-1].offset
-        value = (
-            f"{3 if due else 1}|{state}|{reason}|orders|{first}|{last}|{len(halves)}|{count or len(halves)}|{halves[0].timestamp_ms}"
-            f"|1700000000000|{key_hash}|{order}|||{halves[0].timestamp_ms}|shop|0/0/0/0{'|' if due else ''}{due}"
-        )
-        return self.add(DOUBT, key=key.encode(), value=value.encode())
-
-    def content(self, half: Record, index: int = 0, *, key: str = KEY, **fields: Any) -> Record:
-        headers = [*half.headers, ("txl-key", half.key)]
-        record_key = f"{key}/{index}".encode()
-        return self.add(DOUBT, **{"key": record_key, "value": half.value, "headers": headers} | fields)
-
-    def end_on_doubt(self, *indexes: int, key: str = KEY) -> None:
-        for suffix in ("", *(f"/{index}" for index in indexes)):
-            self.add(DOUBT, key=(key + suffix).encode())
-
-    def show(self, half: Record, topic: str = "shop", partition: int = 0, **fields: Any) -> Record:
-        """Forward a half record as a coordinator does."""
-        [txl] = [value or b"" for name, value in half.headers if name == "txl"]
-        _, key, _, _, numbers, born, _ = txl.decode().split("|")
-        origin = f"{half.partition}:{half.offset}|{numbers}|{born}".encode()
-        ours = [("txl-id", key.split("/")[0].encode()), ("txl-origin", origin)]
-        headers = [*(h for h in half.headers if h[0] != "txl"), *ours]
-        return self.add(topic, partition, **{"key": half.key, "value": half.value, "headers": headers} | fields)
-
-    def history(self) -> History:
-        """All of it, with the bounds of every partition that is named."""
-        bounds = {}
-        for topic in {HALF, OP, DOUBT, "shop", *(topic for topic, _ in self.ends)}:
-            seen = (partition + 1 for name, partition in self.ends if name == topic)
-            for partition in range(max([self.partition_counts.get(topic, 1), *seen])):
-                start = self.starts.get(topic, 0)
-                end = max(self.ends.get((topic, partition), 0), start)
-                bounds[topic, partition] = Bounds(start, end, self.stable_ends.get(topic))
-        return History(self.records, bounds, self.settings)
-
-    def judge(self, **settings: Any) -> Report:
-        bounds = {}
-        topics = {HALF, OP, DOUBT, "shop", *(topic for topic, _ in self.ends)}
-        for topic in topics:
-            for partition in range(self.partition_counts.get(topic, 1)):
-                end = self.ends.get((topic, partition), 0)
-                start = self.starts.get(topic, 0)
-                bounds[topic, partition] = Bounds(start, end, self.stable_ends.get(topic))
-        return judge(History(self.records, bounds, replace(self.settings, **settings)))
 
 
 def vectors(name: str) -> list[dict[str, Any]]:
@@ -168,19 +60,14 @@ def test_the_page_and_the_model_agree_on_every_vector() -> None:
 
 
 def test_committed_and_forwarded() -> None:
-    log = Log()
-    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
-    log.op(("C", last))
-    log.show(first)
-    log.show(last)
+    log, _ = written("half 0/2, half 1/2, C 1, show 0 1")
     report = log.judge()
     assert ("committed", "ok", []) == (report.of(KEY).state, verdict(report.of(KEY)), report.findings)
     assert 5 == len(report.of(KEY).history)
 
 
 def test_open_and_unseen() -> None:
-    log = Log()
-    log.half()
+    log, _ = written("half")
     report = log.judge()
     assert ("open", []) == (report.of(KEY).state, report.findings)
     report = log.judge(now_ms=log.now_ms + 100, overdue_after_ms=50)
@@ -188,28 +75,19 @@ def test_open_and_unseen() -> None:
 
 
 def test_forwarded_from_doubt_after_its_half_record_is_gone() -> None:
-    log = Log()
-    half = log.half()
-    log.summary("open", half)
-    log.content(half)
-    log.op(("C", half))
-    log.show(half)
-    log.end_on_doubt(0)
+    log, _ = written("half, keep open 0, C 0, show 0, ended 0")
     log.starts[HALF] = 1
     report = log.judge()
     assert ("committed", []) == (report.of(KEY).state, report.findings)
 
 
 def test_young_commit_is_on_its_way() -> None:
-    log = Log()
-    log.op(("C", log.half()))
+    log, _ = written("half, C 0")
     assert "committing" == log.judge(now_ms=log.now_ms, grace_ms=60_000).of(KEY).state
 
 
 def test_records_of_others_and_dead_letters_are_passed_over() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
+    log, (half,) = written("half, C 0")
     log.add("shop", value=b"somebody else's")
     shown = log.show(half)
     log.add("g.shop.dlq", value=shown.value, headers=[*shown.headers, ("txl-dlq", b"1|")])
@@ -218,17 +96,12 @@ def test_records_of_others_and_dead_letters_are_passed_over() -> None:
 
 
 def test_an_aborted_first_try_is_no_double() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.show(half, kafka="aborted")
-    log.show(half)
+    log, _ = written("half, C 0, show 0 kafka=aborted, show 0")
     assert ("committed", []) == (log.judge().of(KEY).state, log.judge().findings)
 
 
 def test_a_line_of_version_2_acts_and_version_3_is_out_of_form() -> None:
-    log = Log()
-    half = log.half()
+    log, (half,) = written("half")
     log.op(f"3|R|{KEY}|orders|{half.offset}|1|producer||".encode())
     log.op(f"2|C|{KEY}|orders|{half.offset}|1|producer|||new".encode())
     log.show(half)
@@ -241,18 +114,12 @@ def test_a_line_of_version_2_acts_and_version_3_is_out_of_form() -> None:
 
 
 def test_an_aborted_copy_is_lost() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.show(half, kafka="aborted")
+    log, _ = written("half, C 0, show 0 kafka=aborted")
     assert {Kind.LOST} == log.judge().kinds(KEY)
 
 
 def test_torn_names_the_index_that_is_missing() -> None:
-    log = Log()
-    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
-    log.op(("C", last))
-    log.show(first)
+    log, _ = written("half 0/2, half 1/2, C 1, show 0")
     report = log.judge()
     assert {Kind.LOST, Kind.TORN} == report.kinds(KEY)
     assert [1] == [finding.index for finding in report.broken if finding.kind is Kind.LOST]
@@ -260,18 +127,13 @@ def test_torn_names_the_index_that_is_missing() -> None:
 
 
 def test_one_message_twice_does_not_stand_for_the_other() -> None:
-    log = Log()
-    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
-    log.op(("C", last))
-    log.show(first)
-    log.show(first)
+    log, _ = written("half 0/2, half 1/2, C 1, show 0 0")
     assert {Kind.LOST, Kind.TORN, Kind.DOUBLED} == log.judge().kinds(KEY)
 
 
 @pytest.mark.parametrize("place", ["before the decision", "after settlement"])
 def test_a_second_copy_of_a_half_record_is_not_forwarded_again(place: str) -> None:
-    log = Log()
-    half = log.half()
+    log, (half,) = written("half")
     copy = log.half() if place == "before the decision" else None
     log.op(("C", half))
     log.show(half)
@@ -283,29 +145,17 @@ def test_a_second_copy_of_a_half_record_is_not_forwarded_again(place: str) -> No
 
 
 def test_on_the_wrong_topic_is_lost_and_corrupt() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.show(half, topic="elsewhere")
+    log, _ = written("half, C 0, show 0 to=elsewhere")
     assert {Kind.LOST, Kind.CORRUPT} == log.judge().kinds(KEY)
 
 
 def test_committed_and_still_open_on_doubt() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.summary("open", half)
-    log.content(half)
+    log, _ = written("half, C 0, keep open 0")
     assert {Kind.LOST, Kind.CONTRADICTED} == log.judge().kinds(KEY)
 
 
 def test_settled_and_still_on_doubt_is_told() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.summary("held", half)
-    log.content(half)
-    log.show(half)
+    log, _ = written("half, C 0, keep held 0, show 0")
     assert {Kind.NOT_ENDED} == log.judge().kinds(KEY)
 
 
@@ -313,8 +163,7 @@ def test_settled_and_still_on_doubt_is_told() -> None:
 
 
 def test_shown_before_its_decision() -> None:
-    log = Log()
-    half = log.half()
+    log, (half,) = written("half")
     shown = log.show(half)
     log.op(("C", half))
     assert {Kind.EARLY} == log.judge().kinds(KEY)
@@ -324,9 +173,7 @@ def test_shown_before_its_decision() -> None:
 
 
 def test_a_users_timestamp_far_in_the_past_says_nothing_of_the_decision() -> None:
-    log = Log()
-    half = log.half(options="t1000")
-    log.op(("C", half))
+    log, (half,) = written("half options=t1000, C 0")
     shown = log.show(half, is_append_time=False)
     assert {Kind.CORRUPT} == log.judge().kinds(KEY)
     log.records[log.records.index(shown)] = replace(shown, timestamp_ms=1000)
@@ -337,8 +184,7 @@ def test_a_users_timestamp_far_in_the_past_says_nothing_of_the_decision() -> Non
     "origin", ["7:0|0/1|1700000000000", "0:9|0/1|1700000000000", "0:0|0/2|1700000000000", "0:0|0/1|5", "x", None]
 )
 def test_phantom(origin: str | None) -> None:
-    log = Log()
-    log.half()
+    log, _ = written("half")
     value = origin.encode() if origin else None
     headers = [("txl-id", b"order-1"), ("txl-origin", value)]
     log.add("shop", value=b"v", headers=headers if origin else headers[:1])
@@ -346,20 +192,14 @@ def test_phantom(origin: str | None) -> None:
 
 
 def test_the_id_of_another_transaction_is_a_phantom() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
+    log, (half,) = written("half, C 0")
     shown = log.show(half)
     log.add("shop", value=shown.value, headers=[("txl-id", b"order-2"), *shown.headers[2:]])
     assert {Kind.PHANTOM} == log.judge().kinds(None)
 
 
 def test_a_half_record_that_belongs_to_nobody_is_never_forwarded() -> None:
-    log = Log()
-    half = log.half()
-    intruder = log.half(numbers="1/2", topic="accounts")
-    log.op(("C", half))
-    log.show(half)
+    log, (_, intruder) = written("half, half 1/2 topic=accounts, C 0, show 0")
     assert [] == log.judge().broken
     assert {Kind.MISPLACED, Kind.NOT_KEPT_ASIDE} == log.judge().kinds(KEY)
     log.add(DOUBT, key=f"origin/{HALF}/0/{intruder.offset}".encode(), value=b"")
@@ -369,11 +209,7 @@ def test_a_half_record_that_belongs_to_nobody_is_never_forwarded() -> None:
 
 
 def test_a_topic_that_is_not_allowed_is_parked() -> None:
-    log = Log()
-    half = log.half(topic="accounts")
-    log.op(("C", half))
-    log.summary("parked-committed", half, reason="forbidden-topic")
-    log.content(half)
+    log, (half,) = written("half topic=accounts, C 0, keep parked-committed 0 reason=forbidden-topic")
     report = log.judge(allowed_topics=frozenset({"shop"}))
     assert ("parked-committed", []) == (report.of(KEY).state, report.findings)
     log.show(half, topic="accounts")
@@ -385,18 +221,14 @@ def test_a_topic_that_is_not_allowed_is_parked() -> None:
 
 @pytest.mark.parametrize("change", [{"key": b"other"}, {"value": b"other"}, {"value": None}])
 def test_corrupt(change: dict[str, Any]) -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
+    log, (half,) = written("half, C 0")
     log.show(half, **change)
     report = log.judge()
     assert ({Kind.CORRUPT}, "corrupt") == (report.kinds(KEY), verdict(report.of(KEY)))
 
 
 def test_corrupt_headers() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
+    log, (half,) = written("half, C 0")
     shown = log.show(half)
     log.records[log.records.index(shown)] = replace(shown, headers=shown.headers[1:])
     assert ["headers"] == [finding.detail for finding in log.judge().broken]
@@ -480,16 +312,10 @@ def test_who_waits_for_one_on_doubt_is_on_doubt() -> None:
 
 
 def test_mixed_modes_do_not_wait_for_each_other() -> None:
-    log = Log()
-    first = log.half(other("1"), options=f"k{HASH}")
-    second = log.half(other("2"), options=f"k{HASH},op")
-    third = log.half(other("3"), options=f"k{HASH}")
-    log.op(("C", second), key=other("2"))
-    log.op(("C", third), key=other("3"))
-    log.show(third)
-    log.op(("C", first), key=other("1"))
-    log.show(first)
-    log.show(second)
+    log, _ = written(
+        "half order=commit, half txn=order-2/5f3a90c2 order=prepare, "
+        "half txn=order-3/5f3a90c2 order=commit, C 1, C 2, show 2, C 0, show 0 1"
+    )
     assert [] == log.judge().findings
 
 
@@ -497,10 +323,7 @@ def test_mixed_modes_do_not_wait_for_each_other() -> None:
 
 
 def test_the_first_of_two_contrary_decisions_wins_whatever_half_offset_it_names() -> None:
-    log = Log()
-    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
-    log.op(("R", first))
-    log.op(("C", last))
+    log, (first, last) = written("half 0/2, half 1/2, R 0, C 1")
     report = log.judge()
     assert "rolled-back" == report.of(KEY).state
     assert {Kind.REFUSED, Kind.LATE_HALF} == report.kinds(KEY)
@@ -511,20 +334,13 @@ def test_the_first_of_two_contrary_decisions_wins_whatever_half_offset_it_names(
 
 
 def test_a_late_rollback_is_refused() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    log.op(("R", half), ("C", half), ("A", half))
+    log, _ = written("half, C 0, show 0, R C A 0")
     report = log.judge()
     assert ("committed", {Kind.REFUSED, Kind.REPEATED}) == (report.of(KEY).state, report.kinds(KEY))
 
 
 def test_an_abandon_after_a_commit_does_not_switch_the_judge_off() -> None:
-    log = Log()
-    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
-    log.op(("C", last))
-    log.op(("A", last))
+    log, (first, last) = written("half 0/2, half 1/2, C 1, A 1")
     assert ("abandoned", {Kind.ABANDONED_LATE}) == (log.judge().of(KEY).state, log.judge().kinds(KEY))
     log.show(first)
     assert {Kind.LOST, Kind.TORN} == log.judge().kinds(KEY)
@@ -535,17 +351,12 @@ def test_an_abandon_after_a_commit_does_not_switch_the_judge_off() -> None:
 
 
 def test_an_abandon_that_does_not_count_excuses_nothing() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.op(("A", half), group="strangers")
+    log, _ = written("half, C 0, A 0 group=strangers")
     assert {Kind.LOST, Kind.VOID_LINE} == log.judge().kinds(KEY)
 
 
 def test_a_commit_that_names_an_earlier_half_record_is_incomplete() -> None:
-    log = Log()
-    first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
-    log.op(("C", first))
+    log, (first, last) = written("half 0/2, half 1/2, C 0")
     assert {Kind.LOST, Kind.LATE_HALF} == log.judge().kinds(KEY)
     log.summary("parked-committed", first, last, reason="incomplete")
     log.content(first, 0)
@@ -573,17 +384,14 @@ def test_a_commit_before_its_last_half_record_is_incomplete_also_when_doubt_alon
 
 
 def test_a_line_that_names_no_half_record_of_its_transaction_is_void() -> None:
-    log = Log()
-    log.half()
-    stranger = log.half(other("9"))
+    log, (_, stranger) = written("half, half txn=order-9/5f3a90c2")
     log.op(("C", stranger))
     report = log.judge()
     assert ("open", {Kind.VOID_LINE}) == (report.of(KEY).state, report.kinds(KEY))
 
 
 def test_a_line_ahead_of_half_waits() -> None:
-    log = Log()
-    half = log.half()
+    log, (half,) = written("half")
     log.op(("R", replace(half, offset=1)))
     report = log.judge()
     assert ("open", {Kind.LINE_AHEAD}) == (report.of(KEY).state, report.kinds(KEY))
@@ -603,8 +411,7 @@ def test_a_line_that_was_given_up_never_acts() -> None:
 
 
 def test_an_op_record_that_is_not_ascii_is_out_of_form_as_a_whole() -> None:
-    log = Log()
-    half = log.half()
+    log, (half,) = written("half")
     log.op(b"1|R|" + KEY.encode() + b"|orders|0|1|operator||zo\xc3\xab", ("C", half))
     report = log.judge()
     assert ("open", set()) == (report.of(KEY).state, report.kinds(KEY))
@@ -655,9 +462,7 @@ def test_two_attempts_of_one_id_are_two_transactions() -> None:
 
 
 def test_a_commit_whose_half_records_are_gone() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
+    log, (half,) = written("half, C 0")
     log.starts[HALF] = 1
     report = log.judge()
     assert ("unknown", {Kind.HALVES_GONE, Kind.NOT_JUDGED}) == (report.of(KEY).state, report.kinds(KEY))
@@ -666,12 +471,7 @@ def test_a_commit_whose_half_records_are_gone() -> None:
 
 
 def test_op_shortened_before_half() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    young = log.half(other("2"))
-    log.op(("C", young), key=other("2"))
+    log, (half, *_) = written("half, C 0, show 0, half txn=order-2/5f3a90c2, C 1")
     log.starts[OP] = 1
     report = log.judge()
     assert ("unknown", "out_of_window") == (report.of(KEY).state, verdict(report.of(KEY)))
@@ -710,9 +510,7 @@ def test_retention_that_did_not_come_so_far_excuses_nothing() -> None:
 
 
 def test_an_open_kafka_transaction_of_a_stranger() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
+    log, (half,) = written("half, C 0")
     log.add("shop", value=b"a stranger's", kafka="open")
     log.show(half)
     log.stable_ends["shop"] = 0
@@ -726,8 +524,7 @@ def test_an_open_kafka_transaction_of_a_stranger() -> None:
 
 
 def test_aborted_records_of_half_and_op_count_for_nothing() -> None:
-    log = Log()
-    half = log.half()
+    log, (half,) = written("half")
     log.half(other("2"), kafka="aborted")
     log.records[-1] = replace(log.records[-1], kafka="aborted")
     log.op(("R", half))

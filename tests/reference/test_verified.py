@@ -10,7 +10,7 @@ import pytest
 
 from tests.reference.differential import NOW_MS
 from tests.reference.model import judge, verdict
-from tests.reference.test_model import DOUBT, HALF, HASH, KEY, OP, Log
+from tests.reference.steps import DOUBT, HALF, HASH, KEY, OP, Log, written
 from tests.reference.verified import verified
 
 
@@ -40,7 +40,7 @@ def test_a_second_transaction_of_one_key_in_another_partition_is_none_of_the_fir
 MANY = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from tests.reference.test_model import KEY, Log
+from tests.reference.steps import KEY, Log
 from tests.reference.test_verified import both
 log = Log()
 half = log.half(KEY, "0/9223372036854775807")
@@ -61,10 +61,7 @@ def test_a_transaction_that_says_it_has_very_many_messages_does_not_stop_verify(
 
 
 def test_clocks_of_two_brokers_that_are_five_seconds_apart_break_no_promise() -> None:
-    log = Log()
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
+    log, _ = written("half, C 0, show 0")
     log.records[-1] = replace(log.records[-1], timestamp_ms=log.records[-1].timestamp_ms - 5_000)
     log.settings = replace(log.settings, clock_error_ms=60_000)
 
@@ -92,8 +89,7 @@ def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_w
 def test_what_is_visible_in_part_waits_for_no_other() -> None:
     """It was abandoned: doubt says nothing of it any more, and one before it was decided a moment ago."""
     ahead, behind = "ahead/0000000c", "behind/0000000d"
-    log = Log()
-    first = log.half(ahead, options=f"k{HASH},op")
+    log, (first,) = written("half txn=ahead/0000000c order=prepare")
     halves = [log.half(behind, f"{index}/2", options=f"k{HASH},op") for index in range(2)]
     log.op(("C", halves[1]), key=behind)
     log.show(halves[1])
@@ -128,9 +124,7 @@ def young(log: Log, age_ms: int, keys: tuple[str, ...]) -> tuple[dict[str, str],
 def test_what_waited_for_one_that_was_parked_a_moment_ago_may_still_be_on_its_way() -> None:
     """Without a question the one ahead was in half: `transaction_age_max` is shorter than `doubt_after`."""
     ahead, behind = "ahead/0000000c", "behind/0000000d"
-    log = Log()
-    first, second = (log.half(key, options=f"k{HASH},op") for key in (ahead, behind))
-    log.op(("C", second), key=behind)
+    log, (first, *_) = written("half txn=ahead/0000000c order=prepare, half txn=behind/0000000d order=prepare, C 1")
     log.now_ms += 240_000
     log.content(first, key=ahead)
     log.summary("parked", first, key=ahead, reason="too-old", key_hash=HASH, order="prepare")
@@ -160,8 +154,7 @@ def test_what_waited_for_one_whose_incomplete_commit_came_a_moment_ago_may_still
 @pytest.mark.parametrize(("age_h", "expected"), [(2, "out_of_window"), (23, "out_of_window"), (25, "lost")])
 def test_what_may_wait_for_one_that_is_older_than_the_window_is_not_lost(age_h: int, expected: str) -> None:
     """The one ahead is undecided and not on doubt yet: `doubt_after` may be up to a day."""
-    log = Log()
-    log.half("ahead/0000000c", options=f"k{HASH},op")
+    log, _ = written("half txn=ahead/0000000c order=prepare")
     log.now_ms += 60_000
     since_ms = log.now_ms
     half = log.half(options=f"k{HASH},op")
@@ -173,8 +166,7 @@ def test_what_may_wait_for_one_that_is_older_than_the_window_is_not_lost(age_h: 
 
 
 def test_what_waits_for_one_in_a_short_window_is_open_and_in_the_order_of_decisions_it_is_lost() -> None:
-    log = Log()
-    log.half("ahead/0000000c", options=f"k{HASH},op")
+    log, _ = written("half txn=ahead/0000000c order=prepare")
     log.now_ms += 60_000
     since_ms = log.now_ms
     log.half("other/0000000d", options=f"k{HASH},op")
@@ -192,10 +184,7 @@ def test_a_late_copy_in_the_window_of_what_was_visible_before_it_is_not_lost(
     *, was_on_doubt: bool, expected: str
 ) -> None:
     """A client may write a half record a second time up to its delivery timeout later (librdkafka #4953)."""
-    log = Log()
-    log.half("other/00000001")
-    half = log.half()
-    log.op(("C", half))
+    log, (_, half) = written("half txn=other/00000001, half, C 1")
     if was_on_doubt:
         log.summary("held", half, reason="topic-missing")
         log.content(half)

@@ -8,7 +8,7 @@ from pyspark.sql import Row, SparkSession
 
 from tests.reference.cases import CASES
 from tests.reference.histories import make
-from tests.reference.test_model import DOUBT, HASH, Log
+from tests.reference.steps import DOUBT, HASH, Log
 from tests.reference.test_times import random_history
 from tests.reference.wire import History, Settings
 from tests.support.seed import say

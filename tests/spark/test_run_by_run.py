@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.reference.histories import BORN, make
-from tests.reference.test_model import HASH, KEY
+from tests.reference.steps import HASH, KEY
 from tests.support.spark_increments import HOUR_MS, Increments, Steps, Word, by_time, difference
 from txlayer.errors import UsageError
 from txlayer_spark.jobs.compaction import compact_ledger, expire

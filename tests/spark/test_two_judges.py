@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.reference.differential import NOW_MS
-from tests.reference.test_model import KEY, OP, Log
+from tests.reference.steps import KEY, OP, Log
 from tests.reference.verified import verified
 from tests.reference.wire import Record
 from tests.support.spark_histories import TogetherJudged

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.reference.test_model import KEY
+from tests.reference.steps import KEY
 from tests.support.spark_histories import NAMESPACE
 from tests.support.spark_increments import Increments, Steps, Word
 from txlayer.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.reference.test_model import Log
+from tests.reference.steps import Log
 from tests.reference.wire import History, Record, parse_half
 from tests.support.spark_histories import NAMESPACE, TogetherJudged, is_system, row_of
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader
