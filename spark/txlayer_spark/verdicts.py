@@ -255,7 +255,10 @@ def _sure(condition: Column) -> Column:
 
 
 def with_less_fault(rows: DataFrame, *attempt: str) -> DataFrame:
-    """Rows of an attempt in two readings (`reading` 0 and 1, with `verdict`) → one of them: what is no fault in one is none."""
+    """Rows of an attempt in two readings (`reading` 0 and 1, with `verdict`) → one of them: what is no fault in one is none.
+
+    What settles a transaction ends it on doubt: of what doubt has, the first that does not call it settled.
+    """
     faults = [name for name, severity in SEVERITIES.items() if severity is Severity.FAULT]
     # Whether other attempts of the id are visible no reading changes.
     is_beside = (F.col("verdict") == "duplicate") & (F.col("v_n") <= F.col("v_distinct"))
@@ -263,7 +266,12 @@ def with_less_fault(rows: DataFrame, *attempt: str) -> DataFrame:
     each = Window.partitionBy(*attempt)
     is_first_wrong = F.max(F.when(F.col("reading") == 0, is_fault)).over(each)
     is_other_right = F.max(F.when(F.col("reading") == 1, ~is_fault)).over(each)
-    chosen = F.when(_sure(is_first_wrong & is_other_right), 1).otherwise(0)
+    is_kept = F.col("verdict").isin("ok", "rolled_back", "conflicting") & _sure(doubt_state() != "")
+    is_first_kept = F.max(F.when(F.col("reading") == 0, is_kept)).over(each)
+    is_unsettled = F.col("verdict").isin("parked", "overdue", "open")
+    is_other_unsettled = F.max(F.when(F.col("reading") == 1, is_unsettled)).over(each)
+    is_second = _sure(is_first_wrong & is_other_right) | _sure(is_first_kept & is_other_unsettled)
+    chosen = F.when(is_second, 1).otherwise(0)
     return rows.withColumn("_chosen", chosen).where(F.col("reading") == F.col("_chosen")).drop("_chosen")
 
 

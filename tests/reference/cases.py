@@ -163,6 +163,18 @@ rollback_at_the_last_half_record_on_doubt_before_one_came_too_late: rolled_back
 rollback_at_what_was_the_last_half_record_on_doubt_visible: leaked
     half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2,
     show 0 1 2, ended 0 1 2
+# Doubt has it still, and what settles a transaction ends it there: the line did not count.
+rollback_at_what_was_the_last_half_record_on_doubt_undecided: open
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2
+rollback_at_what_was_the_last_half_record_on_doubt_parked: parked
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary parked 0 1 2
+rollback_at_what_was_the_last_half_record_on_doubt_held: open
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, C 2, content 2, summary held 0 1 2
+abandon_at_what_was_the_last_half_record_on_doubt_parked: parked
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, half 2/3, C 2, A 1, content 2,
+    summary parked-committed 0 1 2
+rollback_at_the_first_half_record_on_doubt_and_not_ended_there: rolled_back
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 0, half 2/3, content 2, summary open 0 1 2
 # Doubt keeps the first one.
 rollback_at_the_first_half_record_on_doubt_before_one_joined: leaked
     half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 0, half 2/3, content 2, summary open 0 1 2,
@@ -342,6 +354,9 @@ half_copy_forwarded_again: duplicate
     half, C 0, show 0, half, show 1
 decided_by_a_copy: ok
     half, half, C 1, show 0
+# Its index is already there, so it is a second copy, whatever it holds: doubt has the first one.
+half_copy_with_another_key_of_one_on_doubt: open
+    half 0/2, half 0/2 key=another, half 1/2, keep open 0 2
 half_record_of_another_count: ok orphan
     half, half 1/2, C 0, show 0 1
 half_records_in_another_order: leaked orphan

@@ -15,6 +15,7 @@ What the model decides where the page is silent:
 
 * A line in the middle of a transaction on doubt counts before the move and not after it: idea 2. So does a line that was ahead of half,
   and one at what was the last half record on doubt until a further one joined.
+* Where one reading says that a transaction is settled and doubt has it still, the other one is right if it says why.
 * Commit first, abandon later, nothing visible: abandoned. The records cannot tell it from a loss that was abandoned afterwards.
 * What was forwarded from doubt may name every half offset from its first to its last one.
 * Visible before its decision: judged by append times alone, less the difference of two brokers' clocks.
@@ -646,6 +647,11 @@ def judge(history: History) -> Report:
             judge_one(world, txn, reading, queue)
         # Of what half lacks a part of nothing is certain, so no other reading is the better one.
         is_wrong = readings[0].is_broken and not txn.is_cut_off_in(readings[0])
+        # What settles a transaction ends it on doubt, so what doubt has was not settled by a line that may not count.
+        is_settled = not readings[0].is_broken and readings[0].state in ("committed", "rolled-back", "abandoned")
+        if txn.doubt is not None and is_settled:
+            txn.reading = readings[1]
+            is_wrong = not txn.is_cut_off_in(readings[0]) and verdict(txn) in ("open", "overdue", "parked")
         txn.reading = readings[is_wrong and not readings[1].is_broken]
         acquire_slot(txn, queue)
         queue.transactions.append(txn)
@@ -917,7 +923,9 @@ def judge_whole(txn: Transaction, reading: Reading) -> None:
     """What is on doubt is there with every message, as it was stored."""
     assert txn.doubt is not None
     last = txn.doubt.last_offset
-    stored = {message.index: message for offset, message in txn.at.items() if offset <= last}
+    stored = {
+        i: message for i, message in txn.messages.items() if message.offset is not None and message.offset <= last
+    }
     wrong = [
         index
         for index, message in stored.items()

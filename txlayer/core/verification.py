@@ -342,6 +342,7 @@ class Judged:
     """`OrderFold` has to determine whether it is lost or waits for others of its key."""
 
 
+_NOT_SETTLED = frozenset({Verdict.PARKED, Verdict.OVERDUE, Verdict.OPEN})
 _Fault = tuple[Verdict, Origin | None, str]
 _PRECEDENCE = (
     Verdict.LEAKED,
@@ -442,6 +443,7 @@ class _Reading:
     missing: list[_Fault] = field(default_factory=list)  # unless it waits for others of its key
     verdict: Verdict = Verdict.OUT_OF_WINDOW  # without its faults
     is_on_its_way: bool = False
+    is_settled: bool = False
 
     @property
     def is_commit(self) -> bool:
@@ -601,13 +603,17 @@ def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
 
 
 def _reading_of(attempt: _Attempt, window: Window) -> _Reading:
-    """Return the reading of its lines with the least fault."""
+    """Return the reading of its lines with the least fault; of two without, the one that says why doubt has it."""
     reading = _read(attempt, window, is_counting_all=True)
+    # What settles an attempt ends it on doubt.
+    is_wrong = reading.is_broken or (reading.is_settled and attempt.doubt is not None)
     # If half lacks a part of it, nothing about it is certain, and no reading has less fault.
-    is_wrong = reading.is_broken and not _is_cut_off(attempt, reading)
-    if is_wrong and any(not is_certain for _, is_certain in attempt.lines):
+    if is_wrong and not _is_cut_off(attempt, reading) and any(not is_certain for _, is_certain in attempt.lines):
         other = _read(attempt, window, is_counting_all=False)
-        if not other.is_broken and _is_broken(reading.faults):
+        if not reading.is_broken:
+            is_open = other.verdict in _NOT_SETTLED and not (other.faults or other.missing)
+            reading = other if is_open and not _is_cut_off(attempt, other) else reading
+        elif not other.is_broken and _is_broken(reading.faults):
             reading = other
         elif not other.is_broken:  # unless it waits for others of its key
             reading.missing = other.faults[:1] or [(other.verdict, None, "")]
@@ -663,15 +669,13 @@ def _read(attempt: _Attempt, window: Window, *, is_counting_all: bool) -> _Readi
     lacks_some = len(attempt.halves) < attempt.first.count
     if _may_lack_lines(attempt, window):
         reading.find(Verdict.OUT_OF_WINDOW, None, "op lines of it may be older than the window")
-        is_final = False
     elif reading.decision is None and attempt.shown and lacks_some and window.is_past:
         # A prepare that took long: then the line that decides names one of them.
         reading.find(Verdict.OUT_OF_WINDOW, None, "half messages of it may be later than the window")
-        is_final = False
     else:
         _judge_visibility(attempt, reading, window)
-        is_final = _judge_fate(attempt, reading, window)
-    if attempt.doubt is not None and not is_final:
+        reading.is_settled = _judge_fate(attempt, reading, window)
+    if attempt.doubt is not None and not reading.is_settled:
         _judge_whole(attempt, attempt.doubt, reading)
     return reading
 
@@ -927,8 +931,8 @@ def _may_be_gone(attempt: _Attempt, index: int, from_ms: int, window: Window) ->
 def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> None:
     """Check that doubt contains every message of an attempt that is there, as it was stored."""
     stored = {
-        half.index: half
-        for half in attempt.offsets.values()
+        index: half
+        for index, half in attempt.halves.items()
         if doubt.last_offset == -1 or half.offset <= doubt.last_offset
     }
     is_wrong = any(attempt.contents.get(index) not in (half.content, CUT) for index, half in stored.items())
