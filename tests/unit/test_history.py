@@ -17,6 +17,7 @@ from txlayer.core.messages import (
     Source,
 )
 
+WORDS = {"C": Resolution.COMMIT, "R": Resolution.ROLLBACK, "U": Resolution.UNKNOWN}
 ID, KEY, OTHER = "order-1", "order-1/00000001", "order-1/00000002"
 
 
@@ -78,6 +79,22 @@ class Logs:
     def settled(self, *, at_ms: int = 4_000) -> None:
         self.fold.doubt(partition=3, appended_ms=at_ms, key=KEY.encode(), value=None)
 
+    def write(self, steps: str) -> None:
+        """These, one after the other: `half 0`, `C 5 reason last=0`, `doubt held reason copies=4`, `settled`."""
+        for step in steps.split(", "):
+            word, *rest = step.split()
+            given = dict(each.split("=") for each in rest if "=" in each)
+            plain = [each for each in rest if "=" not in each] + [""]
+            if word == "half":
+                self.half(int(plain[0]))
+            elif word == "doubt":
+                self.doubt(plain[0], reason=plain[1], copies=tuple(map(int, given.values())))
+            elif word == "settled":
+                self.settled()
+            else:
+                said, last = WORDS.get(word, Resolution.ROLLBACK), int(given.get("last", 0))
+                self.op(int(plain[0]), said, last=last, is_abandon=word == "A", reason=plain[1])
+
     def only(self) -> TransactionHistory:
         (history,) = self.fold.histories()
         return history
@@ -135,45 +152,6 @@ def test_an_open_transaction_tells_where_and_since_when_it_stands(logs: Logs) ->
     assert not history.is_decided
 
 
-@pytest.mark.parametrize(
-    ("resolution", "state"),
-    [
-        (Resolution.COMMIT, TxnState.COMMITTED),
-        (Resolution.ROLLBACK, TxnState.ROLLED_BACK),
-        (Resolution.UNKNOWN, TxnState.OPEN),
-    ],
-)
-def test_the_first_commit_or_rollback_decides(logs: Logs, resolution: Resolution, state: TxnState) -> None:
-    logs.half(0)
-    logs.op(5, Resolution.UNKNOWN)
-    logs.op(6, resolution, source=Source.OPERATOR, reason="ticket 7")
-
-    history = logs.only()
-    assert state is history.state
-    assert [(5, 1), (6, 1)] == [(line.offset, line.line) for line in history.op_lines]
-    if history.is_decided:
-        assert ((6, 1), "ticket 7") == (history.decided_at, history.reason)
-
-
-def test_a_later_contrary_line_changes_nothing_and_is_shown(logs: Logs) -> None:
-    logs.half(0)
-    logs.op(5, Resolution.COMMIT)
-    logs.op(6, Resolution.ROLLBACK)
-
-    history = logs.only()
-    assert (TxnState.COMMITTED, (5, 1), 2) == (history.state, history.decided_at, len(history.op_lines))
-
-
-def test_a_line_that_names_another_half_record_says_nothing(logs: Logs) -> None:
-    logs.half(0)
-    logs.op(5, Resolution.ROLLBACK, last=7)
-    logs.op(6, Resolution.COMMIT, last=0)
-
-    history = logs.only()
-    assert TxnState.COMMITTED is history.state
-    assert [False, True] == [line.is_counted for line in history.op_lines]
-
-
 @pytest.mark.fault("data: an op line of another producer group")
 @pytest.mark.parametrize("stands_on", ["half", "doubt"])
 def test_a_line_of_another_producer_group_says_nothing(logs: Logs, stands_on: str) -> None:
@@ -200,6 +178,47 @@ def test_a_decision_is_told_as_it_is_carried_out(logs: Logs) -> None:
     assert Resolution.ROLLBACK is logs.only().decision
 
 
+@pytest.mark.parametrize(
+    ("steps", "state", "reason", "decided_at", "counted"),
+    [
+        # The first commit or rollback decides, and a later contrary line is shown.
+        ("half 0, U 5, C 6 why", TxnState.COMMITTED, "why", (6, 1), [True, True]),
+        ("half 0, U 5, R 6 why", TxnState.ROLLED_BACK, "why", (6, 1), [True, True]),
+        ("half 0, U 5, U 6", TxnState.OPEN, "", None, [True, True]),
+        ("half 0, C 5, R 6", TxnState.COMMITTED, "", (5, 1), [True, True]),
+        ("half 0, A 6 gone", TxnState.ROLLED_BACK, "gone", (6, 1), [True]),
+        # A line that names another half record says nothing; one that names a second copy decides, also on doubt.
+        ("half 0, R 5 last=7, C 6", TxnState.COMMITTED, "", (6, 1), [False, True]),
+        ("half 0, half 4, doubt open copies=4, C 5 last=4", None, "", (5, 1), [True]),
+        # What doubt says after a commit is the state; a decision after parking is the newer word.
+        ("half 0, C 5, doubt held topic-missing", TxnState.HELD, "topic-missing", (5, 1), [True]),
+        ("half 0, C 5, doubt parked-committed limit", TxnState.PARKED_COMMITTED, "limit", (5, 1), [True]),
+        ("half 0, C 5, doubt waiting", TxnState.WAITING, "", (5, 1), [True]),
+        ("doubt parked too-old, C 9", TxnState.COMMITTED, "", (9, 1), [True]),
+        ("settled", None, "", None, []),  # by a line that is older than what was read
+        # An abandon after a commit acts on what is on doubt alone.
+        ("half 0, C 5, doubt held topic-missing, A 6 gone", TxnState.ROLLED_BACK, None, (5, 1), None),
+        ("half 0, C 5, A 6 gone", TxnState.COMMITTED, None, (5, 1), None),
+    ],
+)
+def test_what_became_of_it(
+    logs: Logs,
+    steps: str,
+    state: TxnState | None,
+    reason: str | None,
+    decided_at: tuple[int, int] | None,
+    counted: list[bool] | None,
+) -> None:
+    logs.write(steps)
+
+    history = logs.only()
+    assert state in (history.state, None)
+    assert decided_at == history.decided_at
+    assert history.is_decided or decided_at is None
+    assert reason in (history.reason, None)
+    assert counted in ([line.is_counted for line in history.op_lines], None)
+
+
 def test_a_line_whose_half_records_were_not_read_is_believed(logs: Logs) -> None:
     logs.op(5, Resolution.ROLLBACK, last=7)
 
@@ -216,17 +235,6 @@ def test_two_nonces_of_one_id_are_two_histories(logs: Logs) -> None:
     first, second = logs.fold.histories()
     assert ("00000001", TxnState.OPEN) == (first.nonce, first.state)
     assert ("00000002", TxnState.COMMITTED) == (second.nonce, second.state)
-
-
-@pytest.mark.parametrize("state", ["held", "parked-committed", "waiting"])
-def test_what_doubt_says_after_a_commit_is_the_state(logs: Logs, state: str) -> None:
-    logs.half(0)
-    logs.op(5, Resolution.COMMIT)
-    logs.doubt(state, reason="topic-missing")
-
-    history = logs.only()
-    assert (state, "topic-missing") == (history.state and history.state.value, history.reason)
-    assert history.is_decided
 
 
 @pytest.mark.parametrize("state", [TxnState.OPEN, TxnState.PARKED])
@@ -252,13 +260,6 @@ def test_what_left_doubt_long_ago_has_no_times(logs: Logs) -> None:
     assert (None, None) == (logs.only().born_ms, logs.only().appended_ms)
 
 
-def test_a_decision_after_parking_is_the_newer_word(logs: Logs) -> None:
-    logs.doubt("parked", reason="too-old")
-    logs.op(9, Resolution.COMMIT, source=Source.OPERATOR)
-
-    assert TxnState.COMMITTED is logs.only().state
-
-
 def test_what_left_doubt_says_when(logs: Logs) -> None:
     logs.half(0)
     logs.doubt("held")
@@ -267,42 +268,6 @@ def test_what_left_doubt_says_when(logs: Logs) -> None:
 
     history = logs.only()
     assert (TxnState.COMMITTED, None, 4_000) == (history.state, history.summary, history.left_doubt_ms)
-
-
-def test_what_was_settled_by_a_line_older_than_what_was_read_has_no_state(logs: Logs) -> None:
-    logs.settled()
-
-    assert logs.only().state is None
-
-
-@pytest.mark.parametrize(("stood_in_doubt", "state"), [(True, TxnState.ROLLED_BACK), (False, TxnState.COMMITTED)])
-def test_an_abandon_after_a_commit_acts_on_what_stands_in_doubt_only(
-    logs: Logs, *, stood_in_doubt: bool, state: TxnState
-) -> None:
-    logs.half(0)
-    logs.op(5, Resolution.COMMIT)
-    if stood_in_doubt:
-        logs.doubt("held", reason="topic-missing")
-    logs.op(6, Resolution.ROLLBACK, is_abandon=True, reason="gone")
-
-    assert state is logs.only().state
-
-
-def test_a_line_that_names_a_second_copy_decides_also_on_doubt(logs: Logs) -> None:
-    """A producer learns the place of the copy where the broker stored its half record twice."""
-    logs.half(0)
-    logs.half(4)
-    logs.doubt("open", copies=(4,))
-    logs.op(5, Resolution.COMMIT, last=4)
-
-    assert (Resolution.COMMIT, (5, 1)) == (logs.only().decision, logs.only().decided_at)
-
-
-def test_an_abandon_as_the_first_word_is_a_rollback(logs: Logs) -> None:
-    logs.half(0)
-    logs.op(6, Resolution.ROLLBACK, is_abandon=True, reason="gone")
-
-    assert (TxnState.ROLLED_BACK, "gone") == (logs.only().state, logs.only().reason)
 
 
 def test_a_summary_that_nobody_can_read_is_passed_over(logs: Logs) -> None:

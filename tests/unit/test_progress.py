@@ -224,11 +224,6 @@ def test_an_offset_ends_once() -> None:
         progress.failed(0, started_ms=0)
 
 
-def test_a_limit_without_room_is_refused() -> None:
-    with pytest.raises(ConfigError):
-        Progress(0, metadata_bytes_max=1_000, parked_keys_max=64)
-
-
 def test_a_limit_lower_than_what_is_stored_is_refused() -> None:
     progress = Progress(0)
     progress.read(range(200))
