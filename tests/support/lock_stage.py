@@ -114,6 +114,12 @@ class LockStage:
         process.registry.assigned(queues or (QUEUE,), generation=generation)
         self.run()
 
+    def assigned(self, name: str, *, generation: int, **how: Any) -> Process:
+        """A started process that was given the queue."""
+        process = self.process(name, **how)
+        self.assign(process, generation)
+        return process
+
     def log(self) -> list[tuple[int, int, LockRecord]]:
         """(offset, append time, record) of the queue's partition."""
         found = []

@@ -251,6 +251,16 @@ class PartitionDriver:
         self.advance(lines=lines, byte_count=byte_count)
         self.publish(is_answered=is_answered)
 
+    def say(self, resolution: str, key: str, last_offset: int) -> None:
+        """Write an op record of one line, and take a turn."""
+        self.op(resolution, key, last_offset)
+        self.turn()
+
+    def pass_time(self, *, after_ms: int = 0, moves: int = 100, is_present: bool = False) -> None:
+        """Time passes, and what is due is appended."""
+        self.tick(after_ms=after_ms, moves=moves, is_present=is_present)
+        self.publish()
+
     def move_to_doubt(self, *keys: str) -> None:
         """Prepare these, and let them become old."""
         for key in keys:

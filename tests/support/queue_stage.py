@@ -109,6 +109,11 @@ class QueueStage:
         """An attempt failed."""
         self.queue.failed([item], failure, now_ms=self.now_ms, draw=0.5)
 
+    def fail_next(self, failure: Failure = FAILED) -> None:
+        """The first of what may start fails, and that is stored."""
+        self.fail(self.take()[0], failure)
+        self.store()
+
     def store(self) -> bool:
         """Both offsets are stored; True when one was full."""
         is_full = False

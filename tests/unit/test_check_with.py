@@ -177,8 +177,7 @@ def test_a_coordinator_keeps_only_the_kind_of_what_questions_carry() -> None:
     ):
         driver.half(name, options=options)
     driver.turn()
-    driver.tick(after_ms=6_000, is_present=True)
-    driver.publish()
+    driver.pass_time(after_ms=6_000, is_present=True)
 
     ledger = driver.ledger
     kept = [ledger.transactions[name].options for name in names]

@@ -115,8 +115,7 @@ def test_undecided_ones_are_counted_by_group_and_age() -> None:
 
 def test_committed_ones_that_cannot_go_are_counted_by_state() -> None:
     driver = PartitionDriver(targets={"orders": MISSING})
-    driver.op("C", txn_key("a"), driver.half(txn_key("a")))
-    driver.turn()
+    driver.say("C", txn_key("a"), driver.half(txn_key("a")))
 
     found = values(view(shard(driver.ledger), now_ms=driver.now_ms), f.STANDING)
 
@@ -161,8 +160,7 @@ def test_those_that_sleep_after_a_restart_are_counted_too() -> None:
     driver = PartitionDriver()
     driver.half(txn_key("a"))
     driver.turn()
-    driver.tick(after_ms=120_000)
-    driver.publish()
+    driver.pass_time(after_ms=120_000)
     driver.crash(is_new_process=True)
     assert len(driver.ledger.dormant) == 1
 

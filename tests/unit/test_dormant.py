@@ -193,8 +193,7 @@ def test_nobody_wakes_by_a_restart_alone() -> None:
 def test_an_op_line_wakes_whom_it_names_alone() -> None:
     driver = asleep(A, B)
 
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
     assert ([A], []) == (driver.log.forwarded, awake(driver))
     assert [B] == [txn.key for txn in driver.ledger.all_unsettled()]
@@ -207,8 +206,7 @@ def test_a_second_copy_of_a_sleepers_half_record_is_no_new_transaction() -> None
 
     copy = driver.half(A)
     driver.turn()
-    driver.op("C", A, copy)
-    driver.turn()
+    driver.say("C", A, copy)
 
     assert [A] == driver.log.forwarded
     assert 1 == len(driver.log.visible)
@@ -218,8 +216,7 @@ def test_a_replay_wakes_nobody() -> None:
     driver = PartitionDriver()
     driver.half(A)
     driver.turn()
-    driver.op("U", A, 0)
-    driver.turn()
+    driver.say("U", A, 0)
     driver.half(B)
     driver.turn()
     ask(driver)
@@ -253,8 +250,7 @@ def test_of_a_group_that_is_away_only_so_many_wake_as_could_be_asked_soon() -> N
     driver.crash(is_new_process=True)
 
     for _ in range(5):
-        driver.tick(after_ms=60_000, is_present=False)
-        driver.publish()
+        driver.pass_time(after_ms=60_000, is_present=False)
 
     assert 10 == len(awake(driver))
     assert 40 == driver.ledger.open_count
@@ -268,8 +264,7 @@ def test_of_very_many_groups_only_so_many_wake_at_once() -> None:
         driver.half(txn_key(f"t{number}"), group=f"invented-{number}")
     driver.turn()
     while not all(txn.is_in_doubt for txn in driver.ledger.transactions.values()):
-        driver.tick(after_ms=60_000, is_present=False)
-        driver.publish()
+        driver.pass_time(after_ms=60_000, is_present=False)
     driver.crash(is_new_process=True)
     assert ([], 400) == (awake(driver), driver.ledger.open_count)
 
@@ -281,8 +276,7 @@ def test_of_very_many_groups_only_so_many_wake_at_once() -> None:
 def test_all_of_them_are_asked_in_the_end() -> None:
     keys = [txn_key(f"t{n}") for n in range(40)]
     driver = asleep(*keys, policy=CheckPolicy(check_rate_max=50))
-    driver.tick(after_ms=60_000, is_present=False)
-    driver.publish()
+    driver.pass_time(after_ms=60_000, is_present=False)
     asked = set()
 
     for _ in range(3):
@@ -299,8 +293,7 @@ def test_those_too_old_are_parked_although_others_are_due_before_them() -> None:
     driver = asleep(*keys, policy=CheckPolicy(check_rate_max=1, transaction_age_max_ms=HOUR_MS))
 
     for _ in range(4):
-        driver.tick(after_ms=HOUR_MS, is_present=False)
-        driver.publish()
+        driver.pass_time(after_ms=HOUR_MS, is_present=False)
 
     assert dict.fromkeys(keys, ParkReason.TOO_OLD.value) == driver.reasons()
 
@@ -324,11 +317,9 @@ def test_a_sleeper_holds_the_low_water_mark_of_doubt_until_it_is_settled() -> No
     driver = asleep(A, B)
     low = driver.ledger.doubt_index.low
 
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
     with_b = driver.ledger.doubt_index.low
-    driver.op("R", B, 1)
-    driver.turn()
+    driver.say("R", B, 1)
 
     assert low < with_b < driver.ledger.doubt_index.low
 

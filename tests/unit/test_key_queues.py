@@ -45,8 +45,7 @@ def test_the_next_attempt_starts_only_after_the_count_of_the_last_is_stored() ->
 
 def test_a_back_off_is_waited_for() -> None:
     stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=1_000)))
-    stage.fail(stage.take()[0])
-    stage.store()
+    stage.fail_next()
 
     assert stage.queue.next_retry_at_ms == stage.now_ms + 750
     stage.advance(749)
@@ -58,8 +57,7 @@ def test_a_back_off_is_waited_for() -> None:
 @pytest.mark.promise("P9")
 def test_attempts_survive_a_restart() -> None:
     stage = QueueStage([A])
-    stage.fail(stage.take()[0])
-    stage.store()
+    stage.fail_next()
 
     stage.restart()
 
@@ -71,8 +69,7 @@ def test_attempts_survive_a_restart() -> None:
 @pytest.mark.promise("P9")
 def test_a_back_off_is_waited_for_anew_after_a_restart() -> None:
     stage = QueueStage([A, A, B], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
-    stage.fail(stage.take()[0])
-    stage.store()
+    stage.fail_next()
 
     stage.advance(10_000)
     stage.restart()
@@ -89,12 +86,10 @@ def test_a_back_off_is_waited_for_anew_after_a_restart() -> None:
 
 def test_a_request_that_failed_waits_for_its_back_off_anew_after_a_restart() -> None:
     stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     stage.write_due()
     stage.request(ReplayKind.REPLAY, 0)
-    stage.fail(stage.take()[0])
-    stage.store()
+    stage.fail_next()
 
     stage.restart()
 
@@ -105,8 +100,7 @@ def test_a_request_that_failed_waits_for_its_back_off_anew_after_a_restart() -> 
 
 def test_restarts_without_end_put_no_attempt_off_without_end() -> None:
     stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
-    stage.fail(stage.take()[0])
-    stage.store()
+    stage.fail_next()
 
     restart_count = 0
     while not stage.taken():

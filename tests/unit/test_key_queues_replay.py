@@ -15,14 +15,12 @@ A = b"a"
 
 def test_after_a_failed_replay_later_ones_of_a_parked_key_are_not_tried() -> None:
     stage = QueueStage([A, A], QueueSettings(policy=PARK))
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     stage.write_due()
     stage.request(ReplayKind.REPLAY, 0)
     stage.request(ReplayKind.REPLAY, 1)
 
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     stage.write_due()
     assert [] == stage.take()
     stage.write_due()
@@ -40,8 +38,7 @@ def test_after_a_failed_replay_later_ones_of_a_parked_key_are_not_tried() -> Non
 
 def test_a_parked_keys_new_messages_wait_beside_a_running_replay() -> None:
     stage = QueueStage([A, A], QueueSettings(policy=PARK))
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     stage.write_due()
     stage.request(ReplayKind.REPLAY, 0)
     (first,) = stage.take()
@@ -56,8 +53,7 @@ def test_a_parked_keys_new_messages_wait_beside_a_running_replay() -> None:
 
 def test_a_replay_of_a_key_that_is_not_parked_waits_in_its_line() -> None:
     stage = QueueStage([A, A, A], QueueSettings(policy=RetryPolicy(attempt_count_max=1)))
-    stage.fail(stage.take()[0])
-    stage.store()
+    stage.fail_next()
     stage.write_due()
     stage.request(ReplayKind.REPLAY, 0)
 
@@ -98,8 +94,7 @@ def test_an_answered_request_is_not_asked_again() -> None:
 
 def test_a_parked_keys_new_messages_are_handled_when_the_replay_behind_them_releases_it() -> None:
     stage = QueueStage([A, A], QueueSettings(policy=PARK))
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     stage.write_due()
     stage.request(ReplayKind.REPLAY, 0)
     stage.append(A, A)
@@ -118,8 +113,7 @@ def test_a_parked_keys_new_messages_are_handled_when_the_replay_behind_them_rele
 def parked(count: int) -> QueueStage:
     """A parked key with so many dead letters, and a request for each of them but none tried."""
     stage = QueueStage([A] * count, QueueSettings(policy=PARK))
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     while stage.write_due():
         pass
     assert count == len(stage.dead_letters)
@@ -129,8 +123,7 @@ def parked(count: int) -> QueueStage:
 def fail_replay(stage: QueueStage) -> None:
     """The first dead letter is tried again, and its handler rejects it again."""
     stage.request(ReplayKind.REPLAY, 0)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     stage.write_due()
 
 
@@ -140,8 +133,7 @@ def test_after_a_failed_replay_and_a_restart_later_ones_are_not_tried_and_the_ke
     stage = parked(count)
     for letter in range(count):
         stage.request(ReplayKind.REPLAY, letter)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     stage.write_due(1)  # the answer to the first alone
     assert [(0, ReplayOutcome.FAILED)] == stage.answers
 
@@ -198,8 +190,7 @@ def test_a_key_that_is_parked_again_is_stuck_no_more() -> None:
     stage.request(ReplayKind.DROP, 0)  # the last one that was open: the key is released
     stage.write_due()
     stage.append(A)
-    stage.fail(stage.take()[0], REJECTED)
-    stage.store()
+    stage.fail_next(REJECTED)
     stage.write_due()
     stage.restart()
 

@@ -57,8 +57,7 @@ def test_no_attempt_of_what_is_postponed_is_counted_or_stored() -> None:
 
 def test_attempts_before_are_kept() -> None:
     stage = stage_of(A)
-    stage.fail(stage.take()[0])
-    stage.store()
+    stage.fail_next()
     stage.advance(10_000)
 
     assert "" == postpone(stage)

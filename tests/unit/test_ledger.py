@@ -67,13 +67,11 @@ def test_a_line_that_names_an_earlier_record_commits_what_was_there_then() -> No
 @pytest.mark.promise("P5")
 def test_an_incomplete_one_is_parked_and_goes_with_the_next_commit_once_it_is_whole() -> None:
     driver = PartitionDriver()
-    driver.op("C", A, driver.half(A, index=0, count=2))
-    driver.turn()
+    driver.say("C", A, driver.half(A, index=0, count=2))
     assert ([], TxnState.PARKED_COMMITTED) == (driver.log.visible, driver.state(A))
     assert "incomplete" == driver.log.on_doubt()[A].summary().reason
 
-    driver.op("C", A, driver.half(A, index=1, count=2))
-    driver.turn()
+    driver.say("C", A, driver.half(A, index=1, count=2))
 
     assert [0, 1] == [message.index for message in driver.log.visible]
     assert {} == driver.log.on_doubt()
@@ -114,12 +112,10 @@ def test_a_repeated_resolution_changes_nothing(repeated: str) -> None:
 def test_a_resolution_long_after_the_end_is_reported_as_unmatched() -> None:
     driver = PartitionDriver()
     offset = driver.half(A)
-    driver.op("C", A, offset)
-    driver.turn()
+    driver.say("C", A, offset)
     driver.crash()
 
-    driver.op("R", A, offset)
-    driver.turn()
+    driver.say("R", A, offset)
 
     assert ([A], 1) == (driver.reported(ReportKind.UNMATCHED), len(driver.log.visible))
 
@@ -235,11 +231,9 @@ def test_in_prepare_order_a_later_one_waits_for_the_earlier_one_of_its_key_alone
     red, blue = options("red", order=OrderMode.PREPARE), options("blue", order=OrderMode.PREPARE)
     first = driver.half(A, options=red)
     driver.op("C", B, driver.half(B, options=red))
-    driver.op("C", C, driver.half(C, options=blue))
-    driver.turn()
+    driver.say("C", C, driver.half(C, options=blue))
     assert ([C], TxnState.WAITING) == (driver.log.forwarded, driver.state(B))
 
-    driver.op("C", A, first)
-    driver.turn()
+    driver.say("C", A, first)
 
     assert [C, A, B] == driver.log.forwarded

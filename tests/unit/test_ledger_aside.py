@@ -82,8 +82,7 @@ def test_settled_transactions_are_remembered_for_a_while(monkeypatch: pytest.Mon
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(7)]
     for key in keys:
-        driver.op("C", key, driver.half(key))
-        driver.turn()
+        driver.say("C", key, driver.half(key))
 
     for n, key in enumerate(keys):
         driver.op("R", key, n)
@@ -162,8 +161,7 @@ def test_half_records_that_come_later_join_what_was_parked() -> None:
     driver.turn()
     last = driver.half(A, index=1, count=2)
     driver.crash()
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
 
     assert [0, 1] == [message.index for message in driver.log.visible]
     assert {} == driver.log.contents_on_doubt(A)
@@ -215,8 +213,7 @@ def test_a_transaction_whose_line_alone_was_kept_aside_begins_when_its_half_reco
     driver.crash()
     driver.turn()
     assert TxnState.OPEN is driver.state(A)
-    driver.op("C", A, offset)
-    driver.turn()
+    driver.say("C", A, offset)
 
     assert [A] == driver.log.forwarded
 
@@ -257,8 +254,7 @@ def test_a_line_that_was_given_up_does_not_act_after_a_restart(is_older_one_open
         driver.half(B)
     first = driver.half(A, index=0, count=2)
     driver.read()
-    driver.op("C", A, first + 1)
-    driver.turn()
+    driver.say("C", A, first + 1)
     driver.give_up()
     driver.turn()
 
@@ -268,8 +264,7 @@ def test_a_line_that_was_given_up_does_not_act_after_a_restart(is_older_one_open
     driver.crash(is_new_process=True)  # what is stored by the first successor says it, too
     assert driver.state(A) is TxnState.OPEN
 
-    driver.op("C", A, first + 1)
-    driver.turn()
+    driver.say("C", A, first + 1)
     assert [A] == driver.log.forwarded
 
 
@@ -280,17 +275,14 @@ def test_a_line_that_was_given_up_does_not_decide_again_what_was_rolled_back_sin
     driver.half(B, options=options("red", order=OrderMode.PREPARE))
     first = driver.half(A, index=0, count=2, options=options("red", order=OrderMode.PREPARE))
     driver.read()
-    driver.op("C", A, first + 1)
-    driver.turn()
+    driver.say("C", A, first + 1)
     driver.give_up()
     driver.turn()
     last = driver.half(A, index=1, count=2, options=options("red", order=OrderMode.PREPARE))
-    driver.op("R", A, last)
-    driver.turn()
+    driver.say("R", A, last)
 
     driver.crash(is_new_process=True)
-    driver.op("R", B, 0)
-    driver.turn()
+    driver.say("R", B, 0)
 
     assert [] == driver.log.forwarded
 
@@ -306,8 +298,7 @@ def test_what_was_kept_aside_holds_back_doubt_no_longer_than_op_is_read_again() 
     assert 0 == driver.log.stored.doubt_low
 
     driver.op("R", B, held_back)
-    driver.op("R", A, held_back)
-    driver.turn()
+    driver.say("R", A, held_back)
     driver.crash()
     driver.turn()
 
@@ -332,8 +323,7 @@ def test_lines_beyond_the_end_of_half_are_given_up_together(line_count: int) -> 
 
 def test_a_line_that_came_after_the_wait_is_waited_for_anew() -> None:
     driver = PartitionDriver()
-    driver.op("C", A, FAR_AWAY)
-    driver.turn()
+    driver.say("C", A, FAR_AWAY)
     driver.give_up()
     driver.op("C", B, 0)
 
@@ -386,8 +376,7 @@ def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_recor
         driver.crash(is_new_process=True)
         driver.publish()
 
-    driver.op("C", key, offset)
-    driver.turn()
+    driver.say("C", key, offset)
 
     assert [] == driver.log.forwarded
 
@@ -406,8 +395,7 @@ def test_what_two_lines_of_one_batch_brought_and_rolled_back_stays_so_when_its_h
     offset = driver.half(key)
     driver.turn()
     driver.crash(is_new_process=True)
-    driver.op("C", key, offset)
-    driver.turn()
+    driver.say("C", key, offset)
 
     assert [] == driver.log.forwarded
 

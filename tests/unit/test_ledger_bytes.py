@@ -131,8 +131,7 @@ def test_lines_about_doubt_are_bounded_after_a_restart() -> None:
     driver = PartitionDriver()
     places = prepare(driver)
     driver.turn()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     driver.crash(is_new_process=True)
     commit(driver, places)
 
@@ -222,8 +221,7 @@ def test_what_stands_on_doubt_counts_whole_after_a_restart(*, is_cut: bool) -> N
     driver.turn()
     if is_cut:
         driver.log.refusals.doubt_keys.update(codec.content_key(key, 0) for key in KEYS)
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     driver.crash(is_new_process=True)
     commit(driver, places)
 
@@ -241,8 +239,7 @@ def test_what_joins_transactions_on_doubt_is_bounded(*, is_restarted: bool) -> N
     for key in KEYS:
         driver.half(key, index=0, count=2, value=LARGE)
     driver.turn()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     last = [driver.half(key, index=1, count=2, value=LARGE) for key in KEYS]
     fresh = txn_key("fresh")
     place = driver.half(fresh)
@@ -277,8 +274,7 @@ def test_what_one_decision_releases_in_half_fits_into_one_batch() -> None:
     blocker = driver.half(keys[0], options=prepare)
     for number in range(1, 500):
         value = b"x" * (bytes_max // (number + 2) - 300)
-        driver.op("C", keys[number], driver.half(keys[number], options=prepare, value=value))
-        driver.turn()
+        driver.say("C", keys[number], driver.half(keys[number], options=prepare, value=value))
     driver.op("C", keys[0], blocker)
     driver.read()
 
@@ -396,8 +392,7 @@ def test_what_did_not_join_is_not_forwarded_with_fetched_content(stranger: dict[
     if is_dropped:
         driver.ledger.drop_content(1 << 30)
 
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
 
     assert [("orders", b"first"), ("orders", b"second"), ("orders", b"third")] == [
         (m.topic, m.value) for m in driver.log.visible
@@ -428,8 +423,7 @@ def test_a_strange_record_goes_to_doubt_with_nobody() -> None:
     driver.read()
     driver.ledger.drop_content(1 << 30)
 
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
 
     assert [b"mine"] == [r.value() for r in driver.log.contents_on_doubt(A).values()]
 
@@ -441,11 +435,9 @@ def test_a_forged_place_of_origin_does_not_come_back_from_doubt() -> None:
     raw = half_header(A)
     driver.log.add_half(half_record(raw, headers=forged), appended_ms=driver.now_ms)
     driver.read()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
 
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
     assert [0] == [m.half_offset for m in driver.log.visible]
 

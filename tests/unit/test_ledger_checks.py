@@ -92,8 +92,7 @@ def test_the_first_question_names_the_transaction_and_moves_it_to_doubt() -> Non
 def test_a_group_that_is_not_there_is_not_asked_and_asked_once_when_it_comes() -> None:
     driver = open_driver()
 
-    driver.tick(after_ms=12 * HOUR_MS)
-    driver.publish()
+    driver.pass_time(after_ms=12 * HOUR_MS)
     assert 0 == driver.log.on_doubt()[A].summary().checked_count
 
     assert [1] == ask(driver, after_ms=1)
@@ -121,8 +120,7 @@ def test_its_own_immunity_holds_though_it_is_longer_or_shorter_than_the_groups()
     driver.turn()
 
     assert [1] == ask(driver, after_ms=1_000)
-    driver.op("R", A, 0)
-    driver.turn()
+    driver.say("R", A, 0)
     assert [] == ask(driver, after_ms=HOUR_MS - 1_001)
     assert B in driver.log.on_doubt()  # it is old enough for doubt; that burns no attempt
     assert [1] == ask(driver, after_ms=1)
@@ -277,12 +275,10 @@ def test_too_old_counts_from_the_end_of_the_immunity_whether_or_not_somebody_is_
     driver.half(A, options=HalfOptions(immunity_ms=HOUR_MS))
     driver.turn()
 
-    driver.tick(after_ms=2 * HOUR_MS - 1, is_present=is_present)
-    driver.publish()
+    driver.pass_time(after_ms=2 * HOUR_MS - 1, is_present=is_present)
     assert TxnState.OPEN is driver.state(A)
 
-    driver.tick(after_ms=1, is_present=is_present)
-    driver.publish()
+    driver.pass_time(after_ms=1, is_present=is_present)
     assert {A: ParkReason.TOO_OLD.value} == driver.reasons()
 
 
@@ -291,10 +287,8 @@ def test_a_parked_one_holds_its_key_no_more_and_a_later_commit_settles_it() -> N
     first = driver.half(A, options=options("red"))
     driver.turn()
 
-    driver.tick(after_ms=2 * HOUR_MS)
-    driver.publish()
-    driver.op("C", A, first)
-    driver.turn()
+    driver.pass_time(after_ms=2 * HOUR_MS)
+    driver.say("C", A, first)
 
     assert ([A], {}) == (driver.log.forwarded, driver.log.on_doubt())
 
@@ -356,14 +350,12 @@ def test_a_question_for_an_operator_is_asked_and_counted_when_the_check_topic_ta
     driver.ledger.may_ask = False
     driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
     driver.turn()
-    driver.tick()
-    driver.publish()
+    driver.pass_time()
     assert ([], []) == (driver.log.questions, [*driver.log.on_doubt()])
 
     driver.ledger.may_ask = True
     for _ in range(2):
-        driver.tick()
-        driver.publish()
+        driver.pass_time()
 
     assert [1] == [question.number for question in driver.log.questions]
     assert 1 == driver.log.on_doubt()[A].summary().checked_count
@@ -371,8 +363,7 @@ def test_a_question_for_an_operator_is_asked_and_counted_when_the_check_topic_ta
 
 def test_a_parked_one_is_asked_once_for_an_operator() -> None:
     driver = open_driver(CheckPolicy(transaction_age_max_ms=HOUR_MS))
-    driver.tick(after_ms=2 * HOUR_MS)
-    driver.publish()
+    driver.pass_time(after_ms=2 * HOUR_MS)
     driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
 
     driver.read()
@@ -399,8 +390,7 @@ def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(*, b
     for _ in range(4):
         driver.read()
         driver.advance()
-        driver.tick(after_ms=IMMUNITY_MS, is_present=True)
-        driver.publish()
+        driver.pass_time(after_ms=IMMUNITY_MS, is_present=True)
 
     assert {A, B} == set(driver.log.on_doubt())
     asked = {(question.key, question.text) for question in driver.log.questions}
@@ -421,10 +411,8 @@ def test_decided_transactions_of_a_group_that_nobody_answers_for_are_forgotten(m
         driver.turn()
         driver.tick(after_ms=10_000)  # the immunity is 6 s
         driver.publish()
-        driver.op("C", key, offset)
-        driver.turn()
-    driver.tick(after_ms=3_600_000)
-    driver.publish()
+        driver.say("C", key, offset)
+    driver.pass_time(after_ms=3_600_000)
 
     assert count == len(driver.log.forwarded)
     assert 0 == driver.ledger.open_count
@@ -465,8 +453,7 @@ def test_who_was_asked_by_hand_as_well_is_parked_once() -> None:
     driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
     driver.turn()
 
-    driver.tick(after_ms=HOUR_MS, is_present=True)
-    driver.publish()
+    driver.pass_time(after_ms=HOUR_MS, is_present=True)
 
     assert TxnState.PARKED.value == driver.log.on_doubt()[A].summary().state
 
@@ -478,8 +465,7 @@ def _others_wait(driver: PartitionDriver) -> None:
     """A is undecided, and B waits behind it."""
     order = options("red", order=OrderMode.PREPARE)
     driver.half(A, options=order)
-    driver.op("C", B, driver.half(B, options=order))
-    driver.turn()
+    driver.say("C", B, driver.half(B, options=order))
     assert TxnState.WAITING is driver.state(B)
 
 
@@ -558,8 +544,7 @@ def test_what_waits_behind_one_that_is_given_up_is_not_left_in_half_while_others
     driver.crash()
     for _ in range(9):
         driver.turn()
-        driver.tick()
-        driver.publish()
+        driver.pass_time()
 
     assert sorted([*in_order["red"], *in_order["blue"]]) == sorted(driver.log.forwarded)
     assert in_order["red"] == [key for key in driver.log.forwarded if key in in_order["red"]]

@@ -54,8 +54,7 @@ def test_moves_are_limited_per_batch_and_the_oldest_goes_first() -> None:
         driver.half(key)
     driver.turn()
 
-    driver.tick(after_ms=60_000, moves=2)
-    driver.publish()
+    driver.pass_time(after_ms=60_000, moves=2)
 
     assert ({A, B}, 2) == (set(driver.log.on_doubt()), driver.log.stored.low_water)
 
@@ -66,8 +65,7 @@ def test_moving_twice_in_one_batch_is_moving_once() -> None:
     driver.turn()
 
     driver.tick(after_ms=60_000)
-    driver.tick()
-    driver.publish()
+    driver.pass_time()
 
     assert [A] == driver.reported(ReportKind.MOVED)
 
@@ -80,8 +78,7 @@ def test_what_is_on_doubt_is_forwarded_by_its_commit_and_ends_there(*, is_restar
     if is_restarted:
         driver.crash(is_new_process=True)
 
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
     assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.log.contents_on_doubt(A))
 
@@ -90,8 +87,7 @@ def test_what_is_on_doubt_ends_with_its_rollback() -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)
 
-    driver.op("R", A, 0)
-    driver.turn()
+    driver.say("R", A, 0)
 
     assert ([], {}) == (driver.log.visible, driver.log.on_doubt())
 
@@ -101,11 +97,9 @@ def test_a_summary_that_is_written_again_says_when_the_transaction_was_born() ->
     driver.move_to_doubt(A)
     born_ms = driver.log.on_doubt()[A].summary().born_ms
 
-    driver.op("U", A, 0)
-    driver.turn()
+    driver.say("U", A, 0)
     driver.crash()
-    driver.op("U", A, 0)
-    driver.turn()
+    driver.say("U", A, 0)
 
     assert born_ms == driver.log.on_doubt()[A].summary().born_ms != 0
 
@@ -114,15 +108,13 @@ def test_half_records_that_come_late_join_their_transaction_on_doubt() -> None:
     driver = PartitionDriver()
     driver.half(A, index=0, count=3)
     driver.turn()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
 
     driver.half(A, index=1, count=3)
     driver.turn()
     assert [0, 1] == sorted(driver.log.contents_on_doubt(A))
     last = driver.half(A, index=2, count=3)
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
 
     assert [0, 1, 2] == [message.index for message in driver.log.visible]
     assert {} == driver.log.contents_on_doubt(A)
@@ -145,8 +137,7 @@ def test_what_comes_late_and_singly_writes_no_more_than_itself(*, is_restarted: 
     driver = PartitionDriver(settings=replace(SETTINGS, transaction_messages_max=count))
     driver.half(A, index=0, count=count, value=LARGE)
     driver.turn()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     for index in range(1, count):
         last = driver.half(A, index=index, count=count, value=LARGE)
         driver.half(txn_key(f"t{index}"))
@@ -164,8 +155,7 @@ def test_what_comes_late_and_singly_writes_no_more_than_itself(*, is_restarted: 
     driver.crash(is_new_process=True)
     assert before == places(driver)
     assert count == len(before)
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
     assert [(index, LARGE) for index in range(count)] == [(each.index, each.value) for each in driver.log.visible]
     assert {} == driver.log.contents_on_doubt(A)
 
@@ -176,8 +166,7 @@ def test_what_comes_late_and_doubt_does_not_take_whole_is_forwarded_from_half(*,
     driver = PartitionDriver()
     driver.half(A, index=0, count=2)
     driver.turn()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     refused = driver.log.refusals
     if is_beyond_limit:
         refused.reasons[A] = ParkReason.LIMIT  # no Kafka transaction lives long enough for it
@@ -189,8 +178,7 @@ def test_what_comes_late_and_doubt_does_not_take_whole_is_forwarded_from_half(*,
 
     cut = {index for index, record in driver.log.contents_on_doubt(A).items() if is_cut(record.headers())}
     assert ({1}, set(), {}) == (cut, refused.doubt_keys, refused.reasons)
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
     assert [b"v", LARGE] == [message.value for message in driver.log.visible]
 
 
@@ -202,13 +190,11 @@ def test_large_transactions_alone_are_not_written_again_and_again(monkeypatch: p
         for index in range(10):
             driver.half(key, index=index, count=10)
     driver.turn()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     record_count = len(driver.log.doubt)
 
     for _ in range(20):
-        driver.tick(after_ms=500)
-        driver.publish()
+        driver.pass_time(after_ms=500)
 
     assert record_count == len(driver.log.doubt)
 
@@ -222,19 +208,15 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(monke
         key = txn_key(f"t{n}")
         driver.half(key)
         driver.turn()
-        driver.tick(after_ms=60_000)
-        driver.publish()
-        driver.op("R", key, n + 1)
-        driver.turn()
+        driver.pass_time(after_ms=60_000)
+        driver.say("R", key, n + 1)
     assert 1 == driver.log.stored.doubt_low
 
     monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 4)
-    driver.tick()
-    driver.publish()
+    driver.pass_time()
     driver.turn()
     driver.crash()
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
     assert ([A], True) == (driver.log.forwarded, driver.log.stored.doubt_low > 20)
 
@@ -254,10 +236,8 @@ def test_what_sleeps_sleeps_on_when_it_is_written_again(
         key = txn_key(f"t{number}")
         last = driver.half(key)
         driver.turn()
-        driver.tick(after_ms=60_000)
-        driver.publish()
-        driver.op("R", key, last)
-        driver.turn()
+        driver.pass_time(after_ms=60_000)
+        driver.say("R", key, last)
 
     if is_named_meanwhile:  # in the same batch
         driver.op_lines(op_line("U", A, 0))
@@ -275,8 +255,7 @@ def test_what_sleeps_sleeps_on_when_it_is_written_again(
     driver.log.compact_doubt()
     driver.crash(is_new_process=True)
     driver.op("C", A, 0)
-    driver.op("C", B, 1)
-    driver.turn()
+    driver.say("C", B, 1)
     assert [A, B] == driver.log.forwarded
 
 
@@ -289,8 +268,7 @@ def test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt(monkeypat
     driver.move_to_doubt(*(txn_key(f"t-{number}") for number in range(living)))
 
     for _ in range(100):  # nobody answers; no other transaction comes to doubt
-        driver.tick(after_ms=600_000, is_present=True)
-        driver.publish()
+        driver.pass_time(after_ms=600_000, is_present=True)
 
     low = driver.log.stored.doubt_low
     read_again = [entry for entry in driver.log.doubt if entry.offset >= low]
@@ -385,12 +363,10 @@ def test_one_that_stays_on_doubt_keeps_no_settled_ones_in_memory() -> None:
         keys = [f"{txn_id}/0000000a" for txn_id in home[at : at + 500]]
         places = {key: driver.half(key) for key in keys}
         driver.turn()
-        driver.tick(after_ms=driver.log.settings.doubt_after_ms, moves=1_000, is_present=True)
-        driver.publish()
+        driver.pass_time(after_ms=driver.log.settings.doubt_after_ms, moves=1_000, is_present=True)
         driver.op_lines(*(op_line("R", key, places[key]) for key in keys))
         driver.turn()
-    driver.tick(after_ms=1_000, moves=1_000, is_present=True)
-    driver.publish()
+    driver.pass_time(after_ms=1_000, moves=1_000, is_present=True)
 
     assert 1 == driver.ledger.open_count
     driver.ledger.schedule = CheckSchedule(driver.ledger.schedule.policies)  # has its own limit
@@ -409,8 +385,7 @@ def cut_on_doubt(*, count: int = 1) -> PartitionDriver:
     driver.log._publisher._doubt_bytes_max = 1_500
     driver.half(A, value=LARGE, count=count)
     driver.turn()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     driver.half(B)
     driver.turn()
     del driver.log.half[0]

@@ -135,8 +135,7 @@ def test_a_record_whose_first_one_never_came_is_kept_aside() -> None:
 
 def test_a_record_after_the_decision_is_skipped() -> None:
     driver = PartitionDriver()
-    driver.op("R", A, driver.half(A, index=0, count=2))
-    driver.turn()
+    driver.say("R", A, driver.half(A, index=0, count=2))
 
     driver.half(A, index=1, count=2)
     driver.turn()
@@ -147,8 +146,7 @@ def test_a_record_after_the_decision_is_skipped() -> None:
 @pytest.mark.fault("data: a second copy of a half record, close to the first one or after its commit")
 def test_a_second_copy_of_one_that_waits_is_remembered() -> None:
     driver = PartitionDriver(targets={})
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     assert TxnState.HELD is driver.state(A)
 
     copy = driver.half(A)
@@ -186,8 +184,7 @@ def test_a_record_that_stands_there_twice_is_forwarded_once(named: int) -> None:
     driver.op("C", A, named)
 
     driver.turn()
-    driver.op("C", A, named)
-    driver.turn()
+    driver.say("C", A, named)
 
     assert [(A, 0)] == [(m.txn_key, m.half_offset) for m in driver.log.visible]
 
@@ -196,15 +193,12 @@ def test_a_record_that_stands_there_twice_is_forwarded_once(named: int) -> None:
 @pytest.mark.parametrize("settled_since", [0, RECENT_COUNT_MAX + 1])
 def test_a_second_copy_that_is_read_after_the_end_is_nothing_new(settled_since: int) -> None:
     driver = PartitionDriver()
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     driver.ledger.settled.newer.update({f"other-{n}": 0 for n in range(settled_since)})
-    driver.op("C", B, driver.half(B))
-    driver.turn()
+    driver.say("C", B, driver.half(B))
 
     driver.half(A)
-    driver.op("C", A, 2)
-    driver.turn()
+    driver.say("C", A, 2)
 
     assert ([A, B], []) == ([m.txn_key for m in driver.log.visible], list(driver.ledger.transactions))
 
@@ -214,14 +208,12 @@ def test_a_restart_between_the_copies_finds_the_first_one_too() -> None:
     driver = PartitionDriver()
     driver.half(A)
     driver.half(B)
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     assert 0 == driver.log.stored.low_water, "though the oldest open one stands at 1"
 
     driver.crash()
     assert [B] == list(driver.ledger.transactions)
-    driver.op("R", B, 1)
-    driver.turn()
+    driver.say("R", B, 1)
 
     assert 3 == driver.log.stored.low_water
 
@@ -233,16 +225,13 @@ def test_a_restart_finds_the_copies_of_what_is_on_doubt() -> None:
     driver.half(B)
     last = driver.half(A)
     driver.read()
-    driver.tick(after_ms=60_000, moves=1)
-    driver.publish()
+    driver.pass_time(after_ms=60_000, moves=1)
     assert (0, {A}) == (driver.log.stored.low_water, set(driver.log.on_doubt()))
 
     driver.crash()
-    driver.op("R", A, 0)
-    driver.turn()
+    driver.say("R", A, 0)
     driver.crash()
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
 
     assert ([], [B]) == (driver.log.visible, list(driver.ledger.transactions))
 
@@ -256,12 +245,10 @@ def test_a_restart_finds_a_copy_below_a_later_record_of_what_is_on_doubt() -> No
     driver.half(A, index=0, count=3)
     last = driver.half(A, index=2, count=3)
     driver.read()
-    driver.tick(after_ms=60_000, moves=1)
-    driver.publish()
+    driver.pass_time(after_ms=60_000, moves=1)
 
     driver.crash()
-    driver.op("R", A, last)
-    driver.turn()
+    driver.say("R", A, last)
     assert 0 == driver.log.stored.low_water, "a replay from B alone would begin A anew"
     driver.crash()
 
@@ -276,16 +263,14 @@ def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(is_early: bool, is_
     if is_early:
         copy = driver.half(A)
     driver.read()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     if not is_early:
         copy = driver.half(A)
         driver.turn()
     if is_restarted:
         driver.crash(is_new_process=True)
 
-    driver.op("C", A, copy)
-    driver.turn()
+    driver.say("C", A, copy)
 
     assert ([], [A]) == (driver.reported(ReportKind.WRONG_OFFSET), driver.log.forwarded)
     assert 2 == driver.log.stored.low_water
@@ -296,14 +281,12 @@ def test_a_line_that_names_what_was_the_last_half_record_on_doubt_has_no_effect_
     driver.half(A, count=3)
     last = driver.half(A, index=1, count=3)
     driver.read()
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     joined = driver.half(A, index=2, count=3)
     driver.turn()
 
     driver.op("R", A, last)
-    driver.op("C", A, joined)
-    driver.turn()
+    driver.say("C", A, joined)
 
     assert ([A], [A]) == (driver.reported(ReportKind.WRONG_OFFSET), driver.log.forwarded)
 
@@ -316,8 +299,7 @@ def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new
     copy = driver.half(A)
     driver.turn()
 
-    driver.op(resolution, A, copy)
-    driver.turn()
+    driver.say(resolution, A, copy)
     driver.crash(is_new_process=True)
 
     assert [B] == [txn.key for txn in driver.ledger.all_unsettled()]
@@ -331,15 +313,13 @@ def test_a_second_copy_that_comes_after_the_end_and_a_restart_is_nothing_new(res
     driver = PartitionDriver()
     for index in range(count):
         last = driver.half(A, index=index, count=count)
-    driver.op(resolution, A, last)
-    driver.turn()
+    driver.say(resolution, A, last)
     before = len(driver.log.visible)
 
     driver.crash(is_new_process=True)
     for index in range(count):
         copy = driver.half(A, index=index, count=count)
-    driver.op("C", A, copy)
-    driver.turn()
+    driver.say("C", A, copy)
 
     assert (before, []) == (len(driver.log.visible), list(driver.ledger.transactions))
 
@@ -347,16 +327,14 @@ def test_a_second_copy_that_comes_after_the_end_and_a_restart_is_nothing_new(res
 @pytest.mark.promise("P2")
 def test_a_replay_does_not_take_a_second_copy_for_new_whose_first_one_lies_before_it() -> None:
     driver = PartitionDriver()
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     driver.half(B)
     copy = driver.half(A)
     driver.turn()
     assert 1 == driver.log.stored.low_water
 
     driver.crash(is_new_process=True)
-    driver.op("C", A, copy)
-    driver.turn()
+    driver.say("C", A, copy)
 
     assert ([A], 1) == (driver.log.forwarded, len(driver.log.visible))
 
@@ -365,12 +343,10 @@ def test_a_replay_does_not_take_a_second_copy_for_new_whose_first_one_lies_befor
 def test_a_second_copy_of_what_was_settled_on_doubt_is_nothing_new_after_a_restart() -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
     driver.crash(is_new_process=True)
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
 
     assert ([A], 1) == (driver.log.forwarded, len(driver.log.visible))
 
@@ -381,14 +357,11 @@ def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(monkeypatch: pyt
     driver = PartitionDriver()
     keys = [txn_key(f"old-{n}") for n in range(50)]
     places = [driver.half(key) for key in keys]
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     for key, place in zip(keys, places, strict=True):
-        driver.op("R", key, place)
-        driver.turn()
+        driver.say("R", key, place)
 
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
 
     assert 1 == len(driver.log.visible)
 
@@ -407,14 +380,12 @@ def test_many_that_end_after_a_restart_do_not_make_a_near_one_forgotten(
     driver.move_to_doubt(*old)
     first = driver.half(A)
     driver.turn()
-    driver.op("C", A, first)
-    driver.turn()
+    driver.say("C", A, first)
     if is_restarted:
         driver.crash(is_new_process=True)
 
     for number, answered in enumerate(old):
-        driver.op("C", answered, number)
-        driver.turn()
+        driver.say("C", answered, number)
     copy = driver.half(A)
     driver.turn()
     driver.op("C", A, copy)  # the producer group was asked, and answered
@@ -434,8 +405,7 @@ def test_a_record_out_of_turn_before_the_low_water_mark_hides_no_transaction() -
 
     driver.crash()
     driver.half(A, index=0, count=2)
-    driver.op("C", A, driver.half(A, index=1, count=2))
-    driver.turn()
+    driver.say("C", A, driver.half(A, index=1, count=2))
 
     assert [A] == driver.log.forwarded
 
@@ -459,8 +429,7 @@ def test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_with
         driver.turn()
         if is_restarted:
             driver.crash()
-        driver.op("C", A, first)
-        driver.turn()
+        driver.say("C", A, first)
         outcomes.append((driver.state(B), driver.log.forwarded))
 
     assert [(None, [A])] * 2 == outcomes  # the abandon counts: a copy of its half record stands there

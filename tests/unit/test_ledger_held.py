@@ -23,8 +23,7 @@ DAY_MS = 24 * HOUR_MS
 def held(*, targets: dict[str, Target] | None = None) -> PartitionDriver:
     """A is committed, and its topic is missing."""
     driver = PartitionDriver(targets=targets or {})
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     return driver
 
 
@@ -47,8 +46,7 @@ def test_a_held_one_is_forwarded_when_its_topic_is_mended(*, is_told: bool, is_n
 
     driver.set_target("orders", ACCEPTS, is_told=is_told)
     driver.turn()
-    driver.tick()
-    driver.publish()
+    driver.pass_time()
 
     assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.ledger.doubt_index.held)
 
@@ -71,8 +69,7 @@ def test_what_is_held_waits_for_no_names_that_undecided_ones_invented_after_a_re
     for number, its in enumerate([NO_OPTIONS, HalfOptions(immunity_ms=1)] * 5):  # the first kind sleeps
         driver.half(txn_key(f"t{number}"), topic=f"invented-{number}", options=its)
     driver.turn()
-    driver.tick(after_ms=100_000)
-    driver.publish()
+    driver.pass_time(after_ms=100_000)
     assert 11 == len(driver.log.on_doubt())
 
     driver.crash(is_new_process=True)
@@ -86,8 +83,7 @@ def test_a_repeated_commit_tries_a_held_one_again() -> None:
     driver = held()
     driver.set_target("orders", ACCEPTS, is_told=False)
 
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
     assert [A] == driver.log.forwarded
 
@@ -95,11 +91,9 @@ def test_a_repeated_commit_tries_a_held_one_again() -> None:
 def test_a_repeated_commit_does_not_take_away_that_all_records_are_there() -> None:
     driver = PartitionDriver(targets={})
     first = driver.half(A, index=0, count=2)
-    driver.op("C", A, driver.half(A, index=1, count=2))
-    driver.turn()
+    driver.say("C", A, driver.half(A, index=1, count=2))
 
-    driver.op("C", A, first)
-    driver.turn()
+    driver.say("C", A, first)
 
     assert TxnState.HELD is driver.state(A)
 
@@ -110,8 +104,7 @@ def test_a_held_one_holds_its_key_and_nothing_else(*, is_restarted: bool) -> Non
     driver = PartitionDriver(targets={"orders": ACCEPTS})
     driver.op("C", A, driver.half(A, topic="stock", options=RED))
     driver.op("C", B, driver.half(B, options=RED))
-    driver.op("C", C, driver.half(C, options=options("blue")))
-    driver.turn()
+    driver.say("C", C, driver.half(C, options=options("blue")))
     assert ([C], TxnState.WAITING) == (driver.log.forwarded, driver.state(B))
     assert {A, B} == set(driver.log.on_doubt()), "who waits for one on doubt stands there too"
     if is_restarted:
@@ -129,13 +122,11 @@ def test_those_who_wait_go_to_doubt_with_a_parked_one_that_is_committed_before_t
     driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
     driver.op("C", C, driver.half(C, index=0, count=2, topic="stock", options=RED))
     first = driver.half(A, options=RED)
-    driver.op("C", B, driver.half(B, options=RED_PREPARE))
-    driver.turn()
+    driver.say("C", B, driver.half(B, options=RED_PREPARE))
     assert (TxnState.WAITING, {C}) == (driver.state(B), set(driver.log.on_doubt()))
 
     driver.op("C", C, driver.half(C, index=1, count=2, topic="stock", options=RED))
-    driver.op("R", A, first)
-    driver.turn()
+    driver.say("R", A, first)
     driver.crash()
 
     assert (TxnState.HELD, TxnState.WAITING) == (driver.state(C), driver.state(B))
@@ -147,11 +138,9 @@ def test_those_who_wait_go_to_doubt_with_a_parked_one_that_is_committed_before_t
 def test_a_held_one_that_must_wait_again_lets_those_go_who_waited_for_it() -> None:
     driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
     driver.op("C", A, driver.half(A, index=0, count=2, options=RED))
-    driver.op("C", B, driver.half(B, topic="stock", options=RED_PREPARE))
-    driver.turn()
+    driver.say("C", B, driver.half(B, topic="stock", options=RED_PREPARE))
     assert (TxnState.PARKED_COMMITTED, TxnState.HELD) == (driver.state(A), driver.state(B))
-    driver.op("C", A, driver.half(A, index=1, count=2, options=RED))
-    driver.turn()
+    driver.say("C", A, driver.half(A, index=1, count=2, options=RED))
     assert (TxnState.WAITING, TxnState.HELD) == (driver.state(A), driver.state(B))
 
     driver.set_target("stock", ACCEPTS)
@@ -166,8 +155,7 @@ def test_a_held_one_that_is_abandoned_in_the_same_batch_is_gone() -> None:
     driver.op_lines(op_line("C", A, offset), op_line("A", A, offset))
 
     driver.turn()
-    driver.tick(after_ms=8 * DAY_MS)
-    driver.publish()
+    driver.pass_time(after_ms=8 * DAY_MS)
 
     assert ({}, [], {}) == (driver.log.on_doubt(), list(driver.ledger.transactions), driver.ledger.doubt_index.held)
 
@@ -176,15 +164,11 @@ def test_how_long_it_waited_before_it_was_held_does_not_count() -> None:
     red = options("red", order=OrderMode.PREPARE)
     driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
     first = driver.half(A, options=red)
-    driver.op("C", B, driver.half(B, topic="stock", options=red))
-    driver.turn()
-    driver.tick(after_ms=8 * DAY_MS)
-    driver.publish()
+    driver.say("C", B, driver.half(B, topic="stock", options=red))
+    driver.pass_time(after_ms=8 * DAY_MS)
 
-    driver.op("R", A, first)
-    driver.turn()
-    driver.tick()
-    driver.publish()
+    driver.say("R", A, first)
+    driver.pass_time()
 
     assert {B: ParkReason.TOPIC_MISSING.value} == driver.reasons()
     assert TxnState.HELD is driver.state(B)
@@ -196,8 +180,7 @@ def test_one_that_waited_first_is_held_from_when_its_own_topic_refused_it(*, is_
     """Nothing comes to its partition meanwhile that could tell the time."""
     driver = PartitionDriver(targets={})
     driver.op("C", A, driver.half(A, options=RED))
-    driver.op("C", B, driver.half(B, topic="stock", options=RED))
-    driver.turn()
+    driver.say("C", B, driver.half(B, topic="stock", options=RED))
     driver.tick(after_ms=7 * DAY_MS - HOUR_MS)
     driver.set_target("orders", ACCEPTS)
     driver.turn()
@@ -206,8 +189,7 @@ def test_one_that_waited_first_is_held_from_when_its_own_topic_refused_it(*, is_
         driver.crash(is_new_process=True)
         driver.turn()  # it asks about the topic
 
-    driver.tick(after_ms=7 * DAY_MS - 1)
-    driver.publish()
+    driver.pass_time(after_ms=7 * DAY_MS - 1)
     assert TxnState.HELD is driver.state(B)
 
     driver.tick(after_ms=1)
@@ -219,8 +201,7 @@ def test_a_held_one_is_parked_when_it_was_held_too_long() -> None:
     driver.tick(after_ms=7 * DAY_MS - 1)
     assert driver.ledger.batch.is_empty
 
-    driver.tick(after_ms=1)
-    driver.publish()
+    driver.pass_time(after_ms=1)
 
     assert (TxnState.PARKED_COMMITTED, {A: "held-too-long"}) == (driver.state(A), driver.reasons())
     driver.op("C", A, 0)
@@ -257,8 +238,7 @@ def test_the_age_of_a_held_one_counts_from_its_commit() -> None:
     driver.move_to_doubt(A)
     driver.set_target("orders", MISSING)
     driver.tick(after_ms=8 * DAY_MS)
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
     driver.tick(after_ms=HOUR_MS)
 
@@ -269,12 +249,10 @@ def test_the_age_of_a_held_one_counts_from_its_commit() -> None:
 def test_a_parked_one_holds_its_key_no_more() -> None:
     driver = PartitionDriver(targets={"orders": ACCEPTS})
     driver.op("C", A, driver.half(A, topic="stock", options=RED))
-    driver.op("C", B, driver.half(B, options=RED))
-    driver.turn()
+    driver.say("C", B, driver.half(B, options=RED))
     assert [] == driver.log.forwarded
 
-    driver.tick(after_ms=8 * DAY_MS)
-    driver.publish()
+    driver.pass_time(after_ms=8 * DAY_MS)
 
     assert [B] == driver.log.forwarded
 
@@ -317,8 +295,7 @@ def test_what_one_mended_topic_frees_goes_in_pieces(
     if is_restarted:
         driver.crash()
     driver.advance()
-    driver.tick()
-    driver.publish()
+    driver.pass_time()
     assert 6 == len(driver.log.forwarded)
     driver.turn()
 
@@ -332,11 +309,9 @@ def test_what_waits_in_half_is_never_left_for_the_next_batch(monkeypatch: pytest
     monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 0)
     driver = PartitionDriver()
     first = driver.half(A, options=RED_PREPARE)
-    driver.op("C", B, driver.half(B, options=RED_PREPARE))
-    driver.turn()
+    driver.say("C", B, driver.half(B, options=RED_PREPARE))
 
-    driver.op("C", A, first)
-    driver.turn()
+    driver.say("C", A, first)
 
     assert [A, B] == driver.log.forwarded
 
@@ -353,8 +328,7 @@ def test_a_key_with_very_many_waits_on_doubt(monkeypatch: pytest.MonkeyPatch) ->
     driver.turn()
     assert {keys[1], keys[2]} == set(driver.log.on_doubt())
     driver.crash()
-    driver.op("C", keys[0], offsets[0])
-    driver.turn()
+    driver.say("C", keys[0], offsets[0])
 
     assert keys[:3] == driver.log.forwarded
 
@@ -366,8 +340,7 @@ def test_a_thousand_of_one_key_that_wait_go_to_doubt_together() -> None:
     driver.op_lines(*(op_line("C", key, driver.half(key, options=RED_PREPARE)) for key in keys))
     driver.turn()
 
-    driver.tick(after_ms=60_000, moves=1)
-    driver.publish()
+    driver.pass_time(after_ms=60_000, moves=1)
 
     assert {A, *keys} == set(driver.log.on_doubt())
 
@@ -431,6 +404,5 @@ def test_who_is_committed_to_a_topic_that_was_forgotten_is_held_and_forwarded_wh
     assert TxnState.HELD is driver.state(A)
     driver.publish()
     driver.advance()
-    driver.tick()
-    driver.publish()
+    driver.pass_time()
     assert [A] == driver.log.forwarded

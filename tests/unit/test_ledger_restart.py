@@ -52,8 +52,7 @@ def test_a_batch_whose_answer_is_lost_is_there_or_is_made_again(*, is_answered: 
 def test_what_is_open_in_half_is_open_again() -> None:
     driver = PartitionDriver()
     driver.half(A)
-    driver.op("C", B, driver.half(B))
-    driver.turn()
+    driver.say("C", B, driver.half(B))
     assert (0, 2, 0, 0) == (
         driver.log.stored.low_water,
         driver.log.stored.half_next,
@@ -62,8 +61,7 @@ def test_what_is_open_in_half_is_open_again() -> None:
     )
 
     driver.crash()
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
     assert [B, A] == driver.log.forwarded
 
@@ -86,12 +84,10 @@ def test_lines_after_the_stored_place_within_a_record_are_applied_after_a_restar
 def test_a_decision_is_remembered_over_a_restart_by_the_replay_alone() -> None:
     driver = PartitionDriver()
     driver.half(C)
-    driver.op("R", A, driver.half(A))
-    driver.turn()
+    driver.say("R", A, driver.half(A))
 
     driver.crash()
-    driver.op("C", A, 1)
-    driver.turn()
+    driver.say("C", A, 1)
 
     assert ([], [C]) == (driver.log.visible, list(driver.ledger.transactions))
 
@@ -100,13 +96,11 @@ def test_a_decision_is_remembered_over_a_restart_by_the_replay_alone() -> None:
 def test_one_that_waits_in_half_waits_again() -> None:
     driver = PartitionDriver()
     first = driver.half(A, options=RED_PREPARE)
-    driver.op("C", B, driver.half(B, options=RED_PREPARE))
-    driver.turn()
+    driver.say("C", B, driver.half(B, options=RED_PREPARE))
 
     driver.crash()
     assert TxnState.WAITING is driver.state(B)
-    driver.op("C", A, first)
-    driver.turn()
+    driver.say("C", A, first)
 
     assert [A, B] == driver.log.forwarded
 
@@ -126,8 +120,7 @@ def test_a_replay_reports_nothing_and_leaves_nothing_to_append() -> None:
 def test_what_was_held_and_is_over_is_over_in_the_replay() -> None:
     driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
     driver.half(A)  # holds the low-water mark
-    driver.op("C", B, driver.half(B, topic="stock"))
-    driver.turn()
+    driver.say("C", B, driver.half(B, topic="stock"))
     driver.set_target("stock", ACCEPTS)
     driver.publish()
     assert (0, [B]) == (driver.log.stored.low_water, driver.log.forwarded)
@@ -141,29 +134,25 @@ def test_a_line_that_doubt_refused_and_half_would_take_settles_nothing_in_the_re
     # Doubt remembers the first and the last of three offsets; a replay of half knows the one between.
     driver = PartitionDriver()
     driver.half(B)  # holds the low-water mark
-    driver.op("C", A, FAR_AWAY)
-    driver.turn()
+    driver.say("C", A, FAR_AWAY)
     driver.give_up()
     offsets = [driver.half(A, index=n, count=3) for n in range(3)]
     driver.turn()
     driver.op("C", A, offsets[1])
-    driver.op("R", A, offsets[2])
-    driver.turn()
+    driver.say("R", A, offsets[2])
     assert ([], [B]) == (driver.log.visible, list(driver.ledger.transactions))
 
     driver.crash()
 
     assert [B] == list(driver.ledger.transactions)
     assert half_bytes(B) == driver.ledger.content_bytes
-    driver.tick(after_ms=60_000)
-    driver.publish()
+    driver.pass_time(after_ms=60_000)
     assert (4, {B}) == (driver.log.stored.low_water, set(driver.log.on_doubt()))
 
 
 def test_the_time_goes_on_from_what_doubt_tells() -> None:
     driver = PartitionDriver(targets={})
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     newest_ms = driver.ledger.times.newest_ms
 
     driver.crash()
@@ -175,14 +164,12 @@ def test_the_time_goes_on_from_what_doubt_tells() -> None:
 def test_the_newest_time_does_not_go_back() -> None:
     driver = PartitionDriver()
     driver.half(A)
-    driver.op("U", A, 0)
-    driver.turn()
+    driver.say("U", A, 0)
     newest_ms = driver.ledger.times.newest_ms
 
     driver.now_ms -= 5_000
     driver.half(B)
-    driver.op("U", B, 1)
-    driver.turn()
+    driver.say("U", B, 1)
 
     assert newest_ms == driver.ledger.times.newest_ms
 
@@ -195,8 +182,7 @@ def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_
     between = [txn_key(f"between-{number}") for number in range(4)]
     for key in between:
         driver.half(key)
-    driver.op("C", B, driver.half(B))
-    driver.turn()
+    driver.say("C", B, driver.half(B))
     driver.half(
         A
     )  # kept twice by the broker: whoever lies between must leave half, and there is room for one at a time
@@ -294,8 +280,7 @@ def test_what_only_a_later_release_can_read_on_doubt_is_not_forwarded(*, is_olde
         driver.log.doubt[place] = newest
 
     driver.crash(is_new_process=True)
-    driver.op("C", key, offset)
-    driver.turn()
+    driver.say("C", key, offset)
 
     # Doubt still says that it is parked: the later release would forward it again.
     assert not driver.log.forwarded
@@ -312,8 +297,7 @@ HOUR_MS = 3_600_000
 def test_who_is_on_doubt_on_a_lines_word_alone_names_no_topic_after_a_restart() -> None:
     """A broker is never asked about a topic without a name: the client raises ValueError."""
     driver = PartitionDriver()
-    driver.op("C", A, FAR_AWAY)
-    driver.turn()
+    driver.say("C", A, FAR_AWAY)
     driver.give_up()
     driver.publish()
     assert TxnState.PARKED is driver.state(A)
@@ -327,12 +311,10 @@ def test_who_is_on_doubt_on_a_lines_word_alone_names_no_topic_after_a_restart() 
 def test_a_misplaced_line_about_one_that_was_settled_before_a_restart_parks_nobody() -> None:
     """What stood on doubt then would take a second copy for its half record."""
     driver = PartitionDriver()
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     driver.crash()
 
-    driver.op("R", A, FAR_AWAY)
-    driver.turn()
+    driver.say("R", A, FAR_AWAY)
     driver.give_up()
     driver.publish()
 
@@ -359,17 +341,14 @@ def state_in_history(driver: PartitionDriver, key: str, *, doubt_ahead_ms: int =
 def test_one_that_was_abandoned_while_it_waited_in_half_is_told_as_rolled_back() -> None:
     driver = PartitionDriver()
     driver.half(A, options=RED_PREPARE)
-    driver.op("C", B, driver.half(B, options=RED_PREPARE))
-    driver.turn()
+    driver.say("C", B, driver.half(B, options=RED_PREPARE))
     assert TxnState.WAITING is driver.state(B)
 
-    driver.op("A", B, 1)
-    driver.turn()
+    driver.say("A", B, 1)
 
     assert (None, []) == (driver.state(B), driver.log.forwarded)
     assert TxnState.ROLLED_BACK is state_in_history(driver, B)
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
     driver.crash()
     assert ([A], {}) == (driver.log.forwarded, driver.log.on_doubt())
 
@@ -389,15 +368,13 @@ def test_a_history_tells_whether_an_abandon_came_in_time_whatever_the_clocks(
     doubt_ahead_ms: int, *, is_mended: bool
 ) -> None:
     driver = PartitionDriver(targets={"orders": MISSING})
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     assert TxnState.HELD is driver.state(A)
 
     if is_mended:  # it is forwarded while the operator writes
         driver.set_target("orders", ACCEPTS)
         driver.publish()
-    driver.op("A", A, 0)
-    driver.turn()
+    driver.say("A", A, 0)
 
     expected = TxnState.COMMITTED if is_mended else TxnState.ROLLED_BACK
     assert expected is state_in_history(driver, A, doubt_ahead_ms=doubt_ahead_ms)
@@ -413,8 +390,7 @@ def test_a_line_counts_alike_live_and_in_a_replay_with_many_second_copies() -> N
     driver.half(B)
     driver.half(A)
     copy = driver.half(A)
-    driver.op("C", A, copy)
-    driver.turn()
+    driver.say("C", A, copy)
     for _ in range(SECOND_COPIES_MAX + 1):
         driver.half(A)
     driver.turn()
@@ -433,8 +409,7 @@ def test_a_second_copy_of_what_a_replay_could_not_settle_is_not_taken_for_new() 
     driver.op_lines(op_line("U", B, places[2], source=Source.OPERATOR))
     driver.turn()  # a question: B stands on doubt, which remembers its first and last half offset
     driver.op("C", B, places[1])
-    driver.op("R", B, places[2])
-    driver.turn()
+    driver.say("R", B, places[2])
     assert driver.state(B) is None
 
     driver.crash()
@@ -450,8 +425,7 @@ def test_the_line_that_names_the_copy_of_a_last_record_counts_behind_many_other_
     count = SECOND_COPIES_MAX + 2
     for _ in range(2):
         last = [driver.half(A, index=index, count=count) for index in range(count)][-1]
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
 
     assert driver.state(A) is not TxnState.OPEN
 
@@ -462,14 +436,12 @@ def test_a_committed_one_that_waits_in_half_survives_a_restart_with_a_smaller_li
     driver.half(A, options=RED_PREPARE)
     for index, topic in enumerate(("orders", "stock", "mail")):
         last = driver.half(B, index=index, count=3, topic=topic, options=RED_PREPARE)
-    driver.op("C", B, last)
-    driver.turn()
+    driver.say("C", B, last)
     assert TxnState.WAITING is driver.state(B)
 
     driver.log.settings = replace(SETTINGS, transaction_messages_max=2)
     driver.crash()
-    driver.op("R", A, 0)
-    driver.turn()
+    driver.say("R", A, 0)
 
     assert [B] == driver.log.forwarded or B in driver.log.on_doubt()
 
@@ -513,8 +485,7 @@ def test_a_broker_whose_clock_is_far_behind_makes_nobody_old() -> None:
     driver.now_ms += 400 * HOUR_MS
     driver.turn()
 
-    driver.tick(after_ms=10_000)
-    driver.publish()
+    driver.pass_time(after_ms=10_000)
 
     assert TxnState.OPEN is driver.state(B)
     assert [] == driver.reported(ReportKind.PARKED)

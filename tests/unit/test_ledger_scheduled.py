@@ -30,8 +30,7 @@ def line_with_time(
 
 def let_pass(driver: PartitionDriver, ms: int) -> None:
     """Time passes; the lines that release are written, read and applied."""
-    driver.tick(after_ms=ms)
-    driver.publish()
+    driver.pass_time(after_ms=ms)
     driver.turn()
 
 
@@ -39,16 +38,14 @@ def scheduled(driver: PartitionDriver, key: str, *times: int | None, others: Hal
     """Prepare messages at these times and commit; the offset of the last half record."""
     for index, at_ms in enumerate(times):
         last = driver.half(key, index=index, count=len(times), options=timed(at_ms, others))
-    driver.op("C", key, last)
-    driver.turn()
+    driver.say("C", key, last)
     return last
 
 
 def let_op_tell_the_time(driver: PartitionDriver) -> None:
     """A minute passes, and a line that says nothing new is appended: by op's append times it is over."""
     driver.now_ms += MINUTE
-    driver.op("C", "t0/0000000a", 0)
-    driver.turn()
+    driver.say("C", "t0/0000000a", 0)
 
 
 def visible(driver: PartitionDriver) -> list[tuple[str, int]]:
@@ -103,8 +100,7 @@ def test_a_time_that_is_over_is_due_at_once() -> None:
 def test_it_holds_back_no_later_message_of_its_key() -> None:
     driver = PartitionDriver()
     scheduled(driver, A, driver.now_ms + MINUTE)
-    driver.op("C", B, driver.half(B, options=RED))
-    driver.turn()
+    driver.say("C", B, driver.half(B, options=RED))
 
     let_pass(driver, MINUTE)
 
@@ -143,8 +139,7 @@ def test_content_that_is_read_again_for_a_part_counts_once() -> None:
     last = driver.half(A, index=1, count=2, options=timed(driver.now_ms + MINUTE))
     driver.read()
     driver.ledger.drop_content(1 << 20)
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
 
     assert [("a", 0)] == visible(driver)
     assert 0 == driver.ledger.content_bytes
@@ -197,11 +192,9 @@ def test_of_several_that_are_overdue_the_order_is_by_time() -> None:
 def test_one_that_is_due_waits_for_a_held_one_of_its_key_and_later_ones_wait_for_it(is_new_process: bool) -> None:
     driver = PartitionDriver(targets={"orders": ACCEPTS, "gone": MISSING})
     scheduled(driver, A, driver.now_ms + MINUTE, driver.now_ms + 5 * MINUTE)
-    driver.op("C", B, driver.half(B, topic="gone", options=RED))
-    driver.turn()
+    driver.say("C", B, driver.half(B, topic="gone", options=RED))
     let_pass(driver, MINUTE)
-    driver.op("C", C, driver.half(C, options=RED))
-    driver.turn()
+    driver.say("C", C, driver.half(C, options=RED))
 
     assert [TxnState.WAITING, TxnState.HELD, TxnState.WAITING] == [driver.state(key) for key in (A, B, C)]
     if is_new_process:
@@ -229,8 +222,7 @@ def test_what_is_due_while_an_earlier_part_waits_goes_with_that_part(
         last = driver.half(
             A, index=index, count=3, topic="gone" if is_held_itself else "orders", options=timed(at_ms, RED)
         )
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
     if is_new_process:
         driver.crash(is_new_process=True)
         driver.turn()
@@ -256,8 +248,7 @@ def test_so_does_what_is_due_while_that_part_waits_in_half(is_new_process: bool)
 
     let_pass(driver, 1_000)
     assert TxnState.WAITING is driver.state(A)
-    driver.op("C", B, undecided)
-    driver.turn()
+    driver.say("C", B, undecided)
 
     assert [("b", 0), ("a", 0), ("a", 1)] == visible(driver)
 
@@ -290,8 +281,7 @@ def test_a_topic_whose_messages_are_forwarded_holds_back_no_later_part(refusing:
     first_ms = driver.now_ms + MINUTE
     for index, (at_ms, topic) in enumerate(((None, "old"), (first_ms, "mails"), (first_ms + MINUTE, "orders"))):
         last = driver.half(A, index=index, count=3, topic=topic, options=timed(at_ms))
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
     driver.turn()
     assert ("mails", "orders") == driver.log.on_doubt()[A].topics
     driver.set_target("old", refusing)
@@ -314,8 +304,7 @@ def test_a_part_is_forwarded_although_doubt_and_half_have_another_one_no_more(is
     for index, at_ms in enumerate(times):
         value = b"x" * 1_000 if index == 0 else b"v"
         last = driver.half(A, index=index, count=2, options=timed(at_ms), value=value)
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
     del driver.log.half[:1]
 
     let_pass(driver, MINUTE)
@@ -370,8 +359,7 @@ def test_a_line_with_another_time_releases_nothing() -> None:
     last = scheduled(driver, A, at_ms)
     for wrong_ms in (0, at_ms - 1, at_ms + 1):
         driver.op_lines(line_with_time(Resolution.COMMIT, A, last, wrong_ms, Source.POLICY))
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
 
     assert [] == driver.log.forwarded
 
@@ -380,8 +368,7 @@ def test_a_line_with_another_time_releases_nothing() -> None:
 def test_one_that_is_abandoned_before_its_time_is_never_visible() -> None:
     driver = PartitionDriver()
     last = scheduled(driver, A, driver.now_ms + MINUTE)
-    driver.op("A", A, last)
-    driver.turn()
+    driver.say("A", A, last)
 
     let_pass(driver, 2 * MINUTE)
     driver.crash(is_new_process=True)
@@ -395,8 +382,7 @@ def test_one_that_is_abandoned_before_its_time_is_never_visible() -> None:
 def test_what_is_forwarded_stays_when_the_rest_is_abandoned() -> None:
     driver = PartitionDriver()
     last = scheduled(driver, A, None, driver.now_ms + MINUTE)
-    driver.op("A", A, last)
-    driver.turn()
+    driver.say("A", A, last)
 
     let_pass(driver, 2 * MINUTE)
 
@@ -411,8 +397,7 @@ def test_the_first_word_wins(is_abandon_first: bool) -> None:
     last = scheduled(driver, A, driver.now_ms + MINUTE)
     if is_abandon_first:
         driver.op("A", A, last)
-    driver.tick(after_ms=MINUTE)
-    driver.publish()
+    driver.pass_time(after_ms=MINUTE)
     if not is_abandon_first:
         driver.op("A", A, last)
     driver.turn()
@@ -443,8 +428,7 @@ def test_another_time_does_not_count_before_the_commit() -> None:
     at_ms = driver.now_ms + MINUTE
     last = driver.half(A, options=timed(at_ms))
     driver.op_lines(line_with_time(Resolution.UNKNOWN, A, last, at_ms + MINUTE))
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
 
     let_pass(driver, MINUTE)
 
@@ -453,8 +437,7 @@ def test_another_time_does_not_count_before_the_commit() -> None:
 
 def test_a_rollback_ends_it_as_any_other() -> None:
     driver = PartitionDriver()
-    driver.op("R", A, driver.half(A, options=timed(driver.now_ms + MINUTE)))
-    driver.turn()
+    driver.say("R", A, driver.half(A, options=timed(driver.now_ms + MINUTE)))
 
     let_pass(driver, 2 * MINUTE)
 
@@ -479,11 +462,9 @@ def test_a_part_that_comes_after_an_incomplete_commit_keeps_its_time() -> None:
     driver = PartitionDriver()
     at_ms = driver.now_ms + MINUTE
     first = driver.half(A, count=2)
-    driver.op("C", A, first)
-    driver.turn()
+    driver.say("C", A, first)
     second = driver.half(A, index=1, count=2, options=timed(at_ms, HalfOptions()))
-    driver.op("C", A, second)
-    driver.turn()
+    driver.say("C", A, second)
 
     assert [("a", 0)] == visible(driver)
     let_pass(driver, MINUTE)
@@ -501,8 +482,7 @@ def test_parts_that_came_late_and_lie_apart_on_doubt_are_forwarded_at_their_time
         driver.half(txn_key(f"t{index}"))
         driver.turn()
         let_pass(driver, MINUTE)
-    driver.op("C", A, last)
-    driver.turn()
+    driver.say("C", A, last)
     if is_new_process:
         driver.log.compact_doubt()
         driver.crash(is_new_process=True)
@@ -663,15 +643,13 @@ def test_where_the_clock_of_op_is_a_moment_behind_none_of_a_key_overtakes_anothe
     scheduled(driver, B, at_ms + gap_ms)
     driver.ledger.release_lines_max = 1
     driver.op_behind_ms = 5
-    driver.tick(after_ms=MINUTE)
-    driver.publish()
+    driver.pass_time(after_ms=MINUTE)
     driver.ledger.release_lines_max = 2
     driver.tick(after_ms=20)  # the line for the first one came too early, and is not read yet
     driver.publish()
     driver.op("U", C, driver.half(C))
     driver.read()  # nor is it applied, although later records are read
-    driver.tick()
-    driver.publish()
+    driver.pass_time()
     driver.turn()
 
     for _ in range(5):

@@ -112,11 +112,9 @@ def test_a_report_says_who_said_what() -> None:
 def test_a_move_and_the_end_of_holding_are_reported() -> None:
     driver = PartitionDriver(targets={"orders": MISSING})
     driver.move_to_doubt(A)
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
 
-    driver.tick(after_ms=8 * DAY_MS)
-    driver.publish()
+    driver.pass_time(after_ms=8 * DAY_MS)
 
     assert [Report(ReportKind.MOVED, A, "")] == reported(driver, ReportKind.MOVED)
     assert [Report(ReportKind.PARKED, A, "held-too-long")] == reported(driver, ReportKind.PARKED)
@@ -183,8 +181,7 @@ def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
     monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 1)
     driver = PartitionDriver(targets={"orders": MISSING})
     driver.move_to_doubt(A, B, C)
-    driver.op("C", A, 0)
-    driver.turn()
+    driver.say("C", A, 0)
     ledger = driver.ledger
     ledger.doubt_index.next_offset += 100
     old = ledger.doubt_index.held[A]
@@ -335,8 +332,7 @@ def test_a_batch_that_is_full_of_moves_lets_a_mended_topic_go_on() -> None:
     driver.turn()
     driver.set_target("orders", ACCEPTS, is_told=False)
 
-    driver.tick(after_ms=MINUTE_MS, moves=0)
-    driver.publish()
+    driver.pass_time(after_ms=MINUTE_MS, moves=0)
 
     assert ([A], []) == (driver.log.forwarded, driver.reported(ReportKind.MOVED))
 
@@ -357,8 +353,7 @@ def test_a_full_batch_writes_nothing_again(monkeypatch: pytest.MonkeyPatch) -> N
     for n in range(4):
         key = txn_key(f"t{n}")
         driver.move_to_doubt(key)
-        driver.op("R", key, n + 1)
-        driver.turn()
+        driver.say("R", key, n + 1)
     monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 4)
 
     driver.tick(moves=0)
@@ -385,8 +380,7 @@ def test_those_that_are_open_stay_known_when_the_settled_ones_among_them_are_for
         driver.op("C", key, place)
     driver.turn()
 
-    driver.tick(after_ms=MINUTE_MS)
-    driver.publish()
+    driver.pass_time(after_ms=MINUTE_MS)
 
     assert {keys[0], A} == set(driver.log.on_doubt())
     assert young + 1 == driver.log.stored.low_water

@@ -34,8 +34,7 @@ def test_a_process_holds_what_it_was_assigned_once_its_claim_is_read_back(stage:
 
 
 def test_a_lease_is_renewed_as_long_as_the_process_turns(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
 
     for _ in range(10):
         stage.run(MINUTE_MS)
@@ -51,8 +50,7 @@ def test_what_a_holder_says_of_a_queue_is_written_at_once_and_kept_with_its_leas
         lease = stage.table().lease(NAME)
         return "" if lease is None else lease.reason
 
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.run(3_000)
     a.registry.remark(QUEUE, "breaker open")
     stage.run(2_000)
@@ -80,8 +78,7 @@ def test_queues_have_leases_of_their_own(stage: LockStage) -> None:
 
 
 def test_a_turn_with_nothing_to_do_asks_nobody(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.run()
     stage.world.requests.clear()
 
@@ -92,8 +89,7 @@ def test_a_turn_with_nothing_to_do_asks_nobody(stage: LockStage) -> None:
 
 
 def test_what_was_given_back_is_free_at_once(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
 
     a.registry.revoked([QUEUE, OTHER])
     stage.run()
@@ -116,8 +112,7 @@ def test_what_was_given_back_before_its_claim_was_read_is_released_all_the_same(
 
 
 def test_close_gives_everything_back_and_may_be_called_twice(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
 
     a.registry.close()
     a.registry.close()
@@ -126,8 +121,7 @@ def test_close_gives_everything_back_and_may_be_called_twice(stage: LockStage) -
 
 
 def test_close_does_not_wait_for_a_broker_that_is_gone(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.world.faults.cut_off("a")
     began = stage.world.monotonic()
 
@@ -137,8 +131,7 @@ def test_close_does_not_wait_for_a_broker_that_is_gone(stage: LockStage) -> None
 
 
 def test_a_queue_that_comes_back_in_the_next_generation_has_a_new_token(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     a.registry.revoked([QUEUE])
     a.tokens.clear()
 
@@ -207,8 +200,7 @@ def test_no_two_processes_may_start_handlers_when_a_lease_runs_out(stage: LockSt
 
 @pytest.mark.promise("P10")
 def test_a_frozen_process_whose_queue_nobody_took_goes_on_with_it(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.freeze(a)
     stage.run(2 * MINUTE_MS)
     stage.thaw(a)
@@ -223,8 +215,7 @@ def test_a_frozen_process_whose_queue_nobody_took_goes_on_with_it(stage: LockSta
 
 @pytest.mark.promise("P10")
 def test_of_a_static_member_the_restarted_process_has_the_queue(stage: LockStage) -> None:
-    a = stage.process("a", instance_id="i")
-    stage.assign(a, 5)
+    a = stage.assigned("a", instance_id="i", generation=5)
     again = stage.process("again", instance_id="i")
 
     stage.assign(again, 5)
@@ -246,8 +237,7 @@ def test_a_static_process_that_freezes_before_its_first_claim_takes_nothing_from
     stage.run()
     a.registry.assigned([QUEUE], generation=5)
     stage.freeze(a)
-    b = stage.process("b", instance_id="i")
-    stage.assign(b, 5)
+    b = stage.assigned("b", instance_id="i", generation=5)
     if not is_held:
         b.registry.close()
         stage.freeze(b)
@@ -279,8 +269,7 @@ def test_a_static_process_waits_for_no_claim_of_the_process_before_that_was_on_i
 
 
 def test_a_claim_of_a_lower_generation_is_answered_by_the_holder(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.claim("stranger", 4)
     stage.run(2_000)
 
@@ -291,8 +280,7 @@ def test_a_claim_of_a_lower_generation_is_answered_by_the_holder(stage: LockStag
 
 
 def test_a_stream_of_void_claims_is_answered_once_a_second_at_most(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     for _ in range(20):
         stage.claim("stranger", 4)
         stage.run(500)
@@ -303,8 +291,7 @@ def test_a_stream_of_void_claims_is_answered_once_a_second_at_most(stage: LockSt
 
 
 def test_a_void_claim_is_answered_also_when_the_answer_is_lost_at_first(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.claim("stranger", 4)
     stage.world.faults.refuse("Produce", "TOPIC_AUTHORIZATION_FAILED", client="b")
     stage.world.faults.plan(Fault.LOSE_REQUEST, "Produce", client="a", times=3)
@@ -346,8 +333,7 @@ def test_an_operators_release_lets_whoever_waits_come_first(stage: LockStage) ->
 
 
 def test_a_released_holder_whom_nobody_follows_claims_again(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.append(LockRecord(LockKind.RELEASE, NAME, 5, "a", "", 0, "zoe: stuck"))
     stage.run(RENEWAL_MS // 2)
     assert {} == a.tokens
@@ -380,8 +366,7 @@ def test_who_lost_a_queue_to_a_newer_owner_does_not_claim_it_when_it_is_free(
 ) -> None:
     """The group has gone on without it, and only the group may send it back."""
     instance_id, generation = ("static", 5) if is_static else ("", 6)
-    a = stage.process("a", instance_id=instance_id)
-    stage.assign(a, 5)
+    a = stage.assigned("a", instance_id=instance_id, generation=5)
     b = stage.process("b", instance_id=instance_id)
     stage.assign(b, generation)
     assert ["gained", "lost"] == a.history
@@ -395,8 +380,7 @@ def test_who_lost_a_queue_to_a_newer_owner_does_not_claim_it_when_it_is_free(
 
 @pytest.mark.promise("P10")
 def test_a_lease_that_is_being_written_again_is_released_all_the_same(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.run(2 * STEP_MS)
     stage.claim("b", 4)
     a.turn()  # it reads the void claim, and answers

@@ -59,8 +59,7 @@ def fill(stage: LockStage, holder: Process, *, ms: int) -> None:
 
 
 def test_a_new_reader_begins_ten_expiries_before_the_newest_record(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     fill(stage, a, ms=30 * MINUTE_MS)
     count = len(stage.log())
 
@@ -77,13 +76,11 @@ def test_a_new_reader_begins_ten_expiries_before_the_newest_record(stage: LockSt
 
 
 def test_the_lease_outlives_the_record_that_made_it(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     fill(stage, a, ms=3 * MINUTE_MS)
     stage.kafka.delete_records(TOPICS.locks, 3, before=stage.log()[-1][0])
 
-    b = stage.process("b")
-    stage.assign(b, 5)
+    b = stage.assigned("b", generation=5)
     stage.run(3 * MINUTE_MS)
 
     assert [] == b.history
@@ -92,20 +89,17 @@ def test_the_lease_outlives_the_record_that_made_it(stage: LockStage) -> None:
 
 
 def test_an_empty_log_is_one_that_nobody_holds_anything_of(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.freeze(a)
     stage.kafka.delete_records(TOPICS.locks, 3, before=len(stage.log()))
 
-    b = stage.process("b")
-    stage.assign(b, 5)
+    b = stage.assigned("b", generation=5)
 
     assert {QUEUE: 1} == b.tokens
 
 
 def test_a_reader_behind_which_the_log_was_deleted_begins_anew(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.freeze(a)
     for _ in range(3):
         stage.claim("stranger", 4)
@@ -117,8 +111,7 @@ def test_a_reader_behind_which_the_log_was_deleted_begins_anew(stage: LockStage)
 
 @pytest.mark.promise("P10")
 def test_who_cannot_read_the_log_holds_nothing_for_long_though_its_renewals_arrive(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
     stage.world.faults.plan(Fault.LOSE_REQUEST, "Fetch", client="a", times=100_000)
 
     stage.run(EXPIRY_MS)
@@ -132,8 +125,7 @@ def test_who_cannot_read_the_log_holds_nothing_for_long_though_its_renewals_arri
 
 @pytest.mark.promise("P10")
 def test_nothing_is_claimed_before_the_log_was_read_to_its_end(stage: LockStage) -> None:
-    a = stage.process("a")
-    stage.assign(a, 5)
+    stage.assigned("a", generation=5)
     b = stage.process("b")
     b.registry.assigned([QUEUE], generation=4)
     stage.world.faults.plan(Fault.LOSE_REQUEST, "Fetch", client="b", times=100_000)
@@ -175,8 +167,7 @@ def test_a_claim_that_is_not_acknowledged_is_written_again(stage: LockStage) -> 
 def test_what_is_no_lock_record_is_passed_over(stage: LockStage, caplog: pytest.LogCaptureFixture) -> None:
     stage.kafka.append(TOPICS.locks, b"garbage", key=NAME.encode(), partition=3)
     stage.kafka.append(TOPICS.locks, b"1|C|9|thief|||", key=NAME.encode(), partition=2)
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
 
     assert {QUEUE: 1} == a.tokens
     assert 2 == sum(record.getMessage() == "locks.unreadable" for record in caplog.records)
@@ -209,8 +200,7 @@ def test_who_may_not_write_is_told_so(stage: LockStage) -> None:
 @pytest.mark.parametrize("fault", [Code.LOCAL_FATAL, Code.LOCAL_UNKNOWN_PARTITION, None])
 def test_a_client_that_takes_no_record_fails_the_registry_alone(stage: LockStage, fault: Code | None) -> None:
     """The consumer replaces the registry after an error of ours, and ends with any other."""
-    a = stage.process("a")
-    stage.assign(a, 5)
+    a = stage.assigned("a", generation=5)
 
     def refuse(*_: object) -> None:
         raise (
@@ -284,8 +274,7 @@ class Silent(LockRegistry):
 
 
 def test_without_its_own_end_of_validity_a_frozen_process_starts_handlers(stage: LockStage) -> None:
-    a = stage.process("a", kind=Timeless)
-    stage.assign(a, 5)
+    a = stage.assigned("a", kind=Timeless, generation=5)
     stage.freeze(a)
     stage.assign(stage.process("b"), 6)
     stage.run(10 * MINUTE_MS)
@@ -297,8 +286,7 @@ def test_without_an_answer_to_void_claims_a_new_reader_believes_them(stage: Lock
     beliefs = []
     for kind in (LockRegistry, Silent):
         stage = LockStage()
-        a = stage.process("a", kind=kind)
-        stage.assign(a, 5)
+        a = stage.assigned("a", kind=kind, generation=5)
         fill(stage, a, ms=2 * MINUTE_MS)
         stage.kafka.delete_records(TOPICS.locks, 3, before=len(stage.log()))
         stage.claim("stranger", 4)

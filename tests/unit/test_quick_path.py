@@ -117,8 +117,7 @@ def test_both_ways_end_a_batch_at_the_same_line(byte_count: int) -> None:
 @pytest.mark.parametrize("asked_for", [NO_OPTIONS, RED, options(immunity_ms=5), HalfOptions(is_group_named=True)])
 def test_what_is_settled_in_the_quick_way_takes_no_memory(asked_for: HalfOptions) -> None:
     driver = PartitionDriver()
-    driver.op("C", A, driver.half(A, options=asked_for))
-    driver.turn()
+    driver.say("C", A, driver.half(A, options=asked_for))
 
     assert [A] == driver.log.forwarded
     assert 0 == driver.ledger.unsettled_bytes
@@ -139,8 +138,7 @@ def test_the_quick_way_is_taken(asked_for: HalfOptions) -> None:
 
 def test_neighbours_of_one_known_topic_are_committed_together_and_in_order() -> None:
     driver = PartitionDriver()
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     later = [txn_key(name) for name in ("c", "d", "e")]
     for offset in [driver.half(key) for key in later]:
         driver.op("C", later[offset - 1], offset)
@@ -158,8 +156,7 @@ def test_neighbours_of_one_known_topic_are_committed_together_and_in_order() -> 
 def test_one_that_goes_quickly_lets_the_one_go_that_waited_for_it() -> None:
     driver = PartitionDriver()
     first = driver.half(A, options=RED)
-    driver.op("C", B, driver.half(B, options=RED_AS_PREPARED))
-    driver.turn()
+    driver.say("C", B, driver.half(B, options=RED_AS_PREPARED))
     assert [] == driver.log.forwarded, "it was prepared behind the other"
     driver.op("C", A, first)
 
@@ -173,10 +170,8 @@ def test_one_prepared_behind_many_that_went_quickly_waits_for_those_that_did_not
     driver = PartitionDriver()
     gone, open_one = driver.half(A, options=RED), txn_key("c")
     left = driver.half(open_one, options=RED)
-    driver.op("C", A, gone)
-    driver.turn()
-    driver.op("C", B, driver.half(B, options=RED_AS_PREPARED))
-    driver.turn()
+    driver.say("C", A, gone)
+    driver.say("C", B, driver.half(B, options=RED_AS_PREPARED))
     assert [A] == driver.log.forwarded
     driver.op("R", open_one, left)
 
@@ -202,8 +197,7 @@ def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(monkeypatch:
 @pytest.mark.promise("P11")
 def test_the_headers_remembered_for_the_quick_way_are_bounded() -> None:
     driver = PartitionDriver()
-    driver.op("C", A, driver.half(A))
-    driver.turn()
+    driver.say("C", A, driver.half(A))
     keys = [txn_key(f"txn-{number}") for number in range(PLAIN_TAILS_MAX + 2)]
     for born_ms, key in enumerate(keys):
         driver.half_raw(half_header(key, born_ms=born_ms))

@@ -178,12 +178,10 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
     driver.turn()
     assert 2 * UNSETTLED_BYTES + 8 * FURTHER_BYTES == driver.ledger.unsettled_bytes
 
-    driver.op("R", txn_key("a"), last["a"])
-    driver.turn()
+    driver.say("R", txn_key("a"), last["a"])
     assert UNSETTLED_BYTES + 4 * FURTHER_BYTES == driver.ledger.unsettled_bytes
 
-    driver.tick(after_ms=driver.log.settings.doubt_after_ms)
-    driver.publish()
+    driver.pass_time(after_ms=driver.log.settings.doubt_after_ms)
     driver.crash(is_new_process=True)
     assert does_sleep is bool(len(driver.ledger.dormant))
     assert driver.ledger.unsettled_bytes > DORMANT_BYTES
@@ -191,8 +189,7 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
     groups = driver.ledger.schedule.group_count + 2 * driver.ledger.dormant.group_count
     assert driver.ledger.unsettled_bytes == UNSETTLED_BYTES + 4 * FURTHER_BYTES + groups * GROUP_BYTES
 
-    driver.op("R", txn_key("b"), last["b"])
-    driver.turn()
+    driver.say("R", txn_key("b"), last["b"])
     assert driver.ledger.unsettled_bytes == groups * GROUP_BYTES
 
 
@@ -329,15 +326,13 @@ def test_an_ordering_key_counts_until_its_transaction_is_settled(order: OrderMod
     offset = driver.half(key, options=ordering)
     driver.turn()
     if way != "at once":
-        driver.tick(after_ms=driver.log.settings.doubt_after_ms)
-        driver.publish()
+        driver.pass_time(after_ms=driver.log.settings.doubt_after_ms)
     if way == "after a restart":
         driver.crash()
         driver.turn()
     assert UNSETTLED_BYTES + KEYED_BYTES == without_groups(driver)
 
-    driver.op("C", key, offset)
-    driver.turn()
+    driver.say("C", key, offset)
 
     assert 0 == without_groups(driver)
 
