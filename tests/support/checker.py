@@ -90,11 +90,6 @@ class Expected:
         return len(self.records) == self.head.count
 
     @property
-    def is_twin(self) -> bool:
-        """True when the broker kept one of its half records twice (librdkafka #4953)."""
-        return len(self.offsets) > len(self.records)
-
-    @property
     def first_offset(self) -> int:
         """Of its first half record."""
         return self.offsets[0]

@@ -1,24 +1,21 @@
 """The administrator's view of a real broker: limits, groups, offsets, and what it says when it is refused."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.secured import SecuredServers, credential_options, credentials
-from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local.server import free_ports
-from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.ports import GroupState, StoredOffset, TopicLimits, TopicPartition
+from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.topics import AlterSetting, CreateTopic
-from txlayer.errors import BrokerUnavailableError, LifecycleError, NotAuthorisedError, TopicMismatchError
+from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, TopicMismatchError
 from txlayer.operate.topics import GroupReset, plan_reset
 
 pytestmark = pytest.mark.kafka
@@ -44,74 +41,6 @@ def produce(servers: str, topic: str, *, partition: int, timestamps: list[int]) 
 
 
 # --- groups and offsets -----------------------------------------------------------------------------------------------
-
-
-def test_a_topic_that_is_not_there_has_no_limits(admin: KafkaAdmin) -> None:
-    missing = unique_name("missing")
-
-    assert admin.topic_limits(missing) is None
-    assert admin.partition_count(missing) is None
-    assert {} == admin.describe_topics([missing])
-
-
-def test_a_topic_tells_its_limits(admin: KafkaAdmin, config: ClientConfig) -> None:
-    topic = create_topic(
-        config.bootstrap_servers, unique_name("limits"), partitions=2, config={"max.message.bytes": "2000"}
-    )
-
-    expected = TopicLimits(2, 2000, is_append_time=False)
-    assert expected == admin.topic_limits(topic)
-
-
-def test_offsets_are_stored_for_a_group_that_never_was(admin: KafkaAdmin, config: ClientConfig) -> None:
-    topic = create_topic(config.bootstrap_servers, unique_name("offsets"), partitions=2)
-    group = unique_name("group")
-    partitions = [(topic, 0), (topic, 1)]
-
-    assert GroupState("dead", ()) == admin.group(group)
-    assert dict.fromkeys(partitions) == admin.stored_offsets(group, partitions)
-    admin.store_offsets(group, {(topic, 1): StoredOffset(5, "1|metadata")})
-
-    expected = {(topic, 0): None, (topic, 1): StoredOffset(5, "1|metadata")}
-    assert expected == admin.stored_offsets(group, partitions)
-    assert expected == admin.stored_offsets(group, partitions, is_stable=True)
-    assert not admin.group(group).is_active
-
-
-def test_offsets_of_a_group_with_members_are_not_touched(
-    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
-) -> None:
-    namespace.apply(partition_count=1)
-    topics = config.topics
-    consumer = Consumer(
-        {
-            "bootstrap.servers": config.bootstrap_servers,
-            "group.id": topics.coordinator_group,
-            "partition.assignment.strategy": "range",
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )
-    with closing(consumer):
-        consumer.subscribe([topics.half, topics.op])
-
-        def is_member() -> bool:
-            consumer.poll(0.05)
-            return bool(consumer.assignment())
-
-        wait_until(is_member, within=20, what="the consumer is a member")
-
-        state = admin.group(topics.coordinator_group)
-        assert state.is_active
-        assert [((topics.half, 0), (topics.op, 0))] == [m.partitions for m in state.members]
-        with pytest.raises(LifecycleError, match="stop them first"):
-            reset(admin, topics, "latest")
-        with pytest.raises(LifecycleError, match="active members"):
-            admin.store_offsets(topics.coordinator_group, {(topics.half, 0): StoredOffset(9, "")})
-
-    stored = admin.stored_offsets(topics.coordinator_group, [(topics.half, 0)])
-    assert {(topics.half, 0): StoredOffset(0, "")} == stored
-    assert not admin.group(topics.coordinator_group).is_active
 
 
 @pytest.mark.parametrize(("to", "expected"), [("earliest", 0), ("latest", 3), (2_000, 1), (2_500, 2), (9_000, 3)])
@@ -198,10 +127,3 @@ def test_missing_rights_are_told_by_resource_and_operation(secured: SecuredServe
         ("orders", "read stored offsets"),
         ("orders", "store offsets"),
     ] == refusals
-
-
-def test_a_user_of_the_right_password_is_let_in(secured: SecuredServers) -> None:
-    config = ClientConfig(bootstrap_servers=secured.secured_servers, client_settings=credentials())
-
-    with KafkaAdmin(config) as admin, pytest.raises(NotAuthorisedError, match="TOPIC_AUTHORIZATION"):
-        admin.topic_limits("any")

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.kafka
 
 PARKED = DeadLetterReason.KEY_PARKED
 NOT_WAITING = ("--wait", "0s")
-ALL = ("--all", "--yes")
 
 
 @pytest.fixture
@@ -113,9 +112,6 @@ def test_many_are_chosen_by_filter_shown_first_and_asked_for_only_with_a_yes(pla
     assert (0, "no dead letter is as the filters say; nothing was asked for\n") == none[:2]
 
 
-# --- again, and after a crash -----------------------------------------------------------------------------------------
-
-
 # --- parked keys ------------------------------------------------------------------------------------------------------
 
 
@@ -133,40 +129,6 @@ def test_a_parked_key_is_replayed_whole_and_in_order(planted: Planted) -> None:
     assert "2 more dead letters of 1 parked keys go with them" in err
     assert [first, *followers] == planted.asked()
     assert {other} == {row["letter"] for row in planted.json("list")}
-
-
-def test_what_follows_a_parked_key_meanwhile_is_asked_for_too(planted: Planted) -> None:
-    letter = planted.letter(key=b"parked")
-    planted.letter(key=b"parked", reason=PARKED)
-    late: list[str] = []
-
-    def handle_and_park(request: ReplayRecord) -> ReplayOutcome:
-        if not late:
-            late.append(planted.letter(key=b"parked", reason=PARKED))
-        return handle(request)
-
-    with planted.owner(handle_and_park):
-        results = planted.results("replay", letter, *WHY)
-
-    assert 3 == len(results)
-    assert "handled" == results[late[0]]
-
-
-def test_what_follows_a_key_that_failed_again_is_left_for_later(planted: Planted) -> None:
-    letter = planted.letter(key=b"parked")
-    planted.letter(key=b"parked", reason=PARKED)
-    late: list[str] = []
-
-    def fail_and_park(_request: ReplayRecord) -> ReplayOutcome:
-        if not late:
-            late.append(planted.letter(key=b"parked", reason=PARKED))
-        return ReplayOutcome.FAILED
-
-    with planted.owner(fail_and_park):
-        results = planted.results("replay", letter, *WHY)
-
-    assert ["failed", "failed"] == list(results.values())
-    assert late[0] not in results
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

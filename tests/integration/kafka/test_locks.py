@@ -108,38 +108,6 @@ def desk(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
         process.close()
 
 
-@pytest.mark.promise("P10")
-def test_the_next_generation_takes_over_at_once_and_the_old_holder_hears_of_it(desk: Desk) -> None:
-    a, b = desk.process("a"), desk.process("b")
-    first = desk.assign(a, 5)
-
-    second = desk.assign(b, 6)
-    desk.wait(lambda: not a.tokens, "the old holder has heard")
-
-    assert first < second
-    assert a.registry.valid_until(ORDERS) is None
-
-
-@pytest.mark.promise("P10")
-def test_a_lease_is_renewed_past_its_expiry_and_learned_by_who_comes_later(desk: Desk) -> None:
-    a = desk.process("a")
-    token = desk.assign(a, 5)
-    until = a.registry.valid_until(ORDERS)
-    assert until is not None
-    desk.wait(lambda: (a.registry.valid_until(ORDERS) or 0) > until + EXPIRY.total_seconds(), "renewals")
-
-    b = desk.process("b")
-    b.registry.assigned([ORDERS], generation=5)
-    desk.wait(lambda: a.tokens[ORDERS] > token, "the void claim is answered")
-    assert {} == b.tokens
-
-    desk.running.remove(a)  # it is frozen
-    desk.wait(lambda: ORDERS in b.tokens, "the lease expired")
-    assert a.tokens[ORDERS] < b.tokens[ORDERS]
-    desk.running.append(a)
-    desk.wait(lambda: not a.tokens, "it has heard when it woke")
-
-
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
@@ -149,13 +117,6 @@ def test_nothing_is_held_in_a_namespace_where_nobody_was(desk: Desk) -> None:
     assert (0, "") == (code, err)
     assert "no consumer holds a queue in ns-" in out
     assert [] == desk.json("list", "--all")
-
-
-def test_who_asks_about_one_group_is_told_about_that_group_alone(desk: Desk) -> None:
-    code, out, _ = desk.run("list", "--group", "loyalty", "--topic", "orders")
-
-    assert 0 == code
-    assert "no consumer holds a queue of group loyalty of topic orders in ns-" in out
 
 
 def test_list_tells_who_holds_what_and_filters(desk: Desk) -> None:

@@ -1,7 +1,6 @@
 """The producers on a real broker: what they store, and how they are used."""
 
 import asyncio
-from concurrent.futures import wait
 
 import pytest
 from confluent_kafka.serialization import StringSerializer
@@ -129,26 +128,6 @@ def test_close_loses_nothing_of_what_was_submitted(arena: Arena) -> None:
     assert all(future.done() for future in futures)
     assert [COMMIT] * 3_000 == resolutions(arena, txn_id)
     assert 3_000 == len(halves(arena, txn_id))
-
-
-def test_pipelined_transactions_wait_for_their_half_messages_and_pack_their_op_lines(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
-    seen: list[int] = []
-    futures = [
-        producer.submit(
-            Message(arena.targets[0], b"k", b"v"),
-            lambda tx: seen.append(tx.last_half_offset),
-            ordering_key="one partition",
-        )
-        for _ in range(2_000)
-    ]
-    wait(futures, timeout=30)
-    results = [future.result() for future in futures]
-
-    assert [result.last_half_offset for result in results] == seen
-    assert sorted(seen) == seen
-    assert 2_000 > len({result.op_offset for result in results})
 
 
 def test_a_thousand_tasks_share_one_asyncio_producer(arena: Arena) -> None:

@@ -1,6 +1,5 @@
 """Answering check-backs on a real broker: two instances, limits, handlers that misbehave, asyncio, an outage."""
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,11 +10,9 @@ import pytest
 from tests.support.arena import Arena
 from tests.support.check_back import PATIENCE_S, Asker
 from tests.support.waiting import wait_until
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution, Source
-from txlayer.producer.aio import AsyncTransactionalProducer
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.producer import TransactionalProducer
-from txlayer.producer.rocketmq import PreparedMessage, TransactionMQProducer
 
 pytestmark = pytest.mark.kafka
 
@@ -121,62 +118,3 @@ def test_two_instances_answer_each_question_once(asker: Asker, instances: Instan
     assert sorted(names) == sorted(op.key.split("/")[0] for op in found)
     assert sorted(names) == sorted(instances.asked[0] + instances.asked[1])
     assert all(instances.asked)
-
-
-def test_a_coroutine_function_answers_on_its_loop_while_that_does_other_things(asker: Asker) -> None:
-    loops: list[bool] = []
-
-    async def check(request: CheckRequest) -> Resolution:
-        loops.append(threading.current_thread() is threading.main_thread())
-        await asyncio.sleep(10 * QUICK_S if request.txn_id == "slow" else 0)
-        return ROLLBACK
-
-    async def run() -> None:
-        async with AsyncTransactionalProducer(
-            bootstrap_servers=asker.arena.servers,
-            group=asker.group,
-            namespace=asker.arena.namespace,
-            check=check,
-            check_timeout=timedelta(seconds=QUICK_S),
-        ):
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, asker.wait_for_members, 1)
-            asker.ask(*(asker.question(name) for name in ("slow", "a", "b")))
-            await loop.run_in_executor(None, asker.wait_for, 3)
-
-    asyncio.run(run())
-
-    found = {op.key.split("/")[0]: (op.resolution, op.reason) for op in asker.answers()}
-    assert {"slow": (UNKNOWN, "handler: TimeoutError"), "a": (ROLLBACK, ""), "b": (ROLLBACK, "")} == found
-    assert [True] * 3 == loops
-
-
-class Shop:
-    """A listener as in RocketMQ, whose local transactions all stay unknown."""
-
-    def __init__(self) -> None:
-        self.done: dict[str, Any] = {}
-
-    def execute_local_transaction(self, prepared: PreparedMessage, arg: Any) -> Resolution | None:
-        self.done[prepared.txn_id] = arg
-        return UNKNOWN
-
-    def check_local_transaction(self, request: CheckRequest) -> Resolution:
-        return COMMIT if request.txn_id in self.done else ROLLBACK
-
-
-def test_a_listener_does_local_transactions_and_answers_for_them(asker: Asker) -> None:
-    shop = Shop()
-    with TransactionMQProducer(
-        listener=shop, bootstrap_servers=asker.arena.servers, group=asker.group, namespace=asker.arena.namespace
-    ) as producer:
-        asker.wait_for_members(1)
-        order = Message(asker.arena.targets[0], b"k", b"v")
-        result = producer.send_message_in_transaction(order, {"order": 7})
-        asker.ask(asker.question(result.txn_id, nonce=result.nonce))
-        asker.ask(asker.question("never-begun"))
-        found = {op.key.split("/")[0]: op.resolution for op in asker.wait_for(3) if op.check_number}
-
-    assert UNKNOWN is result.resolution
-    assert {result.txn_id: {"order": 7}} == shop.done
-    assert {result.txn_id: COMMIT, "never-begun": ROLLBACK} == found

@@ -7,40 +7,14 @@ import pytest
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
-from tests.support.crafted import Crafted, Placed
-from tests.support.operating import WHY, Tx, by_hand, new_id, op_ends, park
-from txlayer.core.history import operator_reason
+from tests.support.crafted import Crafted
+from tests.support.operating import WHY, Tx, new_id, op_ends, park
 from txlayer.core.messages import Resolution
-from txlayer.operate.settle import (
-    ManualSettlement,
-    OperatorAction,
-    SettlementOutcome,
-    SettlementResult,
-    Snapshot,
-    line_of,
-)
 
 pytestmark = pytest.mark.kafka
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 NOISE = random.Random(7).randbytes(20_000)
-
-
-def look(hands: ManualSettlement, placed: Placed) -> Snapshot:
-    """What an operator sees of one transaction."""
-    snapshot = hands.find(lambda each: each.txn.key == placed.key)
-    assert 1 == len(snapshot.found)
-    return snapshot
-
-
-def say(hands: ManualSettlement, snapshot: Snapshot, act: OperatorAction) -> SettlementOutcome:
-    """Write an operator's word on what was seen, and what became of it."""
-    (found,) = snapshot.found
-    lines = [line_of(act, found, operator_reason("zoe@desk", "ticket 12"))]
-    written = hands.write(lines)
-    reached = hands.wait(written, patience_s=10)
-    (outcome,) = hands.outcomes(act, written, snapshot, reached=reached)
-    return outcome
 
 
 # --- one transaction --------------------------------------------------------------------------------------------------
@@ -69,63 +43,6 @@ def test_a_parked_transaction_is_committed_by_hand_and_a_second_call_says_so(
         shown["op_lines"][-1]["reason"],
     )
     assert 1 == len(arena.visible(txn_id))
-
-
-@pytest.mark.promise("P2")
-def test_two_operators_who_commit_the_same_parked_transaction_forward_it_once(arena: Arena, crafted: Crafted) -> None:
-    txn_id = new_id()
-    (placed,) = park(arena, crafted, [f"{txn_id}/00000001"], arena.targets[0])
-
-    with by_hand(arena) as first, by_hand(arena) as second:
-        seen_first, seen_second = look(first, placed), look(second, placed)
-        one = say(first, seen_first, OperatorAction.COMMIT)
-        other = say(second, seen_second, OperatorAction.COMMIT)
-
-    assert [SettlementResult.DONE, SettlementResult.ALREADY] == [one.result, other.result]
-    assert one.written_at == (other.decision.position if other.decision else None)
-    arena.wait_until_visible(txn_id)
-    assert 1 == len(arena.visible(txn_id))
-
-
-def test_an_open_transaction_is_rolled_back_by_hand(arena: Arena, crafted: Crafted, operator: Tx) -> None:
-    txn_id = new_id()
-    placed = crafted.half(f"{txn_id}/00000001", arena.targets[0])
-
-    code, out, err = operator.run("rollback", txn_id, *WHY)
-
-    assert (0, "") == (code, err)
-    assert f"{txn_id} / 00000001 is rolled back" in out
-    crafted.op(placed, COMMIT)
-    arena.wait_until_applied(within=30)
-    assert [] == arena.visible(txn_id)
-
-
-@pytest.mark.promise("P4")
-@pytest.mark.parametrize(
-    ("act", "first", "stands"),
-    [
-        (OperatorAction.COMMIT, ROLLBACK, "rolled-back"),
-        (OperatorAction.ROLLBACK, COMMIT, "committed"),
-        (OperatorAction.ABANDON, COMMIT, "committed"),
-    ],
-)
-def test_who_comes_second_is_told_the_decision_that_stands(
-    arena: Arena, crafted: Crafted, act: OperatorAction, first: Resolution, stands: str
-) -> None:
-    txn_id = new_id()
-    placed = crafted.half(f"{txn_id}/00000001", arena.targets[0])
-
-    with by_hand(arena) as hands:
-        seen = look(hands, placed)
-        crafted.op(placed, first)
-        outcome = say(hands, seen, act)
-
-    assert (SettlementResult.REFUSED, stands) == (outcome.result, outcome.state)
-    assert first is (outcome.decision.op.resolution if outcome.decision else None)
-    expected = 1 if first is COMMIT else 0
-    if expected:
-        arena.wait_until_visible(txn_id)
-    assert expected == len(arena.visible(txn_id))
 
 
 def test_a_rollback_of_what_was_committed_is_refused_and_writes_nothing(

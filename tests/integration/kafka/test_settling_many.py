@@ -77,17 +77,3 @@ def test_a_person_is_shown_what_would_happen_and_asked(arena: Arena, crafted: Cr
     assert (True, True) == (refused != 0, unchanged)
     assert 0 == agreed, told
     wait_until(lambda: 1 == len(arena.visible(txn_id)), within=20, what="it is visible once")
-
-
-def test_what_is_decided_already_is_skipped_and_counted(arena: Arena, crafted: Crafted, operator: Tx) -> None:
-    group, topic, txn_id = unique_name("group"), unique_name("missing"), new_id()
-    crafted.op(crafted.half(f"{txn_id}/00000001", topic, group=group), COMMIT)
-    arena.wait_for_doubt(f"{txn_id}/00000001", state="held")
-
-    code, out, err = operator.run("rollback", "--all", "--held", "--group", group, "--yes", *WHY)
-    rows = operator.json("abandon", "--all", "--held", "--topic", topic, "--yes", *WHY)
-
-    assert 0 == code
-    assert "nothing was written" in out
-    assert "1 skipped: they are decided already" in err
-    assert [(txn_id, "done")] == [(row["txn_id"], row["result"]) for row in rows]

@@ -10,11 +10,8 @@ from tests.support.commands import run_command
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig
-from txlayer.core.topics import AlterSetting, CreateTopic, Difference
-from txlayer.errors import UsageError
 
 pytestmark = pytest.mark.kafka
 
@@ -45,104 +42,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 # --- plan, apply, check -----------------------------------------------------------------------------------------------
-
-
-def test_apply_creates_every_topic_and_a_second_one_changes_nothing(
-    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
-) -> None:
-    assert 5 == len([c for c in namespace.plan() if isinstance(c, CreateTopic)])
-
-    first = namespace.apply()
-    second = namespace.apply()
-
-    assert [] == first.left
-    assert config.topics.all == {c.topic for c in first.done if isinstance(c, CreateTopic)}
-    assert ([], []) == (second.done, second.left)
-    assert [] == namespace.plan()
-    states = admin.describe_topics(config.topics.all)
-    assert [4, 4, 4, 4, 4] == [
-        states[f"{config.namespace}.{role}"].partition_count for role in ("half", "op", "doubt", "check", "locks")
-    ]
-    assert "LogAppendTime" == states[config.topics.half].settings["message.timestamp.type"]
-    assert "compact" == states[config.topics.doubt].settings["cleanup.policy"]
-    half_bytes_max, doubt_bytes_max = (
-        int(states[topic].settings["max.message.bytes"]) for topic in (config.topics.half, config.topics.doubt)
-    )
-    assert doubt_bytes_max >= 2 * half_bytes_max
-
-
-def test_apply_stores_the_first_offsets_of_the_topics_that_it_creates(
-    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
-) -> None:
-    namespace.apply(partition_count=3)
-
-    partitions = [(t, p) for t in (config.topics.half, config.topics.op) for p in range(3)]
-    stored = admin.stored_offsets(config.topics.coordinator_group, partitions)
-    assert dict.fromkeys(partitions, StoredOffset(0, "")) == stored
-
-
-def test_apply_leaves_an_offset_that_is_stored_already(
-    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
-) -> None:
-    group, topics = config.topics.coordinator_group, config.topics
-    create_topic(config.bootstrap_servers, topics.half, partitions=2)
-    admin.store_offsets(group, {(topics.half, 0): StoredOffset(7, "1|mine")})
-
-    applied = namespace.apply()
-
-    stored = admin.stored_offsets(group, [(t, p) for t in (topics.half, topics.op) for p in range(2)])
-    assert {
-        (topics.half, 0): StoredOffset(7, "1|mine"),
-        (topics.half, 1): None,
-        (topics.op, 0): StoredOffset(0, ""),
-        (topics.op, 1): StoredOffset(0, ""),
-    } == stored
-    # Half was there before: whether nothing was read of its partition 1 is not ours to say.
-    assert [(topics.half, "1 of 2")] == [(c.topic, c.found) for c in applied.left if isinstance(c, Difference)]
-
-
-def test_a_setting_that_somebody_lowered_is_raised_and_one_that_was_raised_stays(
-    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
-) -> None:
-    namespace.apply(partition_count=1)
-    alter(config, config.topics.half, retention_ms="1000", max_message_bytes="9000000")
-    alter(config, config.topics.op, retention_ms="-1")
-
-    planned = namespace.plan()
-    applied = namespace.apply()
-
-    expected = {
-        (config.topics.half, "retention.ms", "1000", "604800000"),
-        (config.topics.doubt, "max.message.bytes", "16777408", "18000000"),
-    }
-    assert expected == {(c.topic, c.setting, c.found, c.wanted) for c in planned if isinstance(c, AlterSetting)}
-    assert (planned, []) == (applied.done, applied.left)
-    states = admin.describe_topics(config.topics.all)
-    assert "604800000" == states[config.topics.half].settings["retention.ms"]
-    assert "9000000" == states[config.topics.half].settings["max.message.bytes"]
-    assert "-1" == states[config.topics.op].settings["retention.ms"]
-
-
-def test_more_replicas_than_brokers_are_refused_and_nothing_is_created(
-    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig
-) -> None:
-    with pytest.raises(UsageError, match="INVALID_REPLICATION_FACTOR"):
-        namespace.apply(replication_factor=100)
-
-    assert {} == admin.describe_topics(config.topics.all)
-
-
-def test_a_topic_that_came_into_being_meanwhile_is_not_ours(admin: KafkaAdmin, config: ClientConfig) -> None:
-    create_topic(config.bootstrap_servers, config.topics.half)
-
-    created = admin.create(
-        [
-            CreateTopic(config.topics.half, 1, None, {}, "there already"),
-            CreateTopic(config.topics.op, 1, None, {}, "new"),
-        ]
-    )
-
-    assert [config.topics.op] == created
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -228,13 +127,3 @@ def test_options_of_a_group_that_contradict_each_other_are_refused(
 
     assert 2 == code
     assert said in err
-
-
-def test_a_group_has_no_topics_for_one_that_is_missing(
-    config: ClientConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    missing = unique_name("missing")
-    code, _, err = run(capsys, "apply", "-b", config.bootstrap_servers, "--group", "g", "--topic", missing)
-
-    assert 2 == code
-    assert missing in err

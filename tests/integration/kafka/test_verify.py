@@ -146,15 +146,6 @@ def test_a_window_in_which_all_is_well_is_proved(field: Field, verify: Verify) -
     }
 
 
-def test_what_is_younger_than_the_grace_is_undecidable(field: Field, verify: Verify) -> None:
-    lost(field)
-
-    code, said = verify(grace="1h")
-
-    assert (0, {"open": 1}) == (code, said["verdicts"])
-    assert "undecidable" == said["promises"]["P1"]["status"]
-
-
 def test_a_topic_that_was_not_read_decides_nothing(field: Field, verify: Verify) -> None:
     txn = field.prepare(Message(field.stock))
     field.commit(txn)

@@ -17,7 +17,6 @@ from txlayer.errors import BarrierRefusedError, RollbackRequiredError
 pytestmark = [pytest.mark.sql]
 
 each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
-servers = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
 
 
 @each_database
