@@ -12,7 +12,7 @@ from tests.support.onlooking import Onlooker, picture_of
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters import readers
 from txlayer.adapters.ports import GroupMember
-from txlayer.core.ledger.transitions import COMMITTING, TxnState
+from txlayer.core.ledger.transitions import COMMITTING
 from txlayer.core.messages import HalfOptions, OrderMode, ParkReason, Source
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
@@ -22,43 +22,6 @@ from txlayer.operate.rows import UNREADABLE, UnsettledRows, Wanted
 from txlayer.operate.unsettled import Filter
 
 SOON: dict[str, Any] = {"doubt_after": timedelta(seconds=2), "misplaced_after": timedelta(milliseconds=500)}
-
-
-def test_what_was_there_before_is_shown_with_its_state() -> None:
-    stage = StillCoordinator(**SOON)
-    held, young, parked = txn_key("held"), txn_key("young"), txn_key("parked")
-    stage.commit(held, stage.half(held, topic="missing"))
-    stage.op(op_line("C", parked, FAR_AWAY))
-    stage.work(seconds=6)
-    stage.half(young)
-
-    view = Onlooker(stage)
-    view.look()
-
-    assert view.picture() == {
-        held: ("held", "topic-missing", "doubt"),
-        parked: ("parked", "misplaced", "doubt"),
-        young: ("open", None, "half"),
-    }
-
-
-def test_what_comes_is_followed_and_what_is_settled_goes() -> None:
-    stage = StillCoordinator(**SOON)
-    view = Onlooker(stage)
-    view.look()
-    assert view.picture() == {}
-    first, second, third = (txn_key(name) for name in ("a", "b", "c"))
-    at = {key: stage.half(key) for key in (first, second, third)}
-    view.look()
-    assert view.picture().keys() == {first, second, third}
-    assert {"half"} == {where for _, _, where in view.picture().values()}
-
-    stage.commit(first, at[first])
-    stage.op(op_line("R", second, at[second]))
-    stage.work(seconds=6)
-    view.look()
-
-    assert view.picture() == {third: ("open", None, "doubt")}
 
 
 def test_what_no_coordinator_carries_out_is_committing() -> None:
@@ -82,53 +45,6 @@ def test_what_no_coordinator_carries_out_is_committing() -> None:
     stage.work(seconds=4)
     view.look()
     assert view.picture() == {}
-
-
-def test_a_line_for_another_group_or_record_changes_nothing() -> None:
-    stage = StillCoordinator(**SOON)
-    key = txn_key("old")
-    at = stage.half(key)
-    stage.work(seconds=6)
-    view = Onlooker(stage)
-    view.look()
-
-    stage.op(op_line("C", key, at, group="others"))
-    stage.op(op_line("U", key, at))
-    view.look()
-
-    assert view.picture() == {key: ("open", None, "doubt")} == picture_of(stage)
-
-
-def test_a_line_that_waits_for_half_is_given_up_when_a_coordinator_gives_it_up() -> None:
-    stage = StillCoordinator(**SOON)
-    lost, behind = txn_key("lost"), txn_key("behind")
-    view = Onlooker(stage)
-    view.look()
-    at = stage.half(behind)
-    stage.op(op_line("C", lost, FAR_AWAY))
-    stage.op(op_line("R", behind, at))
-    view.look()
-    assert view.picture() == {behind: ("open", None, "half")}
-
-    stage.work(seconds=4)
-    view.look()
-
-    assert view.picture() == {lost: ("parked", "misplaced", "doubt")} == picture_of(stage)
-
-
-def test_a_half_record_that_comes_after_its_line_was_given_up_begins_nothing_new() -> None:
-    stage = StillCoordinator(**SOON)
-    late = txn_key("late")
-    view = Onlooker(stage)
-    stage.op(op_line("C", late, 0))
-    stage.work(seconds=4)
-    stage.half(late)
-    view.look()
-    stage.work(seconds=4)
-    view.look()
-
-    assert view.picture() == picture_of(stage)
-    assert view.picture().keys() == {late}
 
 
 def test_questions_change_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -601,7 +517,3 @@ def test_before_anything_is_read_the_remarks_say_so() -> None:
     (only,) = remarks(view.view.state, [], now_ms=0)
 
     assert "being read" in only.sentence
-
-
-def test_states_of_the_table_are_those_of_the_ledger() -> None:
-    assert UNREADABLE not in {state.value for state in TxnState}

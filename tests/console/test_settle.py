@@ -146,24 +146,23 @@ def test_what_was_released_meanwhile_is_not_moved_and_the_page_says_so(desk: Des
     if is_seen:
         desk.look()
 
-    page = desk.settle(plan, to="10m")
-    desk.stage.work(seconds=700)
+    page = desk.settle(plan, to="1m")
+    desk.stage.work(seconds=90)
 
     assert "<dt>not-scheduled</dt><dd>1</dd>" in page
     assert [txn_id_of(key)] == desk.stage.visible()
 
 
-@pytest.mark.parametrize("to", ["", "soon", "9" * 40 + "d", "0001-01-01", "2023-11-14", "2026-02-30", "\x00"])
-def test_a_time_that_makes_no_sense_moves_nothing(desk: Desk, to: str) -> None:
+def test_a_time_that_makes_no_sense_moves_nothing(desk: Desk) -> None:
     key = txn_key("a")
     due_ms = desk.stage.world.now_ms() + 3_600_000
     desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
     desk.stage.work(seconds=2)
     desk.look()
+    plan = desk.plan(desk.get("/transactions"), "reschedule", key)
 
-    answer = desk.ask(desk.plan(desk.get("/transactions"), "reschedule", key), to=to)
-
-    assert (400, []) == (answer.status_code, desk.operator_lines())
+    for to in ("", "soon", "9" * 40 + "d", "0001-01-01", "2023-11-14", "2026-02-30", "\x00"):
+        assert (400, []) == (desk.ask(plan, to=to).status_code, desk.operator_lines()), to
 
 
 def test_a_request_to_move_is_found_again_with_its_time(desk: Desk) -> None:

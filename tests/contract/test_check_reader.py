@@ -15,7 +15,6 @@ from tests.support.waiting import wait_until
 from txlayer import (
     COMMIT,
     UNKNOWN,
-    AsyncTransactionalProducer,
     AsyncTransactionMQProducer,
     CheckRequest,
     Message,
@@ -287,9 +286,6 @@ class Shop:
         self.requests.append(request)
         return COMMIT if request.number > 1 else UNKNOWN
 
-    async def check_on_loop(self, request: CheckRequest) -> Resolution:
-        return self.check(request)
-
     def execute_local_transaction(self, _prepared: Any, _arg: Any) -> Resolution:
         return UNKNOWN
 
@@ -328,23 +324,6 @@ def test_rocketmq(stage: Stage) -> None:
         producer.send_message_in_transaction(shop.message(orders), txn_id="order-1", query_id="invoice 7")
         stage.assert_published(orders, txn_id="order-1")
 
-    shop.assert_asked()
-
-
-@OF_USERS_CODE
-def test_asyncio(stage: Stage) -> None:
-    shop, orders = Shop(), stage.topic("orders")
-
-    async def run() -> None:
-        options = stage.producer_options
-        async with AsyncTransactionalProducer(**options, group="shop", check=shop.check_on_loop) as producer:
-            async with producer.transaction("order-1", **ASKED) as tx:
-                tx.send(**shop.message(orders)._asdict())
-                await tx.prepare()
-                tx.unknown()
-            await asyncio.to_thread(stage.assert_published, orders, txn_id="order-1")
-
-    asyncio.run(run())
     shop.assert_asked()
 
 

@@ -274,32 +274,6 @@ def test_a_request_that_makes_room_for_parked_keys_is_read_behind_one_that_waits
 
 
 @pytest.mark.promise("P9")
-def test_answered_requests_are_not_handled_again_when_the_groups_progress_is_lost(stage: Stage) -> None:
-    """As after 7 days without a member, or when another tool stores offsets."""
-    is_mended = False
-    stage.write(b"a", key=b"a")
-    stage.write(b"b", key=b"b")
-
-    def handle(_message: ReceivedMessage, _context: Context) -> Reject | None:
-        return None if is_mended else Reject("as planned")
-
-    with stage.consumer(handle):
-        stage.wait_for_letters([b"a", b"b"])
-        is_mended = True
-        request_replay(stage, 0, key=b"a")
-        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=PATIENCE_S, what="an answer")
-    request_replay(stage, 1, key=b"b")
-    lost = {(stage.topic, 0): StoredOffset(2, ""), (stage.requests, 0): StoredOffset(0, "")}
-    stage.lab.admin().store_offsets(stage.group, lost)
-    with stage.consumer(handle):
-        wait_until(lambda: stage.journal.values(b"b") == [b"b"] * 2, within=PATIENCE_S, what="the other dead letter")
-        wait_until(lambda: len(stage.lab.read(stage.requests)) >= 4, within=PATIENCE_S, what="its answer")
-
-    assert [b"a"] * 2 == stage.journal.values(b"a")
-    assert 4 == len(stage.lab.read(stage.requests))
-
-
-@pytest.mark.promise("P9")
 @OF_HANDLERS
 def test_answered_requests_are_not_handled_again_when_an_owner_ends_before_it_could_look_for_answers(
     stage: Stage, monkeypatch: pytest.MonkeyPatch

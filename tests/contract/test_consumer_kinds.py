@@ -5,7 +5,6 @@ import errno
 import multiprocessing.context
 import os
 import threading
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -223,28 +222,6 @@ def test_coroutines_run_side_by_side_and_in_order_by_key(stage: Stage) -> None:
     assert {b"k%d" % key: [b"%d" % n for n in range(5)] for key in range(20)} == seen
     assert 10 <= most <= 20
     assert 100 == stage.stored()
-
-
-@OF_HANDLERS
-def test_a_coroutine_whose_deadline_is_over_is_cancelled_and_has_failed(stage: Stage) -> None:
-    stage.write(b"0")
-    attempts: list[int] = []
-
-    async def run() -> None:
-        consumer = stage.plain(AsyncOrderedConsumer, attempt_timeout=timedelta(milliseconds=100))
-
-        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
-        async def handle(_: ReceivedMessage, context: Context) -> None:
-            attempts.append(context.attempt)
-            if context.attempt == 1:
-                await asyncio.sleep(PATIENCE_S)
-            consumer.stop()
-
-        await consumer.run()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
-
-    assert [1, 2] == attempts
 
 
 @OF_HANDLERS

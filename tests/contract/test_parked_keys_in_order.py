@@ -48,26 +48,6 @@ def field() -> Iterator[Field]:
 
 
 @pytest.mark.promise("P9")
-def test_the_last_of_a_parked_partition_is_not_dropped_although_it_has_no_key(field: Field) -> None:
-    first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 1})
-
-    last_alone = field.choose(second, is_whole=False, is_dropping=True)
-
-    assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
-        positions(last_alone),
-        [(position, why) for position, why, *_ in last_alone.unable],
-    )
-    assert first
-
-
-@pytest.mark.promise("P9")
-def test_a_parked_partition_is_replayed_whole_also_when_a_letter_without_a_key_is_named(field: Field) -> None:
-    first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 1})
-
-    assert [first, second] == positions(field.choose(second))
-
-
-@pytest.mark.promise("P9")
 @pytest.mark.parametrize("is_dropping", [False, True])
 def test_one_without_a_key_that_was_handled_before_hides_no_parked_partition(
     field: Field, *, is_dropping: bool

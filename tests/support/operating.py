@@ -1,8 +1,6 @@
 """What an operator has at hand in tests: `txlayer tx` on one namespace, and transactions that need a person."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,11 +13,9 @@ from tests.support.crafted import Crafted, Placed
 from tests.support.logs import ends
 from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
-from txlayer.adapters.connect import connect_coordinator
 from txlayer.cli import tx
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import Resolution
-from txlayer.operate.settle import ManualSettlement
 
 NOWHERE = 1_000_000
 """A half offset that no test reaches."""
@@ -77,16 +73,6 @@ class Tx:
             row["txn_id"]: (row["state"], row["reason"], row["stands_in"])
             for row in self.json("list", "--limit", "10000")
         }
-
-
-@contextmanager
-def by_hand(arena: Arena) -> Iterator[ManualSettlement]:
-    """An operator's session, step by step."""
-    connections = connect_coordinator(CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace))
-    try:
-        yield ManualSettlement(connections)
-    finally:
-        connections.close()
 
 
 def park(arena: Arena, crafted: Crafted, keys: list[str], target: str, **half: Any) -> list[Placed]:
