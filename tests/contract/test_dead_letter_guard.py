@@ -1,9 +1,9 @@
 """Requests that come late, answers that do not come, owners that come and go: what the writer of dead letters does."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -47,6 +47,18 @@ class QuietWriter:
         pass
 
 
+class Connections:
+    """Makes writers of one kind; `names` are the transactional ids that they were made for."""
+
+    def __init__(self, kind: Callable[[], Any] = QuietWriter) -> None:
+        self.names: list[str] = []
+        self._kind = kind
+
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
+        self.names.append(transactional_id)
+        return self._kind()
+
+
 def test_a_commit_without_an_answer_is_asked_for_again_and_then_given_up() -> None:
     class Deaf(QuietWriter):
         transactional_id = "n"
@@ -56,12 +68,8 @@ def test_a_commit_without_an_answer_is_asked_for_again_and_then_given_up() -> No
             Deaf.asked += 1
             raise BrokerUnavailableError("not answered yet")
 
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            return Deaf()
-
     now = iter(range(0, 10_000, 5))
-    writer = DeadLetterWriter(Connections(), group="g", name="n", timeout_s=10.0, clock=lambda: float(next(now)))
+    writer = DeadLetterWriter(Connections(Deaf), group="g", name="n", timeout_s=10.0, clock=lambda: float(next(now)))
 
     with pytest.raises(BrokerUnavailableError):
         writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
@@ -121,43 +129,31 @@ def _be_killed_after_a_late_end(faulty_lab: FaultyLab, stage: Stage, writer: Dea
 @pytest.mark.parametrize("slow_call", ["send_offsets", "commit"])
 def test_a_writer_is_replaced_before_the_next_kafka_transaction_when_its_end_was_slow(slow_call: str) -> None:
     now = [0.0]
-    made: list[Any] = []
 
     class Slow(QuietWriter):
         def send_offsets(self, offsets: Any, member: Any, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
-            now[0] += 0.08 if slow_call == "send_offsets" and len(made) == 1 else 0.01
+            now[0] += 0.08 if slow_call == "send_offsets" and len(connections.names) == 1 else 0.01
 
         def commit(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
-            now[0] += 0.08 if slow_call == "commit" and len(made) == 1 else 0.01
+            now[0] += 0.08 if slow_call == "commit" and len(connections.names) == 1 else 0.01
 
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            made.append(transactional_id)
-            return Slow()
-
-    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0])
+    connections = Connections(Slow)
+    writer = DeadLetterWriter(connections, group="g", name="n", clock=lambda: now[0])
     for _ in range(3):
         writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
 
-    assert ["n", "n"] == made
+    assert ["n", "n"] == connections.names
     assert 1 == writer.replaced_count
 
 
 def test_a_writer_that_was_idle_for_long_is_replaced_because_brokers_forget_it() -> None:
-    now = [0.0]
-    made: list[str] = []
-
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            made.append(transactional_id)
-            return QuietWriter()
-
-    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0])
+    now, connections = [0.0], Connections()
+    writer = DeadLetterWriter(connections, group="g", name="n", clock=lambda: now[0])
     for idle_s in (0.0, 3_599.0, 3_601.0):
         now[0] += idle_s
         writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
 
-    assert ["n", "n"] == made
+    assert ["n", "n"] == connections.names
 
 
 class HeldBackground:
@@ -173,23 +169,18 @@ class HeldBackground:
 
 def test_the_close_of_a_client_that_was_replaced_or_has_failed_is_not_waited_for() -> None:
     """After a fatal error such a close may never return."""
-    now, made = [0.0], list[str]()
+    now = [0.0]
 
     class Hangs(QuietWriter):
         def initialise(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
-            if len(made) == 3:
+            if len(connections.names) == 3:
                 raise BrokerUnavailableError("not answered")
 
         def close(self) -> None:
             raise AssertionError("nothing would go on behind this")
 
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            made.append(transactional_id)
-            return Hangs()
-
-    background: Any = HeldBackground()
-    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0], background=background)
+    connections, background = Connections(Hangs), cast("Any", HeldBackground())
+    writer = DeadLetterWriter(connections, group="g", name="n", clock=lambda: now[0], background=background)
 
     def write() -> None:
         now[0] += 3_601.0  # idle for so long, it is replaced
@@ -201,9 +192,9 @@ def test_the_close_of_a_client_that_was_replaced_or_has_failed_is_not_waited_for
     with pytest.raises(BrokerUnavailableError):
         write()
     writer.close()
-    end_what_was_left(Connections(), ["former"], background=background)
+    end_what_was_left(connections, ["former"], background=background)
 
-    assert ["n", "n", "n", "former"] == made
+    assert ["n", "n", "n", "former"] == connections.names
     assert 4 == len(background.names)
 
 
@@ -218,20 +209,16 @@ def test_a_client_is_closed_at_once_if_the_machine_starts_no_thread_for_it(monke
         def close(self) -> None:
             closed.append("client")
 
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            return Refused()
-
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     background = Threads()
-    writer = DeadLetterWriter(Connections(), group="g", name="n", background=background)
+    writer = DeadLetterWriter(Connections(Refused), group="g", name="n", background=background)
     with pytest.raises(BrokerUnavailableError):
         writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
     writer.close()
-    end_what_was_left(Connections(), ["former"], background=background)
+    end_what_was_left(Connections(Refused), ["former"], background=background)
 
     assert 2 * ["client"] == closed
 
@@ -240,7 +227,6 @@ def test_a_client_is_closed_at_once_if_the_machine_starts_no_thread_for_it(monke
 
 
 def test_a_name_that_appears_while_one_takes_over_is_ended_too() -> None:
-    ended: list[str] = []
     answers = [
         {("t", 0): StoredOffset(1, "first")},
         {("t", 0): StoredOffset(2, "second")},
@@ -248,37 +234,28 @@ def test_a_name_that_appears_while_one_takes_over_is_ended_too() -> None:
         {("t", 0): StoredOffset(2, "second")},
     ]
 
-    class Writer(QuietWriter):
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def initialise(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
-            ended.append(self._name)
-
-    class Connections:
-        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
-            return Writer(transactional_id)
-
+    class Answering(Connections):
         def stored_offsets(self, *_: Any, is_stable: bool) -> Any:  # noqa: ARG002 - the port's
             return answers.pop(0)
 
+    connections = Answering()
     found = stable_offsets(
-        Connections(), "g", [("t", 0)], writers_of=metadata_of, fence=partial(end_what_was_left, Connections())
+        connections, "g", [("t", 0)], writers_of=metadata_of, fence=partial(end_what_was_left, connections)
     )
 
     assert {("t", 0): StoredOffset(2, "second")} == found
-    assert ["first", "second"] == ended
+    assert ["first", "second"] == connections.names
 
 
 def test_a_writer_that_left_nothing_which_stores_an_offset_is_not_ended_although_metadata_name_it() -> None:
     """Nobody may be able to end it now: the queue must not wait for that."""
 
-    class Connections:
+    class Stored:
         def stored_offsets(self, *_: Any, is_stable: bool) -> Any:  # noqa: ARG002 - the port's
             return {("t", 0): StoredOffset(1, "harmless")}
 
     found = stable_offsets(
-        Connections(),
+        Stored(),
         "g",
         [("t", 0)],
         writers_of=metadata_of,
@@ -292,7 +269,7 @@ def test_a_writer_that_left_nothing_which_stores_an_offset_is_not_ended_although
 def test_offsets_that_stay_pending_are_told_and_ownership_is_asked_meanwhile() -> None:
     now, asked = iter(range(1_000)), []
 
-    class Connections:
+    class Stored:
         def stored_offsets(self, *_: Any, is_stable: bool) -> Any:
             if is_stable:
                 raise BrokerUnavailableError("pending")
@@ -300,7 +277,7 @@ def test_offsets_that_stay_pending_are_told_and_ownership_is_asked_meanwhile() -
 
     with pytest.raises(BrokerUnavailableError, match="pending"):
         stable_offsets(
-            Connections(),
+            Stored(),
             "g",
             [("t", 0)],
             writers_of=metadata_of,

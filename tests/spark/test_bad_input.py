@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
 from tests.support.broker import create_topic, unique_name
+from tests.support.logs import Headers
 from tests.support.planted import Field, Message
 from tests.support.spark_reading import rows, written
-from tests.support.topic_records import Headers, Record, write_records
+from tests.support.topic_records import Record, write_records
 from txlayer.core.leases import LockKind, LockRecord, encode_lock
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark import committed_stream, read_topic

@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.conftest import Broker
 from tests.fuzz.mutation import corpus_of, mutated
 from tests.support.broker import create_topic, unique_name
+from tests.support.logs import Headers
 from tests.support.spark_reading import MUTATIONS, SEED, mutations, of_next_release, rows, told, written
-from tests.support.topic_records import Headers, Record
+from tests.support.topic_records import Record
 from txlayer.core import codec
 from txlayer.core.messages import (
     CheckKind,

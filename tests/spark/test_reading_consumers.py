@@ -7,8 +7,9 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
 from tests.fuzz.mutation import mutated
+from tests.support.logs import Headers
 from tests.support.spark_reading import MUTATIONS, SEED, alike, mutations, of_next_release, rows, told, written
-from tests.support.topic_records import Headers, Record
+from tests.support.topic_records import Record
 from txlayer.core.dead_letters import (
     DeadLetter,
     DeadLetterReason,

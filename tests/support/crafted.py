@@ -1,11 +1,9 @@
 """Transactions written by hand with a plain client and the codec: every record as a test wants it, right or wrong."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from tests.support.load import plain_producer
+from tests.support.topic_records import Record, RecordWriter
 from txlayer.config import SystemTopics
 from txlayer.core import codec, partitions
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, Resolution, Source, txn_id_of
@@ -34,7 +32,7 @@ class Crafted:
     def __init__(self, servers: str, topics: SystemTopics, *, partition_count: int) -> None:
         self._topics = topics
         self._partition_count = partition_count
-        self._producer = plain_producer(servers)
+        self._records = RecordWriter(servers)
 
     def half(  # one argument per field of the record
         self,
@@ -52,12 +50,11 @@ class Crafted:
             codec.encode_half_header(HalfHeader(key, group, topic, index, count or len(targets), _now_ms(), options))
             for index, topic in enumerate(targets, start=first)
         ]
-        offsets = self._write(
-            self._topics.half,
-            partition,
-            [{"value": value, "headers": [(codec.HALF_HEADER, header)]} for header in headers],
-        )
-        return Placed(key, partition, offsets, group)
+        records = [
+            Record(self._topics.half, value, headers=[(codec.HALF_HEADER, header)], partition=partition)
+            for header in headers
+        ]
+        return Placed(key, partition, tuple(self._records.write(records)), group)
 
     def home(self, key: str, *offsets: int) -> Placed:
         """Where half records of `key` would stand; nothing is written."""
@@ -80,7 +77,7 @@ class Crafted:
             resolution, placed.key, placed.group, offset, _now_ms(), source, check_number, is_abandon, reason
         )
         value = codec.encode_ops([codec.encode_op(op)])
-        return self._write(self._topics.op, placed.partition, [{"value": value}])[0]
+        return self._records.write([Record(self._topics.op, value, partition=placed.partition)])[0]
 
     def _home(self, key: str, options: HalfOptions) -> int:
         if options.key_hash is not None:
@@ -88,18 +85,6 @@ class Crafted:
         return partitions.half_partition(
             ordering_key=None, txn_id=txn_id_of(key), partition_count=self._partition_count
         )
-
-    def _write(self, topic: str, partition: int, records: Sequence[dict[str, Any]]) -> tuple[int, ...]:
-        offsets: list[int] = []
-
-        def on_delivery(error: Any, record: Any) -> None:
-            assert error is None, error
-            offsets.append(record.offset())
-
-        for record in records:
-            self._producer.produce(topic, partition=partition, on_delivery=on_delivery, **record)
-        assert 0 == self._producer.flush(30)
-        return tuple(offsets)
 
 
 def _now_ms() -> int:

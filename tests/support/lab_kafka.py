@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import create_topic, unique_name
@@ -19,6 +19,7 @@ from tests.support.faultproxy import (
     Rules,
 )
 from tests.support.logs import Seen, read_log
+from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import (
     ConsumerConnections,
@@ -63,7 +64,7 @@ class KafkaLab:
         self._proxy = proxy
         self._distant_servers = distant_servers
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-        self._producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
+        self._records = RecordWriter(servers)
         self._opened: list[Closing] = []
         self._echo_count = 0
 
@@ -105,20 +106,10 @@ class KafkaLab:
         wait_until(is_deleted, within=PATIENCE_S, what=f"records of {topic} are deleted")
 
     def write(self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None) -> list[int]:
-        offsets: list[int] = []
-
-        def on_delivery(error: Any, record: Any) -> None:
-            assert error is None, error
-            offsets.append(record.offset())
-
-        for value in values:
-            self._producer.produce(topic, value, key, partition, on_delivery)
-        assert not self._producer.flush(PATIENCE_S)
-        return offsets
+        return self._records.write([Record(topic, value, key, partition=partition) for value in values])
 
     def write_tagged(self, topic: str, tag: bytes) -> None:
-        self._producer.produce(topic, tag, tag, 0, headers=[("tags", tag)])
-        assert not self._producer.flush(PATIENCE_S)
+        self._records.write([Record(topic, tag, tag, [("tags", tag)])])
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         return read_log(self._servers, [topic], isolation=isolation)[topic]

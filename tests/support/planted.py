@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.support.broker import create_topic, unique_name
-from tests.support.topic_records import RECORD_BYTES_MAX, Headers, Record, RecordWriter
+from tests.support.logs import Headers
+from tests.support.topic_records import RECORD_BYTES_MAX, Record, RecordWriter
 from txlayer.core import codec, partitions
 from txlayer.core.messages import (
     NO_OPTIONS,

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.logs import Seen, read_log
+from tests.support.topic_records import Record, RecordWriter
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
 from txlayer.cli.main import build_app
@@ -33,7 +33,6 @@ from txlayer.core.dead_letters import (
 from txlayer.core.messages import Headers, Origin, Undecodable
 from txlayer.operate.topics import GroupTopics
 
-FLUSH_S = 30.0
 WHY = ("--reason", "ticket 12: mended", "--operator", "zoe@desk")
 """What an operator says with a request."""
 
@@ -53,7 +52,7 @@ class Planted:
         self.partition_count = partitions
         with KafkaAdmin(self.config) as admin:
             GroupTopics(admin, group=self.group, topics=[self.topic]).apply()
-        self._producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
+        self._records = RecordWriter(servers)
 
     @property
     def dead_letters(self) -> str:
@@ -104,25 +103,12 @@ class Planted:
         at_ms: int = 0,
     ) -> str:
         """Any record in the dead-letter topic; its name."""
-        offset = self._write(self.dead_letters, value, key, partition, headers, at_ms=at_ms)
+        (offset,) = self._records.write([Record(self.dead_letters, value, key, list(headers), partition, at_ms)])
         return f"{self.topic}/{partition}:{offset}"
 
     def say(self, record: ReplayRecord, *, partition: int = 0, key: bytes | None = None) -> int:
         """Any record in the replay topic."""
-        return self._write(self.replays, encode_replay(record), key, partition, ())
-
-    def _write(
-        self, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Headers, *, at_ms: int = 0
-    ) -> int:
-        offsets: list[int] = []
-
-        def done(error: Any, record: Any) -> None:
-            assert error is None, error
-            offsets.append(record.offset())
-
-        self._producer.produce(topic, value, key, partition, on_delivery=done, headers=list(headers), timestamp=at_ms)
-        assert not self._producer.flush(FLUSH_S)
-        return offsets[0]
+        return self._records.write([Record(self.replays, encode_replay(record), key, partition=partition)])[0]
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

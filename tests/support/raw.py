@@ -2,20 +2,18 @@
 
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
 from tests.support.arena import Arena
-from tests.support.load import new_key, plain_producer
+from tests.support.load import new_key
 from tests.support.logs import Headers, ends
+from tests.support.topic_records import Record, RecordWriter
 from txlayer.core import codec, partitions
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, Resolution
 
 GROUP = "tests"
-FLUSH_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class RawWriter:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._producer = plain_producer(arena.servers)
+        self._records = RecordWriter(arena.servers)
         self._rng = random.Random()
 
     def key(self) -> str:
@@ -90,19 +88,17 @@ class RawWriter:
                 options,
             )
             packed = codec.encode_half_header(head)
-            records.append((value, message_key, [*(headers or []), (codec.HALF_HEADER, packed)]))
-        return Prepared(key, partition, tuple(self._write_half(partition, records)))
+            written = [*(headers or []), (codec.HALF_HEADER, packed)]
+            records.append(Record(self._arena.topics.half, value, message_key, written, partition))
+        return Prepared(key, partition, tuple(self._records.write(records)))
 
     def half(self, partition: int, value: bytes | None, *, headers: Headers, key: bytes | None = None) -> int:
         """Any record on the half topic; its offset."""
-        return self._write_half(partition, [(value, key, headers)])[0]
+        return self._records.write([Record(self._arena.topics.half, value, key, headers, partition)])[0]
 
     def op(self, partition: int, value: bytes | None) -> int:
         """Any record on the op topic; its offset."""
-        offsets: list[int] = []
-        self._produce(self._arena.topics.op, value, partition, offsets)
-        self._flush()
-        return offsets[0]
+        return self._records.write([Record(self._arena.topics.op, value, partition=partition)])[0]
 
     def resolve(self, prepared: Prepared, *resolutions: Resolution) -> int:
         """Op lines in one record."""
@@ -117,24 +113,6 @@ class RawWriter:
         """The offset that the next half record of this partition will have, if nobody else writes."""
         half = self._arena.topics.half
         return ends(self._arena.servers, [half], isolation="read_uncommitted")[half, partition]
-
-    def _write_half(self, partition: int, records: Sequence[tuple[bytes | None, bytes | None, Headers]]) -> list[int]:
-        offsets: list[int] = []
-        for value, key, headers in records:
-            self._produce(self._arena.topics.half, value, partition, offsets, key=key, headers=headers)
-        self._flush()
-        assert len(records) == len(offsets)
-        return offsets
-
-    def _produce(self, topic: str, value: bytes | None, partition: int, offsets: list[int], **more: Any) -> None:
-        def done(error: Any, record: Any) -> None:
-            assert error is None, error
-            offsets.append(record.offset())
-
-        self._producer.produce(topic, value, partition=partition, on_delivery=done, **more)
-
-    def _flush(self) -> None:
-        assert not self._producer.flush(FLUSH_S), "records were not acknowledged"
 
 
 def delete_topic(servers: str, name: str) -> None:

@@ -1,21 +1,13 @@
 """Plain records through plain clients: what a test writes and reads beside txlayer."""
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.support.topic_records import Record, write_records
 
 
 def write(bootstrap_servers: str, topic: str, *values: bytes) -> None:
     """Write the values to partition 0, acknowledged by all replicas."""
-    failed: list[KafkaError] = []
-
-    def on_delivery(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            failed.append(error)
-
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "log_level": 0})
-    for value in values:
-        producer.produce(topic, value, partition=0, on_delivery=on_delivery)
-    left = producer.flush(30)
-    assert (0, []) == (left, failed)
+    write_records(bootstrap_servers, [Record(topic, value) for value in values])
 
 
 def read_all(bootstrap_servers: str, topic: str) -> list[bytes | None]:

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 
-Headers = list[tuple[str, bytes | None]]
+from tests.support.logs import Headers
+
 FLUSH_S = 60.0
 RECORD_BYTES_MAX = 1_000_000
 """What clients and brokers allow unless they are told otherwise."""
@@ -19,6 +20,8 @@ class Record(NamedTuple):
     key: bytes | None = None
     headers: Headers | None = None
     partition: int = 0
+    timestamp_ms: int = 0
+    """0: now."""
 
 
 class RecordWriter:
@@ -29,7 +32,7 @@ class RecordWriter:
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
-                "acks": "all",
+                "enable.idempotence": True,
                 "linger.ms": 0,
                 "log_level": 0,
                 "message.max.bytes": record_bytes_max,
@@ -46,7 +49,13 @@ class RecordWriter:
                 offsets[number] = written.offset()
 
             self._producer.produce(
-                record.topic, record.value, record.key, record.partition, done, headers=list(record.headers or ())
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                done,
+                headers=list(record.headers or ()),
+                timestamp=record.timestamp_ms,
             )
             self._producer.poll(0)
         assert not self._producer.flush(FLUSH_S), "records were not acknowledged"

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.secured import SecuredServers, credential_options, credentials
+from tests.support.topic_records import Record, write_records
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -32,14 +32,6 @@ def reset(admin: KafkaAdmin, topics: SystemTopics, to: Any) -> GroupReset:
     return plan_reset(admin, topics.coordinator_group, read, to=to, of_coordinators=True)
 
 
-def produce(servers: str, topic: str, *, partition: int, timestamps: list[int]) -> None:
-    """Records of these times, in this order."""
-    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
-    for at_ms in timestamps:
-        producer.produce(topic, value=b"x", partition=partition, timestamp=at_ms)
-    assert 0 == producer.flush(10)
-
-
 # --- groups and offsets -----------------------------------------------------------------------------------------------
 
 
@@ -51,7 +43,9 @@ def test_coordinators_can_be_told_where_to_begin(
     for topic in (topics.half, topics.op):
         # Kept for good: the broker looks for what is too old now and then, and these are of 1970.
         create_topic(config.bootstrap_servers, topic, config={"retention.ms": "-1"})
-        produce(config.bootstrap_servers, topic, partition=0, timestamps=[1_000, 2_000, 3_000])
+        write_records(
+            config.bootstrap_servers, [Record(topic, b"x", timestamp_ms=at_ms) for at_ms in (1_000, 2_000, 3_000)]
+        )
     admin.store_offsets(topics.coordinator_group, {(topics.half, 0): StoredOffset(2, "1|old")})
 
     plan = reset(admin, topics, to)

@@ -17,8 +17,7 @@ from tests.support.processes import CoordinatorProcess
 from tests.support.records import write
 from tests.support.waiting import wait_until
 from txlayer.cli import tx
-from txlayer.core import partitions
-from txlayer.core.messages import HalfOptions, OrderMode, Resolution, Source
+from txlayer.core.messages import HalfOptions, Resolution, Source
 
 pytestmark = pytest.mark.kafka
 
@@ -78,14 +77,6 @@ def test_before_any_coordinator_ran_what_is_decided_is_seen_as_decided(
     assert (2, 2) == (rows["open-1"]["seen_count"], rows["open-1"]["message_count"])
     assert 0 == rows["unknown-1"]["answered_count"]  # nobody was asked
     assert 0 <= rows["open-1"]["age_ms"] < 600_000
-
-
-def test_what_waits_for_its_key_shows_so(arena: Arena, crafted: Crafted, looking: Tx) -> None:
-    options = HalfOptions(partitions.key_hash(b"customer-7"), OrderMode.PREPARE)
-    crafted.half("first/00000001", arena.targets[0], options=options)
-    crafted.op(crafted.half("second/00000001", arena.targets[0], options=options), COMMIT)
-
-    assert {"first": ("open", None, "half"), "second": ("waiting", None, "half")} == looking.states()
 
 
 def test_list_filters_and_says_how_many_it_leaves_out(arena: Arena, crafted: Crafted, looking: Tx) -> None:
@@ -300,18 +291,6 @@ def test_show_finds_a_transaction_by_the_origin_that_its_messages_carry(
     (row,) = looking.json("show", origin)
     assert ("order-1", "committed", 2) == (row["txn_id"], row["state"], len(row["half_records"]))
     assert [row] == looking.json("show", f"{placed.partition}:{placed.offsets[0]}")
-
-
-def test_two_attempts_with_one_id_are_two_transactions(arena: Arena, crafted: Crafted, looking: Tx) -> None:
-    first = crafted.half("order-1/00000001", arena.targets[0])
-    second = crafted.half("order-1/00000002", arena.targets[0])
-    crafted.op(second, COMMIT)
-
-    assert [("00000001", "open"), ("00000002", "committed")] == [
-        (row["nonce"], row["state"]) for row in looking.json("show", "order-1")
-    ]
-    (row,) = looking.json("show", f"{first.partition}:{first.offsets[0]}")
-    assert ("00000001", "open", None) == (row["nonce"], row["state"], row["is_applied"])
 
 
 def test_what_is_not_found_is_said_with_what_was_searched(arena: Arena, crafted: Crafted, looking: Tx) -> None:
