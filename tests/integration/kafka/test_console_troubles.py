@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import Broker
-from tests.support.arena import Arena, make_arena
+from tests.support.arena import make_arena
 from tests.support.broker import unique_name
-from tests.support.processes import ConsoleProcess, CoordinatorProcess
+from tests.support.processes import ConsoleProcess
 from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -81,26 +81,6 @@ def test_a_broker_that_is_away_leaves_what_was_known_and_is_waited_for(
             pages.wait_for(f"/transaction?id={first.txn_id}", "message 1 of 1 stored")
 
 
-def test_coordinators_that_are_away_are_said_until_one_runs(broker: Broker, tmp_path: Path) -> None:
-    arena = make_arena(broker.bootstrap_servers)
-    settings = {"session_timeout": "1.5s"}
-    log = tmp_path / "coordinator.log"
-    with opened(arena.servers, arena.namespace, tmp_path) as pages:
-        with CoordinatorProcess(arena.servers, arena.namespace, log_file=log, settings=settings) as coordinator:
-            coordinator.wait_for("partitions.taken_over", within=60)
-            pages.wait_for("/", "1 running", "0 transactions not settled")
-            pages.wait_until_silent("/", "no coordinator")
-            coordinator.kill()
-        prepared = RawWriter(arena).prepare((arena.targets[0], b"k", b"v"))
-        pages.wait_for("/", "no coordinator runs: nothing is forwarded", "1 transaction not settled")
-        RawWriter(arena).commit(prepared)
-        pages.wait_for("/", "1 transaction committed and not forwarded")
-
-        with CoordinatorProcess(arena.servers, arena.namespace, log_file=log, settings=settings):
-            pages.wait_for("/", "1 running", "0 transactions not settled")
-            pages.wait_until_silent("/", "no coordinator")
-
-
 def test_topics_that_are_missing_are_named_until_they_are_there(broker: Broker, tmp_path: Path) -> None:
     topics = SystemTopics(unique_name("ns"))
     config = ClientConfig(bootstrap_servers=broker.bootstrap_servers, namespace=topics.namespace)
@@ -115,16 +95,3 @@ def test_topics_that_are_missing_are_named_until_they_are_there(broker: Broker, 
         plain.delete_topics([topics.op])[topics.op].result(30)
         pages.wait_for("/", "not known now", topics.op)
         pages.wait_for("/transactions", "Not known now")
-
-
-def test_a_namespace_is_looked_at_by_any_number_at_a_time(arena: Arena, tmp_path: Path) -> None:
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        folder.mkdir()
-    prepared = RawWriter(arena).prepare((arena.targets[0], b"k", b"v"))
-    with (
-        opened(arena.servers, arena.namespace, folders[0]) as one,
-        opened(arena.servers, arena.namespace, folders[1]) as other,
-    ):
-        for pages in (one, other):
-            pages.wait_for("/transactions", prepared.txn_id)
