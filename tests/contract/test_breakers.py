@@ -156,6 +156,7 @@ def test_one_batch_at_a_time_is_a_probe(stage: Stage) -> None:
     assert [] == stage.letter_values()
 
 
+@OF_HANDLERS
 def test_a_breaker_is_for_topics_that_are_consumed(stage: Stage) -> None:
     with pytest.raises(UsageError, match="a breaker for other"):
         stage.consumer(breaker={"other": BREAKER})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, QUICK, Stage, numbers
 from tests.support.lab import Lab
@@ -104,6 +105,7 @@ def test_without_a_name_it_begins_at_the_end_and_stores_nothing(instances: Insta
 
 
 @pytest.mark.promise("P11")
+@OF_HANDLERS
 def test_a_message_that_fails_is_given_up_and_its_key_goes_on(
     instances: Instances, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_message_that_fails_is_given_up_and_its_key_goes_on(
     assert ["message.given_up"] == [record.getMessage() for record in caplog.records]
 
 
+@OF_HANDLERS
 def test_messages_are_polled_there_too(instances: Instances) -> None:
     instances.write(b"0")
 
@@ -142,6 +145,7 @@ def test_messages_are_polled_there_too(instances: Instances) -> None:
     assert [b"0"] == asyncio.run(work())
 
 
+@OF_HANDLERS
 def test_keys_are_not_parked(stage: Stage) -> None:
     consumer = stage.consumer(is_broadcast=True, retry=RetryPolicy(after_exhausted=AfterExhausted.PARK))
     with pytest.raises(ConfigError, match="a broadcast has no dead letters"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
@@ -46,6 +47,7 @@ def test_keys_of_one_partition_are_handled_side_by_side(stage: Stage) -> None:
     assert 3 == stage.journal.together
 
 
+@OF_HANDLERS
 def test_by_partition_nothing_overtakes(stage: Stage) -> None:
     for n in range(10):
         stage.write(b"%d" % n, key=b"k%d" % (n % 3))
@@ -58,6 +60,7 @@ def test_by_partition_nothing_overtakes(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("null_keys", "together"), [("ordered", 1), ("free", 2)])
+@OF_HANDLERS
 def test_messages_without_a_key_wait_for_each_other_or_not(stage: Stage, null_keys: str, together: int) -> None:
     stage.write(b"0", b"1", key=None)
     gate = Gate()
@@ -71,6 +74,7 @@ def test_messages_without_a_key_wait_for_each_other_or_not(stage: Stage, null_ke
     assert together == stage.journal.together
 
 
+@OF_HANDLERS
 def test_without_order_everything_runs_side_by_side(stage: Stage) -> None:
     stage.write(*numbers(3))
     barrier = threading.Barrier(3)
@@ -147,6 +151,7 @@ def test_a_back_off_is_waited_for_also_after_a_restart(stage: Stage) -> None:
     assert [b"bad"] == stage.journal.values(b"a")
 
 
+@OF_HANDLERS
 def test_a_rejected_message_is_a_dead_letter_at_once_and_the_key_goes_on(stage: Stage) -> None:
     stage.write(b"bad", b"good")
 
@@ -160,6 +165,7 @@ def test_a_rejected_message_is_a_dead_letter_at_once_and_the_key_goes_on(stage: 
     assert [b"bad", b"good"] == stage.journal.values(b"k")
 
 
+@OF_HANDLERS
 def test_a_message_that_the_deserializer_refuses_is_a_dead_letter(stage: Stage) -> None:
     stage.write(b"7", b"seven", b"8")
     values: list[Any] = []
@@ -273,6 +279,7 @@ def test_a_missing_dead_letter_topic_is_told_with_the_command_that_makes_it(lab:
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 
+@OF_HANDLERS
 def test_interceptors_stand_around_every_attempt_in_a_chain(stage: Stage) -> None:
     stage.write(b"0")
     told: list[str] = []
@@ -301,6 +308,7 @@ def test_interceptors_stand_around_every_attempt_in_a_chain(stage: Stage) -> Non
     assert [*first, "a before 2", "b before 2", "b after", "a after"] == told
 
 
+@OF_HANDLERS
 def test_a_batch_handler_gets_messages_of_one_key_together_and_in_order(stage: Stage) -> None:
     for key in (b"a", b"b"):
         stage.write(*numbers(25), key=key)
@@ -330,6 +338,7 @@ def test_a_batch_handler_gets_messages_of_one_key_together_and_in_order(stage: S
     assert max(len(values) for _, values in batches) == 10
 
 
+@OF_HANDLERS
 def test_without_order_a_batch_has_messages_of_many_keys(stage: Stage) -> None:
     for n in range(25):
         stage.write(b"%d" % n, key=b"k%d" % n)
@@ -356,6 +365,7 @@ def unfinished(consumer: Any, topic: str) -> int:
     return int(figures.in_flight + figures.waiting)
 
 
+@OF_HANDLERS
 def test_tags_choose_the_handler_and_what_nobody_asked_for_counts_as_handled(stage: Stage) -> None:
     for tag in (b"A", b"B", b"C"):
         stage.lab.write_tagged(stage.topic, tag)
@@ -372,6 +382,7 @@ def test_tags_choose_the_handler_and_what_nobody_asked_for_counts_as_handled(sta
     assert 1 == consumer.stats().topics[stage.topic].passed_over
 
 
+@OF_HANDLERS
 def test_a_handler_of_a_topic_that_is_not_consumed_is_a_mistake(stage: Stage) -> None:
     consumer = stage.consumer()
     consumer.handler(topic="another")(print)
@@ -380,6 +391,7 @@ def test_a_handler_of_a_topic_that_is_not_consumed_is_a_mistake(stage: Stage) ->
         consumer.run()
 
 
+@OF_HANDLERS
 def test_handlers_are_registered_before_the_start(stage: Stage) -> None:
     consumer = stage.consumer()
     with consumer, pytest.raises(LifecycleError):
