@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import Broker
-from tests.support.broker import unique_name
 from tests.support.commands import run_command
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab_kafka import KafkaLab
@@ -73,36 +72,6 @@ def test_a_dry_reset_stores_nothing(stage: Stage, capsys: pytest.CaptureFixture[
     assert stage.topic in out
 
 
-def test_reset_handles_everything_again(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.write(b"0", b"1")
-    first = stage.consumer()
-    first.start()
-    stage.wait_stored(2)
-    first.close()
-
-    code, _, _ = reset(stage, "--to", "earliest", "--yes", capsys=capsys)
-
-    assert 0 == code
-    stage.consumer().start()
-    stage.journal.wait_for(4)
-    assert [b"0", b"1", b"0", b"1"] == stage.journal.values(b"k")
-
-
-def test_tokens_go_on_growing_after_a_reset(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.write(b"0")
-    for namespace in (stage.namespace, another_namespace(stage)):
-        with stage.consumer(namespace=namespace):
-            stage.wait_stored(1)
-        code, _, _ = reset(stage, "--to", "earliest", "--yes", capsys=capsys)
-        assert 0 == code
-    with stage.consumer(namespace=another_namespace(stage)):
-        stage.wait_stored(1)
-
-    first, second, third = [seen.token for seen in stage.journal.seen]
-    assert None not in (first, second, third)
-    assert first < second < third  # type: ignore[operator]  # none of them is None
-
-
 @pytest.mark.promise("P10")
 def test_on_a_new_cluster_a_reset_says_above_which_token_a_group_goes_on(
     stage: Stage, capsys: pytest.CaptureFixture[str]
@@ -115,13 +84,6 @@ def test_on_a_new_cluster_a_reset_says_above_which_token_a_group_goes_on(
     stage.consumer().start()
     stage.wait_stored(1)
     assert [4712] == [seen.token for seen in stage.journal.seen]
-
-
-def another_namespace(stage: Stage) -> str:
-    """One whose lock log is empty."""
-    name = unique_name("ns")
-    stage.lab.create(f"{name}.locks", settings={"message.timestamp.type": "LogAppendTime"})
-    return name
 
 
 def test_reset_is_refused_while_a_consumer_runs(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,18 +152,6 @@ def test_sigterm_lets_the_handler_end_and_stores_it(program: Program) -> None:
     assert 1 == program.stage.stored()
 
 
-def test_a_later_process_has_a_larger_token(program: Program) -> None:
-    for value in (b"0", b"1"):
-        program.stage.write(value)
-        with program.run() as process:
-            program.wait_for((value.decode(), 1))
-            process.terminate()
-            assert 0 == process.wait()
-
-    first, second = program.calls()
-    assert first[2] < second[2]
-
-
 def test_workers_share_the_partitions_and_end_together(broker: Broker, tmp_path: Path) -> None:
     stage = Stage(KafkaLab(broker.bootstrap_servers), partitions=4)
     program = Program(stage, tmp_path)

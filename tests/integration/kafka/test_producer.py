@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from confluent_kafka.serialization import StringSerializer
 
 from tests.support.arena import Arena
 from tests.support.broker import unique_name
@@ -106,14 +105,6 @@ def test_every_way_of_sending_stores_the_same_bytes(arena: Arena, producer: Tran
             )
         )
     assert 1 == len(seen)
-
-
-def test_a_confluent_serializer_writes_the_values(arena: Arena) -> None:
-    with made_for(arena, serializer=StringSerializer("utf_16_be")) as producer:
-        result = producer.publish(Message(arena.targets[0], "k", "ä"))
-
-    ((record, _),) = halves(arena, result.txn_id)
-    assert (b"k", "ä".encode("utf_16_be")) == (record.key, record.value)
 
 
 # --- how they are used ------------------------------------------------------------------------------------------------

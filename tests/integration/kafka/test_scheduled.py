@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.arena import Arena
-from tests.support.logs import read_log
 from tests.support.operating import WHY, Tx, new_id
 from tests.support.waiting import wait_until
 from txlayer import Message
@@ -15,8 +14,6 @@ from txlayer.producer.producer import TransactionalProducer
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("coordinator")]
 
 HOUR = timedelta(hours=1)
-PRECISION_MS = 1_000
-"""How late a message may be visible, where the machine is not overloaded."""
 
 
 def scheduled(producer: TransactionalProducer, topic: str, *delays: timedelta | None) -> str:
@@ -92,26 +89,3 @@ def test_a_producer_cancels_and_moves(arena: Arena, producer: TransactionalProdu
     assert [] == arena.visible(txn_id)
     assert not producer.cancel(other)
     assert not producer.cancel(new_id())
-
-
-@pytest.mark.promise("P2")
-def test_a_thousand_that_are_due_in_one_second(arena: Arena, producer: TransactionalProducer) -> None:
-    count, topic = 1_000, arena.targets[0]
-    at = datetime.now(UTC) + timedelta(seconds=6)
-    futures = [
-        producer.submit(Message(topic, f"k{n}", f"{n}", deliver_at=at + timedelta(milliseconds=n)), txn_id=new_id())
-        for n in range(count)
-    ]
-    ids = [future.result().txn_id for future in futures]
-    first_ms = round(at.timestamp() * 1000)
-
-    def seen() -> list[int]:
-        records = read_log(arena.servers, [topic])[topic]
-        found = {record.value: record.timestamp_ms for record in records if record.timestamp_ms >= first_ms - 1}
-        late = [found[str(n).encode()] - first_ms - n for n in range(count) if str(n).encode() in found]
-        return late if len(late) == count else []
-
-    late_ms = sorted(wait_until(seen, within=60, what="all visible"))
-    print(f"late by {late_ms[0]} to {late_ms[-1]} ms, the median {late_ms[count // 2]} ms")  # noqa: T201 - figures
-    assert late_ms[0] >= -1
-    assert len(set(ids)) == count
