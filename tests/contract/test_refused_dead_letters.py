@@ -5,13 +5,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.conftest import Broker
 from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
 from tests.support.lab_kafka import KafkaLab
+from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import (
@@ -160,15 +160,8 @@ def wide(broker: Broker) -> Iterator[Stage]:
 @pytest.mark.promise("P9")
 def test_a_giant_key_that_compresses_well_stops_nobody_else(broker: Broker, wide: Stage) -> None:
     """The broker's limit counts compressed bytes, so any client can write it."""
-    settings = {
-        "bootstrap.servers": broker.bootstrap_servers,
-        "compression.type": "zstd",
-        "message.max.bytes": 10_000_000,
-    }
-    producer, told = Producer(settings), list[object]()
-    producer.produce(wide.topic, b"v", GIANT_KEY, partition=0, on_delivery=lambda error, _: told.append(error))
-    producer.flush(10)
-    assert [None] == told
+    writer = RecordWriter(broker.bootstrap_servers, record_bytes_max=10_000_000, compression="zstd")
+    writer.write([Record(wide.topic, b"v", GIANT_KEY)])
 
     with wide.consumer(reject_large_key) as consumer:
         wide.journal.wait_for(1)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from confluent_kafka import Producer
-
 from tests.support.arena import Arena
 from tests.support.broker import unique_name
 from tests.support.logs import read_log
+from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
@@ -22,7 +21,7 @@ class Asker:
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self.group = unique_name("group")
-        self._producer = Producer({"bootstrap.servers": arena.servers, "log_level": 0})
+        self._records = RecordWriter(arena.servers)
 
     def question(
         self,
@@ -38,18 +37,10 @@ class Asker:
 
     def ask(self, *checks: CheckRecord) -> None:
         """Write them, in the partitions of their keys."""
-        for check in checks:
-            while True:
-                try:
-                    self._producer.produce(self.arena.topics.check, codec.encode_check(check), codec.check_key(check))
-                    break
-                except BufferError:
-                    self._producer.poll(0.1)
-        assert not self._producer.flush(PATIENCE_S)
-
-    def limit(self, text: str) -> None:
-        """Switch the group's limit on or off."""
-        self.ask(CheckRecord(CheckKind.LIMIT, "", self.group, 1, number=5, text=text))
+        topic = self.arena.topics.check
+        self._records.write(
+            [Record(topic, codec.encode_check(each), codec.check_key(each), partition=-1) for each in checks]
+        )
 
     def member_count(self) -> int:
         """How many instances the group has; 0 while they share anew."""

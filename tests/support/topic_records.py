@@ -27,11 +27,12 @@ class Record(NamedTuple):
 class RecordWriter:
     """A plain producer that waits for every acknowledgement."""
 
-    def __init__(self, servers: str, *, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
+    def __init__(self, servers: str, *, record_bytes_max: int = RECORD_BYTES_MAX, compression: str = "none") -> None:
         """Nothing is written yet."""
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
+                "compression.type": compression,
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "log_level": 0,

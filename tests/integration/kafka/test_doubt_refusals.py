@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # its stub forgets them
 
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
+from tests.support.logs import Headers
 from tests.support.raw import GROUP, RawWriter
 from tests.support.running import RunningCoordinator
+from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
@@ -49,22 +51,10 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
         yield running
 
 
-def write_squeezed(
-    arena: Arena, topic: str, value: bytes, *, headers: list[tuple[str, str | bytes | None]] | None = None
-) -> int:
+def write_squeezed(arena: Arena, topic: str, value: bytes, *, headers: Headers | None = None) -> int:
     """One record, compressed by zstd; its offset."""
-    producer = Producer(
-        {"bootstrap.servers": arena.servers, "compression.type": "zstd", "message.max.bytes": 100_000_000}
-    )
-    offsets: list[int] = []
-
-    def done(error: object, record: object) -> None:
-        assert error is None, error
-        offsets.append(record.offset())  # type: ignore[attr-defined]  # the client's message
-
-    producer.produce(topic, value, partition=0, headers=headers or [], on_delivery=done)
-    assert not producer.flush(30)
-    return offsets[0]
+    writer = RecordWriter(arena.servers, record_bytes_max=100_000_000, compression="zstd")
+    return writer.write([Record(topic, value, headers=headers)])[0]
 
 
 def good_one_passes(arena: Arena) -> None:
