@@ -14,6 +14,7 @@ from tests.simulation import done_again as da
 from tests.simulation import unasked as ua
 from tests.simulation import unguarded as un
 from tests.simulation.asked import make_asked_plan
+from tests.simulation.leaderless import make_leaderless_plan
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.society import Variant
 from tests.simulation.timed import make_timed_plan, make_waiting_plan
@@ -119,6 +120,7 @@ WITHOUT: dict[str, Variant] = {
     "the first decision stands": _with(ledger=ua.FickleLedger),
     "a policy's line acts when it is read back": _with(ledger=ua.HighHandedLedger),
     "a line that was appended before its time releases nothing": _with(ledger=un.UntimelyLedger),
+    "a partition that had no leader is taken over again": Variant(make=un.LeavingCoordinator),
 }
 """A world without each of them."""
 
@@ -128,6 +130,7 @@ PLANS: dict[str, Callable[[int], Plan]] = {
     "a second copy moves no more to doubt at once than one Kafka transaction takes": make_unkind_plan,
     "a restart finds on doubt that questions carry something": make_asked_plan,
     "a line that was appended before its time releases nothing": make_timed_plan,
+    "a partition that had no leader is taken over again": make_leaderless_plan,
 }
 IS_SLOW = frozenset(
     {

@@ -68,7 +68,7 @@ class Fault:
     """One thing that goes wrong."""
 
     harm: Harm
-    slot: str  # whose: "c0", "p1"; of a topic its name; "" for the brokers
+    slot: str  # whose: "c0", "p1"; of a topic its name, and with "/1" of one partition; "" for the brokers
     request: str = ""  # Kafka's name, for those at a request; "" counts all of them
     number: int = 0  # the n-th such request of the slot, from 1
     at_s: float = 0.0

@@ -144,9 +144,11 @@ class Stage:
             world.note(fault.slot, "denied", f"for {fault.seconds} s")
             self._later(fault.seconds, partial(kafka.deny, fault.slot, is_denied=False), "allowed")
         elif harm is Harm.LEADERLESS:
-            kafka.lead(fault.slot, is_led=False)
+            topic, _, number = fault.slot.partition("/")
+            only = int(number) if number else None
+            kafka.lead(topic, is_led=False, only=only)
             world.note(fault.slot, "without leader", f"for {fault.seconds} s")
-            self._later(fault.seconds, partial(kafka.lead, fault.slot, is_led=True), "led")
+            self._later(fault.seconds, partial(kafka.lead, topic, is_led=True, only=only), "led")
         elif harm is Harm.TWIN:
             world.network.keep_twice(fault.slot)
         elif process is None or process.is_dead:

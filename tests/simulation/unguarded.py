@@ -1,6 +1,6 @@
 """Coordinators with one guard taken out, by a subclass or by other connections. Never a switch in txlayer."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.shard import Brought, Shard
-from txlayer.coordinator.targets import Targets
+from txlayer.coordinator.targets import Availability, Targets
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, Positions
 from txlayer.core.ledger.forward_order import ForwardOrder
 from txlayer.core.ledger.ledger import Ledger
@@ -353,6 +353,20 @@ class DeafCoordinator(Coordinator):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._refusals.__class__ = _DeafRefusals
+
+
+class _ResignedAvailability(Availability):
+    def has_any_again(self, partitions: Collection[int]) -> bool:
+        del partitions
+        return False
+
+
+class LeavingCoordinator(Coordinator):
+    """Never takes over a partition that had no leader when it took over the others."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._availability.__class__ = _ResignedAvailability
 
 
 class _ResignedTargets(Targets):

@@ -4,7 +4,6 @@ After every append the history compares all fates, what became visible and in wh
 positions, the memory, and what a restart at this very place would build.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -177,7 +176,7 @@ def append_without_ends(log: PartitionLog, batch: Batch, positions: Positions, *
     return append(log, batch, positions, now_ms=now_ms)
 
 
-WITHOUT: dict[str, tuple[type, str, Callable[..., Any]]] = {
+WITHOUT: dict[str, tuple[type, str, Any]] = {
     "the order of a key": (ForwardOrder, "is_free", lambda *_: True),
     "the order of a key, on the quick way": (ForwardOrder, "passes", lambda *_: True),
     "the check of a line's offset": (Transaction, "has_half_at", lambda *_: True),
@@ -185,6 +184,7 @@ WITHOUT: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "a place on doubt": (Ledger, "_keep", lambda *_: None),
     "those who wait for one on doubt": (Ledger, "_take_along", lambda *_: None),
     "what follows when one has gone": (Ledger, "_try_those_behind", lambda *_: None),
+    "what joins on doubt": (Transaction, "joined", property(lambda _: [])),
     "the low-water mark": (Ledger, "_unsettled_in_half", lambda *_: iter(())),
     "the topics of what is on doubt": (DoubtIndex, "held_in_vain", lambda *_: []),
     "the cut of an op record that is applied in part": (

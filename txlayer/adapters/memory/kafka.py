@@ -138,12 +138,13 @@ class MemoryKafka:
         denied = self.cluster.denied
         self.do(lambda: denied.add(topic) if is_denied else denied.discard(topic))
 
-    def lead(self, topic: str, *, is_led: bool) -> None:
-        """Whether its partitions have leaders."""
+    def lead(self, topic: str, *, is_led: bool, only: int | None = None) -> None:
+        """Whether its partitions, or `only` one of them, have leaders."""
 
         def set_all() -> None:
-            for partition in self.cluster.topics[topic].partitions:
-                partition.is_led = is_led
+            for number, partition in enumerate(self.cluster.topics[topic].partitions):
+                if only in (None, number):
+                    partition.is_led = is_led
 
         self.do(set_all)
 
