@@ -11,17 +11,6 @@ A, B, C = b"a", b"b", b"c"
 
 
 @pytest.mark.promise("P9")
-def test_one_record_of_a_key_is_in_flight_at_a_time() -> None:
-    stage = QueueStage([A, A, B])
-
-    first = stage.take()
-    assert ["0", "2"] == records(first)
-    assert [] == stage.taken()
-    stage.queue.handled(first[:1])
-    assert ["1"] == stage.taken()
-
-
-@pytest.mark.promise("P9")
 def test_a_failing_record_holds_back_its_own_key_alone() -> None:
     stage = QueueStage([A, B, A, B])
     first, second = stage.take()
@@ -30,17 +19,6 @@ def test_a_failing_record_holds_back_its_own_key_alone() -> None:
     stage.queue.handled([second])
 
     assert ["3"] == stage.taken()
-
-
-@pytest.mark.promise("P9")
-def test_the_next_attempt_starts_only_after_the_count_of_the_last_is_stored() -> None:
-    stage = QueueStage([A])
-    stage.fail(stage.take()[0])
-
-    stage.advance(60_000)
-    assert [] == stage.taken()
-    stage.store()
-    assert ["0"] == stage.taken()
 
 
 def test_a_back_off_is_waited_for() -> None:
@@ -52,18 +30,6 @@ def test_a_back_off_is_waited_for() -> None:
     assert [] == stage.taken()
     stage.advance(1)
     assert ["0"] == stage.taken()
-
-
-@pytest.mark.promise("P9")
-def test_attempts_survive_a_restart() -> None:
-    stage = QueueStage([A])
-    stage.fail_next()
-
-    stage.restart()
-
-    stage.advance(1_000)
-    (item,) = stage.take()
-    assert 1 == item.attempt_count
 
 
 @pytest.mark.promise("P9")
@@ -135,19 +101,6 @@ def test_no_last_attempt_ends_before_it_began_on_a_machine_that_was_suspended() 
 
     assert dead.more is not None
     assert dead.more.first_ms == dead.more.last_ms
-
-
-def test_later_messages_of_a_parked_key_follow_into_the_dead_letters_in_order() -> None:
-    stage = QueueStage([A, A, B, A], QueueSettings(policy=PARK))
-    stage.fail(stage.take(1)[0], REJECTED)
-    stage.store()
-
-    assert ["0", "1", "3"] == stage.write_due()
-
-    assert [0, 1, 3] == [offset for _, offset, _ in stage.dead_letters]
-    stage.append(A)
-    assert ["2"] == stage.taken()
-    assert ["4"] == stage.write_due()
 
 
 def test_the_replay_of_a_parked_keys_last_dead_letter_releases_the_key() -> None:

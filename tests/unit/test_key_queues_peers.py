@@ -13,37 +13,6 @@ AT_ONCE = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=0, backoff_max_m
 
 
 @pytest.mark.promise("P9")
-def test_no_record_is_lost_when_the_partition_is_revoked_or_the_consumer_closed() -> None:
-    stage = QueueStage([A, A, B, b"c"])
-    items = stage.take()
-    stage.queue.drop_queued()
-    assert [] == stage.take()
-
-    stage.queue.handled(items[:1])  # it ends in time; the others do not
-    stage.store()
-    assert [] == stage.take()
-
-    stage.restart()
-    assert ["1", "2", "3"] == sorted(stage.taken())
-
-
-@pytest.mark.promise("P9")
-def test_a_record_put_back_or_tried_again_is_not_overtaken_by_its_key() -> None:
-    stage = QueueStage([A, A, A], QueueSettings(policy=AT_ONCE))
-
-    for _ in range(3):
-        items = stage.take()
-        assert ["0"] == [item.record for item in items]
-        stage.queue.put_back(items)
-        (item,) = stage.take()
-        stage.fail(item)
-        stage.append(A)
-        stage.store()
-
-    assert ["0"] == stage.taken()
-
-
-@pytest.mark.promise("P9")
 def test_a_record_that_fails_for_ever_is_tried_so_often_and_is_one_record_all_the_time() -> None:
     stage = QueueStage([A], QueueSettings(policy=RetryPolicy()))
     attempts = 0

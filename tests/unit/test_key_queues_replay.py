@@ -51,21 +51,6 @@ def test_a_parked_keys_new_messages_wait_beside_a_running_replay() -> None:
     assert [0, 1, 2, 3] == [at for _, at, _ in stage.dead_letters]
 
 
-def test_a_replay_of_a_key_that_is_not_parked_waits_in_its_line() -> None:
-    stage = QueueStage([A, A, A], QueueSettings(policy=RetryPolicy(attempt_count_max=1)))
-    stage.fail_next()
-    stage.write_due()
-    stage.request(ReplayKind.REPLAY, 0)
-
-    order = []
-    while items := stage.take():
-        order += [item.record for item in items]
-        stage.queue.handled(items)
-        stage.write_due()
-
-    assert ["1", "2", "dead letter 0"] == order
-
-
 def test_a_paused_partition_hands_nothing_out_until_it_is_resumed_also_after_a_restart() -> None:
     stage = QueueStage([A])
     stage.request(ReplayKind.PAUSE)
@@ -80,16 +65,6 @@ def test_a_paused_partition_hands_nothing_out_until_it_is_resumed_also_after_a_r
 
     assert ["0"] == stage.taken()
     assert [(None, ReplayOutcome.HANDLED)] * 2 == stage.answers
-
-
-def test_an_answered_request_is_not_asked_again() -> None:
-    stage = QueueStage([A])
-    stage.request(ReplayKind.REPLAY, 5)
-    stage.write_due()
-    stage.restart()
-
-    assert [] == stage.write_due()
-    assert [(5, ReplayOutcome.MISSING)] == stage.answers
 
 
 def test_a_parked_keys_new_messages_are_handled_when_the_replay_behind_them_releases_it() -> None:
