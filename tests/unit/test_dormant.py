@@ -189,6 +189,29 @@ def test_nobody_wakes_by_a_restart_alone() -> None:
     assert ([], 3, 3) == (awake(driver), driver.ledger.open_count, driver.ledger.doubt_index.count)
 
 
+@pytest.mark.promise("P1")
+def test_an_op_line_wakes_whom_it_names_alone() -> None:
+    driver = asleep(A, B)
+
+    driver.say("C", A, 0)
+
+    assert ([A], []) == (driver.log.forwarded, awake(driver))
+    assert [B] == [txn.key for txn in driver.ledger.all_unsettled()]
+    assert 1 == driver.ledger.doubt_index.count
+
+
+@pytest.mark.promise("P2")
+def test_a_second_copy_of_a_sleepers_half_record_is_no_new_transaction() -> None:
+    driver = asleep(A)
+
+    copy = driver.half(A)
+    driver.turn()
+    driver.say("C", A, copy)
+
+    assert [A] == driver.log.forwarded
+    assert 1 == len(driver.log.visible)
+
+
 def test_a_replay_wakes_nobody() -> None:
     driver = PartitionDriver()
     driver.half(A)
@@ -299,6 +322,15 @@ def test_a_sleeper_holds_the_low_water_mark_of_doubt_until_it_is_settled() -> No
     driver.say("R", B, 1)
 
     assert low < with_b < driver.ledger.doubt_index.low
+
+
+def test_a_second_restart_finds_the_same_sleepers() -> None:
+    driver = asleep(A, B)
+    before = {txn.key: txn.summary() for txn in driver.ledger.all_unsettled()}
+
+    driver.crash(is_new_process=True)
+
+    assert before == {txn.key: txn.summary() for txn in driver.ledger.all_unsettled()}
 
 
 def test_sleepers_are_written_again_when_they_keep_too_much_readable() -> None:
