@@ -79,6 +79,15 @@ def test_what_is_held_waits_for_no_names_that_undecided_ones_invented_after_a_re
     assert 1 + 3 == len(driver.ledger.unknown_topics)
 
 
+def test_a_repeated_commit_tries_a_held_one_again() -> None:
+    driver = held()
+    driver.set_target("orders", ACCEPTS, is_told=False)
+
+    driver.say("C", A, 0)
+
+    assert [A] == driver.log.forwarded
+
+
 def test_a_repeated_commit_does_not_take_away_that_all_records_are_there() -> None:
     driver = PartitionDriver(targets={})
     first = driver.half(A, index=0, count=2)
@@ -87,6 +96,57 @@ def test_a_repeated_commit_does_not_take_away_that_all_records_are_there() -> No
     driver.say("C", A, first)
 
     assert TxnState.HELD is driver.state(A)
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_held_one_holds_its_key_and_nothing_else(*, is_restarted: bool) -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS})
+    driver.op("C", A, driver.half(A, topic="stock", options=RED))
+    driver.op("C", B, driver.half(B, options=RED))
+    driver.say("C", C, driver.half(C, options=options("blue")))
+    assert ([C], TxnState.WAITING) == (driver.log.forwarded, driver.state(B))
+    assert {A, B} == set(driver.log.on_doubt()), "who waits for one on doubt stands there too"
+    if is_restarted:
+        driver.crash()
+
+    driver.set_target("stock", ACCEPTS)
+    driver.turn()
+
+    assert [C, A, B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P1")
+def test_those_who_wait_go_to_doubt_with_a_parked_one_that_is_committed_before_them() -> None:
+    # Else a replay of half alone would find the second one free, and take it for forwarded.
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    driver.op("C", C, driver.half(C, index=0, count=2, topic="stock", options=RED))
+    first = driver.half(A, options=RED)
+    driver.say("C", B, driver.half(B, options=RED_PREPARE))
+    assert (TxnState.WAITING, {C}) == (driver.state(B), set(driver.log.on_doubt()))
+
+    driver.op("C", C, driver.half(C, index=1, count=2, topic="stock", options=RED))
+    driver.say("R", A, first)
+    driver.crash()
+
+    assert (TxnState.HELD, TxnState.WAITING) == (driver.state(C), driver.state(B))
+    driver.set_target("stock", ACCEPTS)
+    driver.turn()
+    assert [C, B] == driver.log.forwarded
+
+
+def test_a_held_one_that_must_wait_again_lets_those_go_who_waited_for_it() -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    driver.op("C", A, driver.half(A, index=0, count=2, options=RED))
+    driver.say("C", B, driver.half(B, topic="stock", options=RED_PREPARE))
+    assert (TxnState.PARKED_COMMITTED, TxnState.HELD) == (driver.state(A), driver.state(B))
+    driver.say("C", A, driver.half(A, index=1, count=2, options=RED))
+    assert (TxnState.WAITING, TxnState.HELD) == (driver.state(A), driver.state(B))
+
+    driver.set_target("stock", ACCEPTS)
+    driver.turn()
+
+    assert [A, B] == driver.log.forwarded
 
 
 def test_a_held_one_that_is_abandoned_in_the_same_batch_is_gone() -> None:
@@ -316,6 +376,19 @@ def test_what_one_decision_releases_in_pieces_is_forwarded_once_and_in_order(
         assert len(keys) - len(forwarded) == again.open_count
 
     assert keys == driver.log.forwarded
+
+
+def test_mending_twice_is_mending_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 2)
+    driver = many(3)
+
+    driver.set_target("orders", ACCEPTS)
+    driver.set_target("orders", ACCEPTS)
+    driver.publish()
+    driver.turn()
+
+    assert [txn_key(f"t{n}") for n in range(3)] == driver.log.forwarded
+    assert 3 == len(driver.log.visible)
 
 
 @pytest.mark.promise("P1")
