@@ -471,7 +471,8 @@ class ConsumerConfig(ClientConfig):
     parked_keys_max: int = 64
     """Parked keys of one partition, each 19 bytes of its metadata. At the limit the partition waits for replays."""
     revoke_timeout: timedelta = timedelta(seconds=5)
-    """How long handlers may finish when the group revokes partitions; the other members wait meanwhile."""
+    """How long handlers may finish when the group revokes partitions, and then how long Kafka transactions with dead letters and
+    answers are begun; the other members wait meanwhile."""
     close_timeout: timedelta = timedelta(seconds=30)
     """How long handlers may finish after `close()` or SIGTERM; the next owner reads the unfinished messages again."""
     session_timeout: timedelta = timedelta(seconds=6)

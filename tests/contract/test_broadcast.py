@@ -12,7 +12,7 @@ from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, QUICK, Stage, numbers
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer import AfterExhausted, AsyncOrderedConsumer, Context, OrderedConsumer, ReceivedMessage, RetryPolicy
+from txlayer import AfterExhausted, AsyncOrderedConsumer, Context, OrderedConsumer, ReceivedMessage, Reject, RetryPolicy
 from txlayer.errors import ConfigError
 
 
@@ -129,6 +129,31 @@ def test_a_message_that_fails_is_given_up_and_its_key_goes_on(
     assert [1, 2, 3, 4] == attempts
     assert (1, 1, 4) == (found.handled, found.dead_lettered, found.failed)
     assert ["message.given_up"] == [record.getMessage() for record in caplog.records]
+
+
+def test_what_was_rejected_before_the_end_is_given_up_and_not_handled_again(instances: Instances) -> None:
+    seen: list[bytes | None] = []
+
+    def instance(**settings: Any) -> Any:
+        consumer = instances.consumer(instance_id="pod-1", start_at="earliest", **settings)
+
+        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
+        def note(message: ReceivedMessage, _context: Context) -> Reject | None:
+            seen.append(message.value)
+            return Reject("as planned") if message.value == b"bad" else None
+
+        return consumer
+
+    with instance(store_interval=timedelta(hours=1)):
+        instances.write(b"good")
+        wait_until(lambda: 1 in instances.stored(f"{instances.group}.pod-1"), within=PATIENCE_S, what="a store")
+        instances.write(b"bad")
+        saw(seen, 2)
+    with instance():
+        instances.write(b"last")
+        saw(seen, 3)
+
+    assert [b"good", b"bad", b"last"] == seen
 
 
 @OF_HANDLERS

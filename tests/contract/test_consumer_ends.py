@@ -82,6 +82,107 @@ def test_the_end_waits_for_handlers_and_stores_what_ended(stage: Stage) -> None:
     assert 1 == stage.stored()
 
 
+def rejects_bad(message: ReceivedMessage, _context: Context) -> Reject | None:
+    return Reject("as planned") if message.value == b"bad" else None
+
+
+def reject_before_a_store(stage: Stage) -> None:
+    """A consumer with a `store_interval` of an hour has rejected a message."""
+    stage.write(b"good")
+    stage.wait_stored(1)
+    stage.write(b"bad")
+    stage.journal.wait_for(2)
+
+
+@pytest.mark.promise("P9")
+def test_what_was_rejected_before_the_end_is_a_dead_letter_and_is_not_handled_again(stage: Stage) -> None:
+    with stage.consumer(rejects_bad, store_interval=timedelta(hours=1)):
+        reject_before_a_store(stage)
+
+    with stage.consumer(rejects_bad):
+        stage.write(b"last")
+        stage.wait_stored(3)
+
+    assert [b"good", b"bad", b"last"] == stage.journal.values(b"k")
+    assert [b"bad"] == stage.letter_values()
+
+
+@pytest.mark.promise("P9")
+def test_what_was_rejected_before_the_group_shares_anew_is_a_dead_letter_and_is_not_handled_again(
+    make_stage: MakeStage,
+) -> None:
+    stage = make_stage(partitions=2)
+    with stage.consumer(rejects_bad, store_interval=timedelta(hours=1)) as first:
+        reject_before_a_store(stage)
+        with stage.consumer(rejects_bad, store_interval=timedelta(hours=1)) as second:
+            wait_until(
+                lambda: [1, 1] == [len(consumer.stats().partitions) for consumer in (first, second)],
+                within=PATIENCE_S,
+                what="one partition each",
+            )
+            stage.write(b"last")
+            stage.journal.wait_for(3)
+
+    assert [b"good", b"bad", b"last"] == stage.journal.values(b"k")
+    assert [b"bad"] == stage.letter_values()
+
+
+@pytest.mark.promise("P9")
+@OF_HANDLERS
+def test_a_dead_letter_that_may_be_written_at_the_end_is_not_written_again(stage: Stage) -> None:
+    """The answer to its commit is lost. What is stored then is not known, and nothing more may be stored over it."""
+
+    def connect(config: ConsumerConfig) -> ConsumerConnections:
+        made = stage.lab.connect_consumer(config)
+        make = made.make_writer
+
+        def make_writer(transactional_id: str, **settings: Any) -> Any:
+            writer = make(transactional_id, **settings)
+            commit = writer.commit
+
+            def commit_unheard(*, timeout_s: float) -> None:
+                commit(timeout_s=timeout_s)
+                raise FencedError("as planned")
+
+            writer.commit = commit_unheard  # type: ignore[method-assign]  # this one alone
+            return writer
+
+        made.make_writer = make_writer  # type: ignore[method-assign]  # likewise
+        return made
+
+    with stage.consumer(rejects_bad, store_interval=timedelta(hours=1), connect=connect):
+        reject_before_a_store(stage)
+
+    with stage.consumer(rejects_bad):
+        stage.write(b"last")
+        stage.wait_stored(3)
+
+    assert [b"good", b"bad", b"last"] == stage.journal.values(b"k")
+    assert [b"bad"] == stage.letter_values()
+
+
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_was_handled_again_just_before_the_end_is_answered(stage: Stage) -> None:
+    stage.write(b"bad")
+    with stage.consumer(rejects_bad):
+        stage.wait_for_letters([b"bad"])
+    gate = Gate()
+    consumer = stage.consumer(gate)
+    consumer.start()
+    request_replay(stage, 0, key=b"k")
+    gate.wait_for_one()
+
+    consumer.stop()
+    gate.is_open.set()
+    consumer.close()
+
+    wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=PATIENCE_S, what="the answer")
+    with stage.consumer():
+        stage.write(b"last")
+        stage.wait_stored(2)
+    assert [b"bad", b"bad", b"last"] == stage.journal.values(b"k")
+
+
 class UnclosableLeases(NoLeases):
     """Leases whose writer was fenced."""
 

@@ -277,6 +277,10 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
     "paused for ever": (Kind.RESTLESS, lambda: and_stored(stored(110, 3, is_paused=True))),
     "progress that goes back": (Kind.BACKWARDS, lambda: and_stored(stored(110, 2), stored(120, 3))),
     "handled again": (Kind.AGAIN, lambda: also(call(2, 65, key=B))),
+    "rejected, and handled again although nothing went wrong": (
+        Kind.AGAIN,
+        lambda: also(call(2, 30, key=B, result="reject"), is_calm=True),
+    ),
     "an attempt that is forgotten": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=2, result="raise", tenure=2))),
     "two at a time under an open breaker": (Kind.ATTEMPTS, lambda: under_breaker(1, ended_ms=50)),
     "an attempt counted under an open breaker": (Kind.ATTEMPTS, lambda: under_breaker(0, taken_ms=22)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.consumers.plan import make_consumer_plan
+from tests.simulation.consumers.plan import make_calm_plan, make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.elsewhere import HASH_SEEDS, fingerprints_elsewhere
 from tests.simulation.plan import Fault, Harm
@@ -136,6 +136,13 @@ def test_every_message_ends_in_a_healed_world_whatever_happened_before(seeds: ra
         slowest_s = max(slowest_s, played.rest_after_s)
 
     assert slowest_s < REST_WITHIN_S / 2
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("seeds", [range(600, 608), pytest.param(range(608, 700), marks=pytest.mark.slow)])
+def test_when_nothing_goes_wrong_nothing_is_handled_again_that_a_handler_decided(seeds: range) -> None:
+    for seed in seeds:
+        assert [] == play_consumers(make_calm_plan(seed)).findings, seed
 
 
 @pytest.mark.fault("consumer: a key with many messages fails for hours")

@@ -138,6 +138,8 @@ class ConsumerHistory:
     lease_expiry_ms: int
     attempt_timeout_ms: float = 300_000.0
     is_leased: bool = True
+    is_calm: bool = False
+    """Nothing went wrong: consumers came, and left in order."""
     calls: Sequence[HandlerCall] = ()
     """In the order of their begin."""
     stored: Sequence[Stored] = ()

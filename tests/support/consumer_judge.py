@@ -16,6 +16,8 @@ from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcom
 from txlayer.core.key_queue import QueueOrder
 
 _NEVER = float("inf")
+SOON_MS = 200
+"""A handler that takes less ends before its queue is given back."""
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 
 
@@ -30,6 +32,7 @@ def judge_consumers(history: ConsumerHistory) -> Verdict:
         *_progress(evidence),
         *_answers(evidence),
         *_repeats(evidence),
+        *_decided_again(evidence),
         *_attempts(evidence),
         *_probes(history),
         *_given_up(history),
@@ -183,6 +186,21 @@ def _repeats(evidence: Evidence) -> Iterable[Finding]:
         if ended < evidence.known_until(queue, call):
             detail = f"{place[0]} {offset} at {call.began_ms:.0f} by {call.process}, finished at {ended:.0f}"
             yield finding(Kind.AGAIN, queue, detail)
+
+
+def _decided_again(evidence: Evidence) -> Iterable[Finding]:
+    """Who leaves in order writes what handlers decided in its time: dead letters of what they rejected, answers to replays."""
+    if not evidence.history.is_calm:
+        return
+    decided: dict[tuple[Place, int], HandlerCall] = {}
+    for queue, call in evidence.all_calls():
+        source = evidence.source(queue, call)
+        if (before := decided.get(source)) is not None:
+            detail = f"{source} by {call.process} at {call.began_ms:.0f}, {before.result} at {before.ended_ms:.0f}"
+            yield finding(Kind.AGAIN, queue, detail)
+        is_decision = call.result == "reject" or (call.is_handled and call.request_offset is not None)
+        if is_decision and call.ended_ms is not None and call.ended_ms - call.began_ms < SOON_MS:
+            decided[source] = call
 
 
 def _attempts(evidence: Evidence) -> Iterable[Finding]:

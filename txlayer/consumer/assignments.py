@@ -7,7 +7,7 @@ the coordinator's (docs/explanation/protocol.md, "Recovery", 1 and 2).
 At a rebalance:
 
 1. The client calls `Engine._on_revoke`, unless the partitions are lost already: no handler starts, those that run have
-   `revoke_timeout` to end, and what ended is stored.
+   `revoke_timeout` to end, what ended is stored, and dead letters and answers that are due then are written.
 2. `revoke` gives up every queue and its lease, and the writer of dead letters. The results of handlers that still run are discarded.
 3. `take_rebalance` claims a lease for each assigned queue.
 4. `look_at_leases` takes a queue over when its lease is held and no handler of an earlier lease runs here any more.

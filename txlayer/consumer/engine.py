@@ -179,6 +179,7 @@ class Engine:
         """Let running handlers end, and store their results while the member is in the group."""
         try:
             self._drain(self._config.close_timeout.total_seconds(), serve=self._serve_group)
+            self._store_what_ended()
         except (UsageError, InvariantError):
             raise
         except TxLayerError as exc:
@@ -369,9 +370,29 @@ class Engine:
                 if not self._is_ending:
                     self._drain(self._config.revoke_timeout.total_seconds())
                 self._dispatcher.take()
-                self._storer.store_now(assignments.owned.values(), timeout_s=self._config.store_timeout.total_seconds())
+                self._store_what_ended()
         finally:
             assignments.revoke()
+
+    def _store_what_ended(self) -> None:
+        """Store everything, and write what is due then: the next owner knows of no rejection, nor that a replay was handled.
+
+        No Kafka transaction of it begins after `revoke_timeout`, because the other members wait.
+
+        Raises:
+            TxLayerError: what is stored is not known. If it was to be written, the queues are given up: nothing may be stored over it.
+        """
+        owned, timeout_s = self._assignments.owned.values(), self._config.store_timeout.total_seconds()
+        self._storer.store_now(owned, timeout_s=timeout_s)
+        give_up_at = self._clock() + self._config.revoke_timeout.total_seconds()
+        try:
+            while self._has_due() and self._clock() < give_up_at:
+                self._write_letters_and_answers()
+        except TxLayerError:
+            self._assignments.give_up()
+            raise
+        if self._plan.is_broadcast:
+            self._storer.store_now(owned, timeout_s=timeout_s)
 
     def _drain(self, timeout_s: float, *, serve: Callable[[], None] = lambda: None) -> None:
         """Start nothing more and wait for the running handlers; give up those that do not end in time."""

@@ -22,6 +22,9 @@ HANG_TIMEOUT_S = 10.0
 """Worlds are at rest soon; with a longer deadline a handler that hangs would not be given up in time."""
 _OUTAGE_SALT = 0xEAD5A
 BREAKER_SHARE = 0.25
+_CALM_SALT = 0xCA1
+CALM_REVOKE_S = 0.5
+"""Time to end, and to write what was decided."""
 _SALT = 0xC0_15_0E
 _KEYS = (b"red", b"red", b"red", b"blue", b"blue", b"green", None)
 _REQUESTS = (
@@ -114,6 +117,18 @@ class ConsumerPlanner:
         faults = self._faults(count, until_s, settings)
         plan = ConsumerPlan(self._seed, settings, consumers, messages, requests, faults, until_s + 1.0)
         return self._with_breaker(plan)
+
+    def calm_plan(self) -> ConsumerPlan:
+        """The same, but that nothing goes wrong in it."""
+        plan, dice = self.plan(), Random(self._seed ^ _CALM_SALT)
+        slots = [f"c{number}" for number in range(len(plan.consumers))]
+        leaving = tuple(
+            Fault(Harm.LEAVE, dice.choice(slots), at_s=dice.uniform(0.1, plan.until_s), seconds=self._away())
+            for _ in range(dice.randint(1, 6))
+        )
+        messages = tuple(replace(message, is_deadly=False, hangs=False) for message in plan.messages)
+        settings = replace(plan.settings, revoke_timeout_s=max(plan.settings.revoke_timeout_s, CALM_REVOKE_S))
+        return replace(plan, settings=settings, messages=messages, faults=leaving, outages=(), is_calm=True)
 
     def _with_breaker(self, plan: ConsumerPlan) -> ConsumerPlan:
         """In some worlds consumers have breakers, and what handlers need is away for a while. Dice of its own, as above."""

@@ -25,6 +25,7 @@ WITHOUT: dict[str, ConsumerVariant] = {
     "a queue is not taken over while its handlers still run": ConsumerVariant(engine=un.ImpatientEngine),
     "a queue is not taken over while a store of it is under way": ConsumerVariant(engine=un.ForgetfulEngine),
     "who cannot store what ended last ends in peace": ConsumerVariant(engine=un.StiffEngine),
+    "what a handler decided is written before a queue is given back": ConsumerVariant(engine=un.CarelessEngine),
     "an engine without room for more waits for an end": ConsumerVariant(engine=un.RestlessEngine),
     "an engine whose store is under way waits for the acknowledgement": ConsumerVariant(engine=un.HurriedEngine),
     "a handler that hangs is given up at its deadline": ConsumerVariant(hung=un.EndlessPatience),
@@ -40,6 +41,8 @@ WITHOUT: dict[str, ConsumerVariant] = {
 IS_SLOW = frozenset(
     {"who takes a queue over ends what its writer left open", "a dead-letter writer's name is stored before it writes"}
 )
+IS_CALM = frozenset({"what a handler decided is written before a queue is given back"})
+"""Shown in worlds in which nothing goes wrong."""
 CONSUMER_GUARDS = guards_of("Consumers", WITHOUT, is_slow=IS_SLOW)
 
 CONSUMER_SECOND_LINES: dict[str, ConsumerVariant] = {

@@ -109,6 +109,7 @@ class ConsumerPlan:
     until_s: float
     outages: tuple[Outage, ...] = ()
     unkind: UnkindToConsumers | None = None  # beside faults, the cluster does nothing that it need not
+    is_calm: bool = False  # nothing goes wrong
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -121,3 +122,10 @@ def make_consumer_plan(seed: int) -> ConsumerPlan:
     from tests.simulation.consumers.draw import ConsumerPlanner
 
     return ConsumerPlanner(seed).plan()
+
+
+def make_calm_plan(seed: int) -> ConsumerPlan:
+    """The same world if nothing goes wrong: consumers come, and leave in order."""
+    from tests.simulation.consumers.draw import ConsumerPlanner
+
+    return ConsumerPlanner(seed).calm_plan()

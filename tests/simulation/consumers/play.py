@@ -120,6 +120,7 @@ def history_of(society: ConsumerSociety) -> ConsumerHistory:
         attempt_timeout_ms=settings.attempt_timeout_s * 1000,
         lease_expiry_ms=milliseconds(society.config.lease_expiry),
         is_leased=settings.is_leased,
+        is_calm=plan.is_calm,
         calls=society.calls,
         stored=society.stored,
         effects=society.effects,

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tests.simulation.consumers.guards import CONSUMER_GUARDS
-from tests.simulation.consumers.plan import make_consumer_plan
+from tests.simulation.consumers.guards import CONSUMER_GUARDS, IS_CALM
+from tests.simulation.consumers.plan import ConsumerPlan, make_calm_plan, make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.guards import Guard
@@ -26,10 +26,15 @@ def with_it(guard: Guard[ConsumerVariant]) -> ConsumerVariant:
     return ConsumerVariant(settings=guard.settings)
 
 
+def plan_of(guard: Guard[ConsumerVariant], seed: int) -> ConsumerPlan:
+    """The world of a seed in which it is shown."""
+    return make_calm_plan(seed) if guard.name in IS_CALM else make_consumer_plan(seed)
+
+
 def red_seeds(guard: Guard[ConsumerVariant], seeds: Sequence[int]) -> Iterator[tuple[int, Finding]]:
     """Seeds of worlds that are clean with the guard and have one of its findings without."""
     for seed in seeds:
-        plan = make_consumer_plan(seed)
+        plan = plan_of(guard, seed)
         played = play_consumers(plan, variant=without(guard))
         wrong = [f for f in played.findings if f.kind in guard.kinds]
         if wrong and play_consumers(plan, variant=with_it(guard)).is_clean:
