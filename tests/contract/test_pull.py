@@ -13,6 +13,8 @@ from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, QUICK, MakeStage, Stage, numbers
 from tests.support.waiting import pause, wait_until
 from txlayer import JSON, AsyncOrderedConsumer, BreakerPolicy, ConcurrentConsumer, Context, Interceptor, OrderedConsumer
+from txlayer.adapters.connect import ConsumerConnections
+from txlayer.config import ConsumerConfig
 from txlayer.consumer.aio import CANCEL_S
 from txlayer.consumer.context import ReceivedMessage
 from txlayer.consumer.metrics import TopicStats
@@ -157,6 +159,55 @@ def test_when_the_group_shares_anew_what_is_open_is_handed_out_again(make_stage:
             stage.wait_stored(2, partition=1)
 
     assert [b"0 first", b"0 next", b"1 first", b"1 next"] == sorted(value or b"" for value in values)
+
+
+@pytest.mark.promise("P9")
+def test_an_answer_that_comes_while_a_queue_is_given_back_counts_or_raises(stage: Stage) -> None:
+    """The rebalance no longer waits for it, and stores what has ended: by then it is too late for any answer."""
+    stage.write(b"0")
+    is_storing, has_answered = threading.Event(), threading.Event()
+
+    def connect(config: ConsumerConfig) -> ConsumerConnections:
+        made = stage.lab.connect_consumer(config)
+        make = made.make_group_reader
+
+        def make_group_reader(group: str) -> Any:
+            reader = make(group)
+            store = reader.store_offsets
+
+            def store_while_answered(offsets: Any, *, timeout_s: float) -> None:
+                if messages and not has_answered.is_set():
+                    is_storing.set()
+                    assert has_answered.wait(PATIENCE_S)
+                store(offsets, timeout_s=timeout_s)
+
+            reader.store_offsets = store_while_answered  # type: ignore[method-assign]  # to answer meanwhile
+            return reader
+
+        made.make_group_reader = make_group_reader  # type: ignore[method-assign]  # likewise
+        return made
+
+    messages: list[PulledMessage] = []
+    short = {"revoke_timeout": timedelta(seconds=0.1), "store_interval": timedelta(milliseconds=20)}
+    with stage.plain(OrderedConsumer, connect=connect, **short) as one:
+        messages.append(pulled(one))
+        with stage.plain(OrderedConsumer, **short) as two:
+            assert is_storing.wait(PATIENCE_S)
+            try:
+                messages[0].ack()
+                counts = True
+            except LifecycleError:
+                counts = False
+            has_answered.set()
+            wait_until(
+                lambda: one.stats().rebalance_count > 1 and one.stats().partitions + two.stats().partitions,
+                within=PATIENCE_S,
+                what="one of them has the partition again",
+            )
+            owner = one if one.stats().partitions else two
+            again = owner.poll(timedelta(seconds=0.5) if counts else PATIENCE)
+
+    assert counts is (again is None)
 
 
 def test_who_waits_for_a_message_returns_at_the_end(stage: Stage) -> None:

@@ -49,6 +49,8 @@ STORING_WAIT_S = 0.002
 """The same during a store: next attempts wait for its acknowledgement."""
 DRAIN_LOOK_S = 0.02
 """How often a drain serves the group."""
+LAST_ANSWERS_S = 0.5
+"""How long the workers of messages that a program took may need to say that these were answered, or given back."""
 POOL_END_S = 0.5
 """How long the pool may take to end after handlers in flight were given up."""
 
@@ -402,6 +404,11 @@ class Engine:
             self._plan.give_back()
             serve()
             dispatcher.wait(min(DRAIN_LOOK_S, max(give_up_at - self._clock(), 0.0)))
+            dispatcher.take()
+        # What a program answered before counts; another answer of it would raise from now on.
+        give_up_at = self._clock() + LAST_ANSWERS_S
+        while dispatcher.in_flight_count and self._plan.give_all_back() and self._clock() < give_up_at:
+            dispatcher.wait(DRAIN_LOOK_S)
             dispatcher.take()
         if in_flight:
             logger.info(

@@ -132,6 +132,8 @@ class ConsumerPlan:
     breakers: Mapping[str, BreakerPolicy] = field(default_factory=dict)
     give_back: Callable[[], object] = bool
     """Called again and again while running handlers are waited for: those that wait for the program shall end."""
+    give_all_back: Callable[[], bool] = bool
+    """Called when they are no longer waited for; True: those that wait for the program end at once, as it answered or as given back."""
 
     @property
     def sources(self) -> list[str]:

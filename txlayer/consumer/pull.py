@@ -184,15 +184,24 @@ class Desk:
         with self._change:
             self._taken.discard(pulled)
 
-    def give_back(self) -> None:
-        """Give back what was not taken, and what lost its lease: the consumer ends, or its partitions get other owners."""
+    def give_back(self, *, is_late: bool = False) -> None:
+        """Give back what was not taken, and what lost its lease: the consumer ends, or its partitions get other owners.
+
+        `is_late`: also what was taken and not answered.
+        """
+        is_late |= self._is_closed
         with self._change:
-            left = [pulled for pulled in self._taken if self._is_closed or pulled.context.lease_lost.is_set()]
+            left = [pulled for pulled in self._taken if is_late or pulled.context.lease_lost.is_set()]
             found = [*self._waiting, *left]
             self._waiting.clear()
             for pulled in found:
                 with suppress(InvalidStateError):  # it is answered just now
                     pulled.answer.set_result(NotBegun())
+
+    def give_all_back(self) -> bool:
+        """Nobody waits for answers any more. Returns True: workers say soon how all messages were answered, and end."""
+        self.give_back(is_late=True)
+        return True
 
     def close(self) -> None:
         """Give back what was taken and not answered, too, from now on: the program that closes its consumer answers nothing more."""

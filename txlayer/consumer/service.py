@@ -415,6 +415,7 @@ class ConsumerService(ABC, Generic[R, B]):
             keeps_position=keeps_position,
             breakers=self._breakers,
             give_back=bool if self._desk is None else self._desk.give_back,
+            give_all_back=bool if self._desk is None else self._desk.give_all_back,
         )
         for topic in self._topics:
             plan.settings_of(topic, config)
