@@ -162,6 +162,7 @@ def test_when_the_group_shares_anew_what_is_open_is_handed_out_again(make_stage:
 
 
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_an_answer_that_comes_while_a_queue_is_given_back_counts_or_raises(stage: Stage) -> None:
     """The rebalance no longer waits for it, and stores what has ended: by then it is too late for any answer."""
     stage.write(b"0")
@@ -315,6 +316,29 @@ def test_when_the_group_shares_anew_an_open_message_of_a_task_is_handed_out_agai
                 await asyncio.to_thread(stage.wait_stored, 1)
 
     asyncio.run(work())
+
+
+@pytest.mark.promise("P9")
+@OF_HANDLERS
+def test_an_answer_counts_although_its_program_blocks_its_loop_while_the_group_shares_anew(stage: Stage) -> None:
+    stage.write(b"0", key=b"a")
+    stage.write(b"1", key=b"b")
+    short = {"revoke_timeout": timedelta(seconds=0.5), "store_interval": timedelta(milliseconds=20)}
+
+    async def work() -> None:
+        async with stage.plain(AsyncOrderedConsumer, **short) as one:
+            first, second = [await one.poll(PATIENCE) for _ in range(2)]
+            with stage.plain(OrderedConsumer, **short) as two:
+                first.ack()
+                second.reject("as planned")
+                # On the loop: none of its tasks goes on meanwhile.
+                wait_until(lambda: one.stats().rebalance_count > 1, within=PATIENCE_S, what="the group shares anew")
+                await asyncio.to_thread(stage.wait_stored, 2)
+                assert await one.poll(SHORT) is None
+                assert await asyncio.to_thread(two.poll, SHORT) is None
+
+    asyncio.run(work())
+    assert [b"1"] == stage.letter_values()
 
 
 class Counting(Interceptor):

@@ -16,7 +16,7 @@ from txlayer.consumer.handlers import AsyncBatchHandlerFunction
 from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, Job, JobOutcome, JobOutcomes, Pool, timed_out
 from txlayer.consumer.pull import PulledMessage
 from txlayer.consumer.service import ConsumerOptions, ConsumerService, order_of
-from txlayer.core.retry import Ack, HandlerResult
+from txlayer.core.retry import Ack, HandlerResult, NotBegun
 from txlayer.errors import LifecycleError
 
 LOOK_S = 0.25
@@ -32,7 +32,8 @@ Call = tuple[asyncio.Task[Any] | None, float, Chunk]
 class AsyncPool:
     """A `Pool` of tasks. The engine's thread calls it; the loop's thread runs the handlers.
 
-    `is_idle` says of which tasks no attempt is under way: their time is not over, however long the loop was blocked.
+    `is_idle` says of which tasks no attempt is under way: their time is not over, however long the loop was blocked. `answer_of`
+    says what a program answered whose loop is blocked since; it counts once the chunk is cut, without the task's own end.
     """
 
     chunk_s = 0.0
@@ -47,8 +48,10 @@ class AsyncPool:
         attempt_timeout_s: float,
         hung_max: int,
         is_idle: Callable[[object], bool],
+        answer_of: Callable[[object], HandlerResult | NotBegun] = lambda _task: None,
     ) -> None:
         self._caller = caller
+        self._answer_of = answer_of
         self._is_idle = is_idle
         self._loop = loop
         self._task_count_max = self.busy_count = task_count_max
@@ -105,6 +108,8 @@ class AsyncPool:
         if not left:
             del self._open[chunk]
             return None
+        if chunk.is_cut and (answered := self._look_for_answers(chunk, left, now)):
+            return answered
         if not chunk.begun_at or now - chunk.begun_at < self._attempt_timeout_s + CANCEL_S:
             return None
         started_ms = int((time.time() - (now - chunk.begun_at)) * 1000)
@@ -119,6 +124,20 @@ class AsyncPool:
                 failed.append(timed_out(job, why=why, started_ms=started_ms, count=count))
                 self._hung.add(chunk, job, now)
         return JobOutcome(chunk, (), failed, seconds=now - chunk.begun_at) if failed else None
+
+    def _look_for_answers(self, chunk: Chunk, left: dict[int, Job], now: float) -> JobOutcome | None:
+        """What the program answered, while its loop does not run."""
+        done, failed = list[Job](), list[Failed]()
+        for name, job in list(left.items()):
+            call = self._entered.get(name)
+            if call is None or call[2] is not chunk or (answer := self._answer_of(call[0])) is None:
+                continue
+            if left.pop(name, None) is not None:
+                if type(answer) is Ack:
+                    done.append(job)
+                else:
+                    failed.append(self._caller.refusal(chunk, job, answer, chunk.begun_at))
+        return JobOutcome(chunk, done, failed, seconds=now - chunk.begun_at) if done or failed else None
 
     def close(self, timeout_s: float) -> None:
         """Cancel the running handlers and wait up to `timeout_s` for them."""
@@ -332,6 +351,7 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
             attempt_timeout_s=self._config.attempt_timeout.total_seconds(),
             hung_max=self._config.hung_handlers_max,
             is_idle=self._is_idle,
+            answer_of=self._answer_of,
         )
 
     def _notify_end(self) -> None:

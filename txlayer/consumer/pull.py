@@ -122,6 +122,11 @@ class Desk:
         pulled = self._of_workers.get(worker)
         return pulled is not None and pulled not in self._taken
 
+    def answer_of(self, worker: object) -> HandlerResult | NotBegun:
+        """How the message of this task was answered, if its task does not know it yet; None: it was not. Any thread may ask."""
+        pulled = self._of_workers.get(worker)
+        return pulled.answer.result() if pulled and pulled.answer.done() and not pulled.answer.cancelled() else None
+
     def _put(self, message: ReceivedMessage, context: Context) -> PulledMessage:
         pulled = PulledMessage(message, context)
         with self._change:

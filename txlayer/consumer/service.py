@@ -36,7 +36,7 @@ from txlayer.consumer.tracing import AttemptSpans
 from txlayer.core.dead_letters import DeadLetter
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import DLQ_SUFFIX, check_group, is_topic_name
-from txlayer.core.retry import BreakerPolicy, RetryPolicy
+from txlayer.core.retry import BreakerPolicy, HandlerResult, NotBegun, RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 from txlayer.runtime.environment import draw_name, is_coroutine_function
 
@@ -447,6 +447,10 @@ class ConsumerService(ABC, Generic[R, B]):
     def _is_idle(self, worker: object) -> bool:
         """True if the program has not taken the message of this thread or task, or has answered it: its time is not over."""
         return self._desk is not None and self._desk.is_idle(worker)
+
+    def _answer_of(self, worker: object) -> HandlerResult | NotBegun:
+        """How the program answered the message of this task; None: it did not, or an interceptor may still make the attempt fail."""
+        return None if self._desk is None or self._interceptors else self._desk.answer_of(worker)
 
     def _opened_desk(self) -> Desk:
         if self._desk is None:
