@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from math import ceil, log2
 from typing import Any
 
@@ -72,13 +73,13 @@ class HangsError(Exception):
 class World:
     """A clock and what becomes of records."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.now = 0.0
         self.lost_count = 0
         self.do_closes_hang = False
         book: Any = self
         self.publisher = Publisher(
-            CoordinatorConfig(),
+            CoordinatorConfig(**settings),
             name="w",
             make_writer=self._make_writer,
             targets=book,
@@ -153,6 +154,16 @@ def test_no_one_waits_for_the_close_of_a_producer_that_was_replaced() -> None:
         world.publisher.publish([(0, batch())], {}, None)
 
     assert 2 == world.publisher.stats.replaced_count
+
+
+def test_a_producer_that_was_answered_in_time_is_kept() -> None:
+    world = World(recycle_after=timedelta(hours=1))
+    world.now = 10_000.0  # later than that
+
+    for _ in range(4):
+        world.publisher.publish([(0, batch())], {}, None)
+
+    assert 0 == world.publisher.stats.replaced_count
 
 
 TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), plain_record())
