@@ -167,7 +167,8 @@ def _write_half(society: Society, key: str, partition: int, *, count: int = 1) -
 
 
 def _write(society: Society, topic: str, value: bytes | None, partition: int, *, headers: Headers | None = None) -> int:
-    if not society.kafka.cluster.is_up:
+    cluster = society.kafka.cluster
+    if not (cluster.is_up and cluster.partitions[topic, partition].is_led):
         return -1
     offset = society.kafka.append(topic, value, partition=partition, headers=headers)
     society.world.acted("Produce")
