@@ -121,3 +121,10 @@ def test_missing_rights_are_told_by_resource_and_operation(secured: SecuredServe
         ("orders", "read stored offsets"),
         ("orders", "store offsets"),
     ] == refusals
+
+
+def test_a_user_of_the_right_password_is_let_in(secured: SecuredServers) -> None:
+    config = ClientConfig(bootstrap_servers=secured.secured_servers, client_settings=credentials())
+
+    with KafkaAdmin(config) as admin, pytest.raises(NotAuthorisedError, match="TOPIC_AUTHORIZATION"):
+        admin.topic_limits("any")

@@ -19,7 +19,7 @@ from tests.support.processes import CoordinatorProcess
 from tests.support.waiting import wait_until
 from txlayer.config import SystemTopics
 from txlayer.core import codec
-from txlayer.core.messages import CheckKind, CheckRecord, DoubtSummary, Resolution, Source
+from txlayer.core.messages import CheckKind, CheckRecord, DoubtSummary, OpMessage, Resolution, Source
 
 CHECK_PARTITION_COUNT = 4
 
@@ -65,7 +65,7 @@ class Listener:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.promise("P7")]
 
-COMMIT = Resolution.COMMIT
+COMMIT, ROLLBACK, UNKNOWN = Resolution.COMMIT, Resolution.ROLLBACK, Resolution.UNKNOWN
 QUICK = {"session_timeout": "1.5s", "check_immunity": "500ms", "check_interval": "500ms", "check_interval_max": "1s"}
 
 
@@ -117,6 +117,70 @@ def test_who_is_asked_answers_with_an_op_and_is_not_asked_again(arena: Arena, cr
         assert arena.targets[0] == question.text
         assert asked_count == len(group.listen())
     assert {} == summaries(arena)
+
+
+@pytest.mark.fault("check handler: no instance of a group runs for hours")
+def test_a_group_without_members_is_not_asked_until_somebody_comes(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    crafted.half("left/00000001", arena.targets[0])
+    with coordinator(arena, tmp_path / "log", doubt_after="2s"):
+        wait_until(lambda: len(summaries(arena)) == 1, within=30, what="it is old enough for doubt")
+        assert [] == read_log(arena.servers, [arena.topics.check])[arena.topics.check]
+
+        with Listener(arena.servers, arena.topics, GROUP) as group:
+            wait_until(group.listen, within=30, what="the group is asked")
+            assert 1 == group.heard[0].number
+
+
+def test_the_policy_rollback_is_a_line_of_the_op_log(arena: Arena, crafted: Crafted, tmp_path: Path) -> None:
+    placed = crafted.half("left/00000001", arena.targets[0])
+    kept = crafted.half("kept/00000001", arena.targets[0], group="patient")
+    with coordinator(
+        arena,
+        tmp_path / "log",
+        transaction_age_max="1s",
+        unresolved="rollback",
+        group_policies="patient.unresolved=park",
+    ):
+        wait_until(
+            lambda: {kept.key: "too-old"} == {k: s.reason for k, s in summaries(arena).items()},
+            within=30,
+            what="one is parked, the other not on doubt",
+        )
+        # Each partition has its own turn: this one's may come behind the other's.
+        wait_until(lambda: said_in(arena), within=30, what="the other is rolled back")
+
+    assert [(ROLLBACK, placed.key, Source.POLICY, "too-old")] == said_in(arena)
+    assert {kept.key} == set(summaries(arena))
+    assert [] == visible(arena)
+
+
+def said_in(arena: Arena) -> list[tuple[Resolution, str, Source, str]]:
+    """(resolution, key, source, reason) of every line of op."""
+    lines = [
+        codec.decode_op(line)
+        for record in read_log(arena.servers, [arena.topics.op])[arena.topics.op]
+        for line in (record.value or b"").decode().splitlines()
+    ]
+    return [(op.resolution, op.key, op.source, op.reason) for op in lines if isinstance(op, OpMessage)]
+
+
+@pytest.mark.promise("P4")
+def test_a_late_commit_after_a_rollback_by_check_is_refused_and_the_group_is_told(
+    arena: Arena, crafted: Crafted, tmp_path: Path
+) -> None:
+    placed = crafted.half("left/00000001", arena.targets[0])
+    with coordinator(arena, tmp_path / "log") as started, Listener(arena.servers, arena.topics, GROUP) as group:
+        wait_until(group.listen, within=30, what="the group is asked")
+        crafted.op(placed, ROLLBACK, source=Source.CHECK, check_number=1)
+        crafted.op(placed, COMMIT)
+        wait_until(lambda: group.listen(CheckKind.REFUSED), within=30, what="the refusal is told")
+        (told,) = group.listen(CheckKind.REFUSED)
+
+        assert (placed.key, "COMMIT by producer") == (told.key, told.text)
+        started.wait_for("transaction.conflict")
+    assert [] == visible(arena)
 
 
 @pytest.mark.fault("check handler: the check topic refuses a question as too large")

@@ -12,10 +12,11 @@ from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
-from txlayer.core.messages import HalfOptions
+from txlayer.core.messages import HalfHeader, HalfOptions, Resolution
 
 pytestmark = pytest.mark.kafka
 
+COMMIT, ROLLBACK, UNKNOWN = Resolution.COMMIT, Resolution.ROLLBACK, Resolution.UNKNOWN
 DAY_MS = 86_400_000
 SESSION = timedelta(seconds=10)
 """Longer than a busy machine stands still: who loses its session rebuilds, and here nobody may."""
@@ -99,6 +100,22 @@ def test_an_op_beyond_the_end_of_half_is_given_up_and_stops_nobody(arena: Arena,
     assert 1 == len(arena.wait_until_visible(late.txn_id))
 
 
+def test_a_half_record_in_the_wrong_partition_is_kept_aside(arena: Arena, raw: RawWriter) -> None:
+    key = raw.key_in(0)
+    head = HalfHeader(key, "tests", arena.targets[0], 0, 1, 0, HalfOptions())
+    packed = codec.encode_half_header(head)
+
+    offset = raw.half(1, b"lost", headers=[(codec.HALF_HEADER, packed)], key=b"key")
+    settle(arena, raw, 1)
+
+    aside = f"origin/{arena.topics.half}/1/{offset}"
+    wait_until(lambda: arena.doubt().why(aside), within=30, what="the record is quarantined")
+    shelf = arena.doubt()
+    assert "misplaced belongs into partition 0" == shelf.why(aside)
+    kept = shelf.quarantined[aside]
+    assert (b"key", b"lost") == codec.decode_content(value=kept.value, headers=kept.headers)[:2]
+
+
 NO_HALF_RECORDS: list[list[tuple[str, bytes | None]]] = [
     [],
     [("txl", None)],
@@ -131,7 +148,41 @@ def test_garbage_on_half_and_op_is_kept_aside_with_its_bytes(arena: Arena, raw: 
     assert {b"\x00garbage"} == {codec.decode_content(value=c.value, headers=c.headers)[1] for c in contents}
 
 
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
+@pytest.mark.promise("P11")
+def test_a_wrong_line_among_right_ones_is_kept_aside_alone(arena: Arena, raw: RawWriter) -> None:
+    first = one(arena, raw)
+    second = one(arena, raw, key=raw.key_in(first.partition))
+    lines = [first.line(COMMIT), "1|C|nonsense|0", second.line(COMMIT)]
+
+    offset = raw.op(first.partition, codec.encode_ops(lines))
+
+    arena.wait_until_visible(first.txn_id)
+    arena.wait_until_visible(second.txn_id)
+    shelf = arena.doubt()
+    assert shelf.why(f"origin/{arena.topics.op}/{first.partition}/{offset}:1")
+    assert b"1|C|nonsense|0" == shelf.quarantined[f"origin/{arena.topics.op}/{first.partition}/{offset}:1"].value
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("producer: its clock is a day off")
+def test_a_producer_whose_clock_is_wrong_by_a_day_changes_nothing(arena: Arena, raw: RawWriter) -> None:
+    now_ms = int(time.time() * 1000)
+    by_time = {born_ms: one(arena, raw, born_ms=born_ms) for born_ms in (now_ms - DAY_MS, now_ms + DAY_MS)}
+    for mine in by_time.values():
+        settle(arena, raw, mine.partition)
+    shelf = arena.doubt()
+
+    for born_ms, mine in by_time.items():
+        raw.commit(mine)
+
+        (record,) = arena.wait_until_visible(mine.txn_id)
+        assert mine.key not in shelf.summaries, "its age counts by the broker's clock alone"
+        origin = codec.decode_origin(dict(record.headers)[codec.ORIGIN_HEADER] or b"")
+        assert isinstance(origin, tuple)
+        assert born_ms == origin[4]
 
 
 @pytest.mark.fault("producer: its clock is a day off")

@@ -70,6 +70,30 @@ def test_nothing_is_visible_that_is_undecided_or_rolled_back(
     assert ["late"] == visible(arena)
 
 
+@pytest.mark.promise("P3")
+@pytest.mark.usefixtures("coordinator")
+def test_nothing_is_visible_before_its_decision_is_in_the_log(arena: Arena, crafted: Crafted) -> None:
+    for number in range(20):
+        crafted.op(crafted.half(f"txn-{number}/00000001", arena.targets[0]), COMMIT)
+    wait_until(lambda: len(visible(arena)) == 20, within=30, what="all are visible")
+
+    read = read_log(arena.servers, [arena.topics.op, arena.targets[0]])
+    decided_ms = {
+        line.split("|")[2].partition("/")[0]: record.timestamp_ms
+        for record in read[arena.topics.op]
+        for line in (record.value or b"").decode().splitlines()
+    }
+    # Both times are the broker's own.
+    early = [
+        record
+        for record in read[arena.targets[0]]
+        if record.timestamp_ms < decided_ms[(header(record.headers, "txl-id") or b"").decode()]
+    ]
+
+    assert 20 == len(decided_ms)
+    assert [] == early
+
+
 @pytest.mark.threat("write `<ns>.op`")
 @pytest.mark.fault("producer: commits and rolls back one transaction")
 @pytest.mark.promise("P4")
