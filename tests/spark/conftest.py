@@ -14,6 +14,7 @@ from tests.support.arena import Arena, make_arena
 from tests.support.debian import IS_CI
 from tests.support.operating import quick_coordinator
 from tests.support.planted import Field
+from tests.support.spark_audit import Audit
 from txlayer.adapters.kafka.local.runtime import RepositoryUnreachableError
 from txlayer.cli.spark.main import spark_session
 from txlayer.errors import ConfigError
@@ -83,3 +84,9 @@ def arena(broker: Broker) -> Iterator[Arena]:
 def field(broker: Broker) -> Field:
     """A namespace of the test's own, with the topics `orders` and `stock`."""
     return Field(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def audit(spark: SparkSession, field: Field, tmp_path: Path) -> Audit:
+    """Bronze and a ledger of that namespace."""
+    return Audit(spark, field, tmp_path)

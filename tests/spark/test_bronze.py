@@ -1,11 +1,7 @@
 """Bronze holds every record of a namespace once: run by run, batch by batch, and after a kill in the middle of one."""
 
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -13,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,6 +16,7 @@ from tests.conftest import Broker
 from tests.support.broker import create_topic
 from tests.support.logs import read_log
 from tests.support.planted import Field, Message
+from tests.support.spark_processes import killed_when
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
@@ -363,10 +358,7 @@ def test_gaps_that_retention_left_are_noted_and_stop_nothing(spark: SparkSession
         (field.topic("doubt"), home, 6),
         (field.orders, 0, 2),
     ]
-    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
-    starts = [TopicPartition(*place) for place in places]
-    for done in admin.delete_records(starts).values():
-        done.result(30)
+    field.take(*places)
 
     gaps = read_new(spark, settings, now_ms=running).gaps
 
@@ -416,10 +408,7 @@ def test_what_retention_took_between_runs_that_were_killed_is_a_gap_and_what_the
                 read_new(spark, settings, now_ms=clock)
 
     def take(before: int, *more: tuple[str, int]) -> None:
-        admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
-        places = [*(TopicPartition(*place, before) for place in short), *(TopicPartition(*place, 1) for place in more)]
-        for done in admin.delete_records(places).values():
-            done.result(30)
+        field.take(*((*place, before) for place in short), *((*place, 1) for place in more))
 
     take(1)
     killed_at("to_bronze")
@@ -437,18 +426,15 @@ def test_what_retention_took_between_runs_that_were_killed_is_a_gap_and_what_the
 @pytest.mark.kafka
 def test_a_deleted_topic_and_a_gap_in_locks_stop_nothing(spark: SparkSession, field: Field, tmp_path: Path) -> None:
     settings = settings_of(field, tmp_path)
-    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
     locks = [Record(field.topic("locks"), b"{}", b"k") for _ in range(4)]
     write_records(field.servers, locks)
     field.whole(Message(field.orders), Message(field.stock))
     read_new(spark, settings, now_ms=clock)
     before = places(spark, tmp_path)
 
-    admin.delete_topics([field.stock])[field.stock].result(30)
-    wait_until(lambda: field.stock not in admin.list_topics(timeout=10).topics, within=30, what="a topic is gone")
+    field.delete(field.stock)
     write_records(field.servers, locks)
-    start = TopicPartition(field.topic("locks"), 0, 6)
-    admin.delete_records([start])[TopicPartition(start.topic, 0)].result(30)
+    field.take((field.topic("locks"), 0, 6))
     field.whole()
     for _ in range(2):
         state = read_new(spark, settings, now_ms=clock)
@@ -472,20 +458,8 @@ def test_a_deleted_topic_and_a_gap_in_locks_stop_nothing(spark: SparkSession, fi
 def test_a_topic_is_subscribed_to_as_the_pattern_says() -> None:
     real = ["orders", "a.b"]
     pattern = re.compile(subscription(real).replace(r"\Q", "").replace(r"\E", ""))
-    topics = [
-        "orders",
-        "a.b",
-        "orders.dlq",
-        "g.orders.dlq",
-        "g.orders.replay",
-        ".orders.dlq",
-        "g.h.a.b.dlq",
-        "g.orders",
-        "stock",
-        "g.stock.dlq",
-        "g.orders.dlq.x",
-        "gorders.dlq",
-    ]
+    beside = "orders.dlq g.orders.dlq g.orders.replay .orders.dlq g.h.a.b.dlq g.orders stock g.stock.dlq g.orders.dlq.x gorders.dlq"
+    topics = [*real, *beside.split()]
 
     assert [bool(pattern.fullmatch(t)) for t in topics] == [is_subscribed(t, real) for t in topics]
 
@@ -514,7 +488,6 @@ def to_bronze(raw, *, namespace, batch):
 
 bronze.to_bronze = to_bronze
 with spark_session(master="local[2]", memory="1g", settings=quick) as spark:
-    print("up", flush=True)
     settings = bronze.BronzeSettings(root=root, namespace=namespace, bootstrap_servers=servers, batch_offsets_max=1500)
     bronze.read_new(spark, settings, now_ms=lambda: 1)
 """
@@ -527,33 +500,19 @@ def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
     write_records(field.servers, [Record(field.topic("op"), b"x" * 50, partition=n % 2) for n in range(12_000)])
-    said, root = tmp_path / "said", tmp_path / "data"
-    with said.open("wb") as out:
-        # In a process group of its own: Python and the Java that it starts.
-        job = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(root), field.namespace, field.servers],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-        )
+    root = tmp_path / "data"
     third = root / "v1" / "records" / f"folder={BatchFolder(0, 2, 2).name}"
 
     def written() -> list[Path]:
         """Whole files of the batch that does not end."""
         return [path for path in third.rglob("*.parquet") if path.stat().st_size]
 
-    try:
-        wait_until(
-            lambda: written() or job.poll() is not None,
-            within=300,
-            growing=lambda: len(said.read_text().split()) + len(list(root.rglob("_SUCCESS"))),
-            what="files of a batch that does not end",
-        )
-        assert job.poll() is None, said.read_text()[-3000:]
-    finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+    def finished() -> int:
+        return len(list(root.rglob("_SUCCESS")))
+
+    where = (str(root), field.namespace, field.servers)
+    with killed_when(written, PROGRAM, *where, folder=tmp_path, growing=finished):
+        pass
 
     assert written()
     assert not (third / "_SUCCESS").exists()

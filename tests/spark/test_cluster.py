@@ -131,24 +131,11 @@ def test_a_batch_is_published_and_the_namespace_audited_by_two_workers(
     program.write_text(PROGRAM, "utf-8")
     page = tmp_path / "report.html"
 
+    command = Path(codec.__file__).parents[1] / "cli" / "spark" / "__main__.py"
+    where = ("-b", field.servers, "-n", field.namespace, "--data", str(tmp_path / "data"))
     done = cluster.submit(
-        str(program),
-        str(Path(codec.__file__).parents[1] / "cli" / "spark" / "__main__.py"),
-        field.servers,
-        field.namespace,
-        field.orders,
-        "audit",
-        "-b",
-        field.servers,
-        "-n",
-        field.namespace,
-        "--data",
-        str(tmp_path / "data"),
-        "--page",
-        str(page),
-        "--grace",
-        "1h",
-        "--json",
+        *(str(program), str(command), field.servers, field.namespace, field.orders),
+        *("audit", *where, "--page", str(page), "--grace", "1h", "--json"),
         jars=runtime.jars,
         settings={"spark.sql.shuffle.partitions": "2"},
         within=300,

@@ -1,7 +1,6 @@
 """`txlayer-spark` as a process: what it prints, what it leaves, and how it ends."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from typing import Any, NoReturn
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # its stub forgets NewPartitions
+from confluent_kafka import OFFSET_END
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # its stub forgets NewPartitions
 
 import txlayer
 from tests.conftest import Broker
@@ -20,6 +19,7 @@ from tests.support.broker import create_topic
 from tests.support.commands import run_command
 from tests.support.databases import free_port
 from tests.support.planted import PARTITIONS, Field, Message
+from tests.support.spark_processes import environment, run_python
 from tests.support.waiting import wait_until
 from txlayer.cli.spark.main import _run_observed, app
 from txlayer.cli.spark.metrics import ObservedAudit, RunResult
@@ -27,19 +27,14 @@ from txlayer.errors import TopicMismatchError
 from txlayer_spark.jobs.bronze import BronzeSettings
 
 APPEND = {"message.timestamp.type": "LogAppendTime"}
+RUN = "from txlayer.cli import run_spark; run_spark()"
+_SETTINGS = ("spark.sql.shuffle.partitions=2", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+SMALL = ("--master", "local[2]", "--memory", "1g", *(part for each in _SETTINGS for part in ("--spark-setting", each)))
 
 
 def txlayer_spark(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """The command, in a folder of the test's own."""
-    return subprocess.run(
-        [sys.executable, "-c", "from txlayer.cli import run_spark; run_spark()", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-    )
+    return run_python(RUN, *arguments, folder=folder)
 
 
 @pytest.mark.kafka
@@ -51,25 +46,8 @@ def test_an_audit_ends_with_its_page_and_says_by_its_exit_code_that_a_promise_br
     good, lost = field.whole(), field.prepare()
     field.commit(lost)
 
-    done = txlayer_spark(
-        "audit",
-        "-b",
-        field.servers,
-        "-n",
-        field.namespace,
-        "--grace",
-        "0s",
-        "--master",
-        "local[2]",
-        "--memory",
-        "1g",
-        "--spark-setting",
-        "spark.sql.shuffle.partitions=2",
-        "--spark-setting",
-        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "--json",
-        folder=tmp_path,
-    )
+    audit = ("audit", "-b", field.servers, "-n", field.namespace, "--grace", "0s", "--json", *SMALL)
+    done = txlayer_spark(*audit, folder=tmp_path)
 
     assert (1, {"ok": 1, "lost": 1}) == (done.returncode, json.loads(done.stdout)["verdicts"]), done.stderr
     page = Path(json.loads(done.stdout)["page"])
@@ -125,11 +103,11 @@ def test_an_audit_runs_until_it_is_stopped_and_shows_what_it_found(broker: Broke
         return ""
 
     audit = subprocess.Popen(
-        [sys.executable, "-c", "from txlayer.cli import run_spark; run_spark()", *arguments, "--master", "local[2]"],
+        [sys.executable, "-c", RUN, *arguments, "--master", "local[2]"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        env=environment(),
     )
 
     def wait_for(*lines: str, what: str) -> None:
@@ -138,7 +116,6 @@ def test_an_audit_runs_until_it_is_stopped_and_shows_what_it_found(broker: Broke
     def ok(count: int) -> str:
         return f'txlayer_audit_transactions{{verdict="ok"}} {count}.0'
 
-    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
     later = f"{field.orders}-later"
     try:
         wait_for(ok(1), 'txlayer_audit_transactions{verdict="lost"} 0.0', what="a first run")
@@ -150,16 +127,14 @@ def test_an_audit_runs_until_it_is_stopped_and_shows_what_it_found(broker: Broke
         waiting = field.prepare(Message(later))
         field.whole(Message(field.stock))
         wait_for(ok(3), f'txlayer_audit_behind_records{{topic="{later}"}} 0.0', what="a further topic")
-        admin.create_partitions([NewPartitions(later, 2)])[later].result(30)
-        ends = [TopicPartition(field.stock, partition, OFFSET_END) for partition in range(PARTITIONS)]
-        for emptied in admin.delete_records(ends).values():
-            emptied.result(30)
+        field.admin.create_partitions([NewPartitions(later, 2)])[later].result(30)
+        field.take(*((field.stock, partition, OFFSET_END) for partition in range(PARTITIONS)))
         field.commit(waiting)
         field.forward(waiting, partition=1)
         field.whole(Message(field.stock))
         wait_for(ok(5), f'txlayer_audit_behind_records{{topic="{later}"}} 0.0', what="what came behind these changes")
         # One is retired, and comes again.
-        admin.delete_topics([later])[later].result(30)
+        field.delete(later)
         field.whole()
         wait_until(
             lambda: ok(6) in shown() and f'topic="{later}"' not in shown(),

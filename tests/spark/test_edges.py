@@ -6,24 +6,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # its stub forgets NewPartitions
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # its stub forgets NewPartitions
 from pyspark.sql import SparkSession
 
-from tests.conftest import Broker
 from tests.support.broker import create_topic
 from tests.support.planted import PARTITIONS, Field, Message
+from tests.support.spark_audit import Audit
 from tests.support.waiting import wait_until
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Reader
-from txlayer_spark.jobs.bronze import BronzeSettings, _Reading, read_new
-from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
+from txlayer_spark.jobs.bronze import _Reading
 from txlayer_spark.report import write_report
 from txlayer_spark.summary import Summary
 
 pytestmark = pytest.mark.kafka
+APPEND = {"message.timestamp.type": "LogAppendTime"}
 
-HOUR_MS = 3_600_000
+
+@pytest.fixture
+def audit(spark: SparkSession, field: Field, tmp_path: Path) -> Audit:
+    """The clocks of brokers are right."""
+    return Audit(spark, field, tmp_path, clock_error_ms=0)
 
 
 @pytest.mark.fault(
@@ -31,10 +35,9 @@ HOUR_MS = 3_600_000
     "Spark: two ledger runs overlap, or the cluster has other settings for writing",
 )
 def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_have_taken_is_not_judged(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, field: Field, audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when that transaction ends while bronze reads, and the cluster leaves out the file by which a folder counts."""
-    field = Field(broker.bootstrap_servers)
     compacted = create_topic(
         field.servers,
         f"{field.namespace}-compacted",
@@ -52,15 +55,6 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
     not_judged = field.prepare(Message(compacted))
     lost, torn = field.prepare(), field.prepare(Message(field.orders), Message(field.stock))
     field.commit(not_judged, lost, torn)
-
-    bronze = BronzeSettings(root=str(tmp_path / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers)
-    ledger = LedgerSettings(bronze=bronze.root, root=str(tmp_path / "ledger"))
-
-    def verdicts() -> dict[str, str]:
-        """An hour later, when all of it is old."""
-        read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
-        update_ledger(spark, ledger)
-        return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
 
     expected = {
         good.txn_id: "ok",
@@ -80,14 +74,11 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
         settings = spark.sparkContext._jsc.hadoopConfiguration()
         settings.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         try:
-            assert expected == verdicts()
+            assert expected == audit.verdicts()
         finally:
             settings.unset("mapreduce.fileoutputcommitter.marksuccessfuljobs")
     assert [field.stock] == report_of(spark, field, tmp_path).hidden_topics
-    assert {**expected, behind.txn_id: "ok"} == verdicts()
-
-
-APPEND = {"message.timestamp.type": "LogAppendTime"}
+    assert {**expected, behind.txn_id: "ok"} == audit.verdicts()
 
 
 def report_of(spark: SparkSession, field: Field, root: Path) -> Summary:
@@ -107,51 +98,24 @@ def report_of(spark: SparkSession, field: Field, root: Path) -> Summary:
     return summary
 
 
-def ledger_of(
-    spark: SparkSession,
-    field: Field,
-    root: Path,
-    *,
-    later_ms: int = HOUR_MS,
-    topics: tuple[str, ...] = (),
-    name: str = "ledger",
-) -> dict[str, str]:
-    """The verdicts by id after one more run, an hour later."""
-    bronze = BronzeSettings(
-        root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers, topics=topics
-    )
-    read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + later_ms)
-    ledger = LedgerSettings(bronze=bronze.root, root=str(root / name), clock_error_ms=0)
-    update_ledger(spark, ledger)
-    return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
-
-
-def delete(field: Field, topic: str) -> None:
-    """End a topic."""
-    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
-    admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, within=30, what="a topic is gone")
-
-
 def make_anew(field: Field, topic: str) -> None:
     """Delete a topic and create one of that name."""
-    delete(field, topic)
+    field.delete(topic)
     create_topic(field.servers, topic, partitions=PARTITIONS, config=APPEND)
 
 
 @pytest.mark.nightly
 def test_what_was_visible_on_a_topic_that_was_deleted_before_it_was_read_is_not_judged(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, field: Field, audit: Audit, tmp_path: Path
 ) -> None:
-    field = Field(broker.bootstrap_servers)
     gone = field.whole(Message(field.stock))
     partly = field.whole(Message(field.orders), Message(field.stock))
     good, lost = field.whole(), field.prepare()
     field.commit(lost)
-    delete(field, field.stock)
+    field.delete(field.stock)
 
     expected = {gone.txn_id: "out_of_window", partly.txn_id: "out_of_window", good.txn_id: "ok", lost.txn_id: "lost"}
-    assert expected == ledger_of(spark, field, tmp_path)
+    assert expected == audit.verdicts()
     assert [field.stock] == report_of(spark, field, tmp_path).unread_topics
 
     # Another one of that name tells nothing of what was decided before it was there, and everything of what was later.
@@ -167,7 +131,7 @@ def test_what_was_visible_on_a_topic_that_was_deleted_before_it_was_read_is_not_
     field.commit(later)
     expected[later.txn_id] = "lost"
 
-    assert expected == ledger_of(spark, field, tmp_path)
+    assert expected == audit.verdicts()
     summary = report_of(spark, field, tmp_path)
     assert [] == summary.unread_topics
     assert {field.stock} == {gap["topic"] for gap in summary.gaps}
@@ -176,21 +140,20 @@ def test_what_was_visible_on_a_topic_that_was_deleted_before_it_was_read_is_not_
 @pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
 @pytest.mark.nightly
 def test_a_topic_that_bronze_found_deleted_and_that_is_made_anew_later_is_read_once(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, field: Field, audit: Audit, tmp_path: Path
 ) -> None:
     """Where bronze had come to in the former one says nothing of the new one, in whichever run."""
-    field = Field(broker.bootstrap_servers)
     expected = {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(3)}
     # Read beside the other topic: bronze sees at once that one of them is gone.
     expected[field.whole().txn_id] = "ok"
-    assert expected == ledger_of(spark, field, tmp_path)
-    delete(field, field.stock)
-    assert expected == ledger_of(spark, field, tmp_path)
+    assert expected == audit.verdicts()
+    field.delete(field.stock)
+    assert expected == audit.verdicts()
     create_topic(field.servers, field.stock, partitions=PARTITIONS, config=APPEND)
 
     for _ in range(2):
         expected |= {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(5)}
-        assert expected == ledger_of(spark, field, tmp_path)
+        assert expected == audit.verdicts()
     assert [field.stock] == report_of(spark, field, tmp_path).unread_topics
 
 
@@ -198,12 +161,11 @@ def test_a_topic_that_bronze_found_deleted_and_that_is_made_anew_later_is_read_o
 @pytest.mark.nightly
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_topic_that_is_made_anew_while_bronze_reads_it_is_read_once(
-    count: int, spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, field: Field, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is shorter than before, or longer."""
-    field = Field(broker.bootstrap_servers)
     expected = {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(3)}
-    assert expected == ledger_of(spark, field, tmp_path)
+    assert expected == audit.verdicts()
     later: list[str] = []
     stream = _Reading._stream
 
@@ -214,17 +176,16 @@ def test_a_topic_that_is_made_anew_while_bronze_reads_it_is_read_once(
         stream(reading, reader)
 
     monkeypatch.setattr(_Reading, "_stream", meanwhile)
-    said = ledger_of(spark, field, tmp_path)
+    said = audit.verdicts()
     assert {**expected, **dict.fromkeys(later, "ok")} == said
-    assert said == ledger_of(spark, field, tmp_path)
+    assert said == audit.verdicts()
 
 
 @pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
 @pytest.mark.nightly
 def test_a_topic_that_is_made_anew_after_a_kill_in_its_first_read_is_read_from_its_beginning(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    field: Field, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    field = Field(broker.bootstrap_servers)
     field.whole(Message(field.stock))
     stream = _Reading._stream
 
@@ -236,32 +197,22 @@ def test_a_topic_that_is_made_anew_after_a_kill_in_its_first_read_is_read_from_i
     with monkeypatch.context() as patched:
         patched.setattr(_Reading, "_stream", killed)
         with pytest.raises(KeyboardInterrupt):
-            ledger_of(spark, field, tmp_path)
+            audit.verdicts()
     make_anew(field, field.stock)
     expected = {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(5)}
 
-    assert expected.items() <= ledger_of(spark, field, tmp_path).items()
+    assert expected.items() <= audit.verdicts().items()
 
 
 @pytest.mark.nightly
-def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
+def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(field: Field, audit: Audit) -> None:
     topic = create_topic(field.servers, f"{field.namespace}-first.half", partitions=PARTITIONS, config=APPEND)
     wholes = [field.whole(Message(topic)) for _ in range(6)]
     # Retention took the beginning of the real topic, not of the namespace's half.
-    take(field, TopicPartition(topic, 0, 6))
+    field.take((topic, 0, 6))
     field.forward(replace(wholes[0], key="phantom/0000000f", offsets=(0,), partition=0))
 
-    assert "orphan" == ledger_of(spark, field, tmp_path).get("phantom")
-
-
-def take(field: Field, *places: TopicPartition) -> None:
-    """What retention does to records before those offsets."""
-    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
-    for done in admin.delete_records(list(places)).values():
-        done.result(30)
+    assert "orphan" == audit.verdicts().get("phantom")
 
 
 @pytest.mark.fault(
@@ -270,20 +221,19 @@ def take(field: Field, *places: TopicPartition) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("times", ["CreateTime", "LogAppendTime"])
 def test_what_is_lost_after_a_gap_was_seen_is_lost_also_where_nothing_tells_how_old_the_gap_is(
-    times: str, spark: SparkSession, broker: Broker, tmp_path: Path
+    times: str, field: Field, audit: Audit
 ) -> None:
     """Producers' times say nothing of it, and behind the gap of a quiet partition there is no record."""
-    field = Field(broker.bootstrap_servers)
     topic = create_topic(field.servers, f"{field.namespace}-t", partitions=2, config={"message.timestamp.type": times})
     taken = field.whole(Message(topic))
-    take(field, TopicPartition(topic, 0, 1))
-    ledger_of(spark, field, tmp_path, later_ms=0)
+    field.take((topic, 0, 1))
+    audit.verdicts(later_ms=0)
     lost = field.prepare(Message(topic))
     field.commit(lost)
     if times == "CreateTime":
         field.whole(Message(topic))
 
-    said = ledger_of(spark, field, tmp_path)
+    said = audit.verdicts()
 
     assert "lost" == said[lost.txn_id]
     assert "out_of_window" == said[taken.txn_id]
@@ -293,14 +243,10 @@ def test_what_is_lost_after_a_gap_was_seen_is_lost_also_where_nothing_tells_how_
     "Spark: a topic is shortened by retention, compacted, deleted, or ends at the open Kafka transaction of a stranger"
 )
 @pytest.mark.nightly
-def test_what_was_gone_of_an_added_partition_before_it_was_read_is_not_lost(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
+def test_what_was_gone_of_an_added_partition_before_it_was_read_is_not_lost(field: Field, audit: Audit) -> None:
     field.whole(Message(field.stock))
-    ledger_of(spark, field, tmp_path, later_ms=0)
-    admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
-    for made in admin.create_partitions([NewPartitions(field.stock, PARTITIONS + 1)]).values():
+    audit.verdicts(later_ms=0)
+    for made in field.admin.create_partitions([NewPartitions(field.stock, PARTITIONS + 1)]).values():
         made.result(30)
     txn = field.prepare(Message(field.stock))
     field.commit(txn)
@@ -308,17 +254,14 @@ def test_what_was_gone_of_an_added_partition_before_it_was_read_is_not_lost(
     producer = Producer({"bootstrap.servers": field.servers})
     producer.produce(field.stock, b"gone", partition=PARTITIONS)
     assert 0 == producer.flush(30)
-    take(field, TopicPartition(field.stock, PARTITIONS, 1))
+    field.take((field.stock, PARTITIONS, 1))
 
-    assert "out_of_window" == ledger_of(spark, field, tmp_path)[txn.txn_id]
+    assert "out_of_window" == audit.verdicts()[txn.txn_id]
 
 
 @pytest.mark.fault("Spark: the records of one transaction are read in several runs, young or old, in any parts")
 @pytest.mark.nightly
-def test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
+def test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is(field: Field, audit: Audit) -> None:
     lost = field.prepare(Message(field.stock))
     field.commit(lost)
     torn = field.prepare(Message(field.orders), Message(field.stock))
@@ -326,35 +269,32 @@ def test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is(
     field.forward(torn, 0)
     good = field.whole(Message(field.stock))
 
-    first = ledger_of(spark, field, tmp_path, topics=(field.orders,))
+    first = audit.verdicts(topics=(field.orders,))
     assert {"out_of_window"} == set(first.values())
 
-    said = ledger_of(spark, field, tmp_path)
+    said = audit.verdicts()
     assert {lost.txn_id: "lost", torn.txn_id: "torn", good.txn_id: "ok"} == said
     field.forward(lost)
-    assert {**said, lost.txn_id: "ok"} == ledger_of(spark, field, tmp_path)
+    assert {**said, lost.txn_id: "ok"} == audit.verdicts()
 
 
 @pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
 @pytest.mark.nightly
-def test_a_topic_that_was_made_anew_and_is_longer_now_is_read_from_its_beginning(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
+def test_a_topic_that_was_made_anew_and_is_longer_now_is_read_from_its_beginning(field: Field, audit: Audit) -> None:
     before = [field.whole(ordering_key=b"k") for _ in range(2)]
-    ledger_of(spark, field, tmp_path)
+    audit.verdicts()
     make_anew(field, field.orders)
     after = [field.whole(ordering_key=b"k") for _ in range(4)]
 
-    said = ledger_of(spark, field, tmp_path)
+    said = audit.verdicts()
 
     assert {txn.txn_id: "ok" for txn in (*before, *after)} == said
-    assert said == ledger_of(spark, field, tmp_path)
-    assert said == ledger_of(spark, field, tmp_path, name="built-anew")
+    assert said == audit.verdicts()
+    assert said == audit.verdicts("built-anew")
 
     # What the op log of before said is not known any more.
     make_anew(field, field.topic("op"))
     for _ in range(12):
         field.whole()
     with pytest.raises(UsageError, match="made anew"):
-        ledger_of(spark, field, tmp_path)
+        audit.verdicts()

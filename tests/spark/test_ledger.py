@@ -9,99 +9,21 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrameWriter, Row, SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 
-from tests.conftest import Broker
 from tests.support.planted import PARTITIONS, Field, Message, Transaction
+from tests.support.spark_audit import HOUR_MS, Audit
+from tests.support.topic_records import Record
 from tests.support.waiting import wait_until
 from txlayer.core.messages import NO_OPTIONS
 from txlayer.core.partitions import half_partition
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Catalog
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact, compact_ledger
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.shelf import LEDGER_VERSION, Run, Shelf
 
 pytestmark = pytest.mark.kafka
-
-HOUR_MS = 3_600_000
-
-
-class Audit:
-    """Bronze and a ledger of a field, an hour after whatever was written."""
-
-    def __init__(self, spark: SparkSession, field: Field, root: Path, *, clock_error_ms: int = 1_000) -> None:
-        """Nothing is read yet."""
-        self._spark, self._root, self._clock_error_ms = spark, root, clock_error_ms
-        self._bronze = BronzeSettings(
-            root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers
-        )
-
-    def run(self, ledger: str = "ledger", *, reads: bool = True) -> dict[str, Row]:
-        """The rows by id after one more run."""
-        if reads:
-            self.read()
-        settings = LedgerSettings(
-            bronze=self._bronze.root, root=str(self._root / ledger), clock_error_ms=self._clock_error_ms
-        )
-        update_ledger(self._spark, settings)
-        return self.rows(ledger)
-
-    def read(self) -> None:
-        """Bronze up to now."""
-        read_new(self._spark, self._bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
-
-    def rows(self, ledger: str = "ledger") -> dict[str, Row]:
-        """The rows by id as they are."""
-        rows = read_ledger(self._spark, str(self._root / ledger)).collect()
-        assert len({row.txn_id for row in rows}) == len(rows)
-        return {row.txn_id: row for row in rows}
-
-
-@pytest.mark.nightly
-def test_run_by_run_it_says_what_one_run_over_everything_says(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
-    two = (Message(field.orders), Message(field.stock))
-    audit = Audit(spark, field, tmp_path)
-    settled, twice, contrary = (field.whole(*two, ordering_key=b"k") for _ in range(3))
-    waiting, never = field.prepare(*two, ordering_key=b"k"), field.prepare()
-    lost = field.prepare()
-    field.commit(lost)
-    seed = {txn.txn_id: "ok" for txn in (settled, twice, contrary)}
-
-    first = {txn_id: row.verdict for txn_id, row in audit.run().items()}
-    assert {**seed, waiting.txn_id: "overdue", never.txn_id: "overdue", lost.txn_id: "lost"} == first
-
-    field.forward(twice, 1)
-    field.roll_back(contrary)
-    field.check(waiting, 1)
-    field.commit(waiting)
-    field.forward(waiting)
-    field.forward(lost)
-    late, after = (field.prepare(ordering_key=b"k") for _ in range(2))
-    field.commit(late, after)
-    field.forward(after)
-    second = audit.run()
-    assert ("duplicate", "conflicting") == (second[twice.txn_id].verdict, second[contrary.txn_id].verdict)
-    assert 1 == second[waiting.txn_id].checked_count
-
-    # Its key had gone further in the run before.
-    field.forward(late)
-    third = audit.run()
-    assert {
-        settled.txn_id: "ok",
-        twice.txn_id: "duplicate",
-        contrary.txn_id: "conflicting",
-        waiting.txn_id: "ok",
-        never.txn_id: "overdue",
-        lost.txn_id: "ok",
-        after.txn_id: "ok",
-        late.txn_id: "out_of_order",
-    } == {txn_id: row.verdict for txn_id, row in third.items()}
-    assert third == audit.run("at once", reads=False)
 
 
 class KilledError(Exception):
@@ -156,11 +78,10 @@ class Killer:
 @pytest.mark.nightly
 @pytest.mark.parametrize("every", [4, 1])
 def test_wherever_bronze_is_killed_a_ledger_says_nothing_that_is_not_so(
-    every: int, spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, field: Field, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill at each step, or at each fourth: in its first run, and in one that goes on."""
-    field = Field(broker.bootstrap_servers)
-    audit, killer = Audit(spark, field, tmp_path), Killer(monkeypatch)
+    killer = Killer(monkeypatch)
     planted: list[Transaction] = []
 
     def plant() -> None:
@@ -198,11 +119,8 @@ def test_wherever_bronze_is_killed_a_ledger_says_nothing_that_is_not_so(
 
 @pytest.mark.nightly
 @pytest.mark.fault("Spark: bronze is killed at any step, also between its readers, while a ledger is made")
-def test_a_ledger_beside_bronze_that_goes_on_says_nothing_that_is_not_so(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
-    audit, is_over = Audit(spark, field, tmp_path), threading.Event()
+def test_a_ledger_beside_bronze_that_goes_on_says_nothing_that_is_not_so(field: Field, audit: Audit) -> None:
+    is_over = threading.Event()
     field.whole(Message(field.orders), Message(field.stock))
     audit.read()
 
@@ -226,9 +144,8 @@ def test_a_ledger_beside_bronze_that_goes_on_says_nothing_that_is_not_so(
 @pytest.mark.nightly
 @pytest.mark.fault("Spark: half records are read after what followed from them")
 def test_half_records_that_are_read_later_heal_what_came_before_them(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
-    field = Field(broker.bootstrap_servers)
     # What is read late is written late here: the times of the broker say nothing of which came first.
     audit = Audit(spark, field, tmp_path, clock_error_ms=HOUR_MS)
     message = Message(field.orders)
@@ -268,12 +185,8 @@ def test_half_records_that_are_read_later_heal_what_came_before_them(
 
 
 @pytest.mark.nightly
-def test_topics_beyond_those_that_a_row_tells_apart_are_judged_as_well(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
+def test_topics_beyond_those_that_a_row_tells_apart_are_judged_as_well(field: Field, audit: Audit) -> None:
     field.roll_back(field.prepare(*(Message(f"never-made-{n}") for n in range(66))))
-    audit = Audit(spark, field, tmp_path)
     audit.run()
     topics = (field.orders, field.orders, field.stock)
     good = [field.whole(Message(topic), ordering_key=b"k") for topic in topics]
@@ -290,10 +203,9 @@ def test_topics_beyond_those_that_a_row_tells_apart_are_judged_as_well(
 
 @pytest.mark.nightly
 def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, field: Field, audit: Audit, tmp_path: Path
 ) -> None:
-    field = Field(broker.bootstrap_servers)
-    audit, root = Audit(spark, field, tmp_path), str(tmp_path / "ledger")
+    root = str(tmp_path / "ledger")
     twice, waiting = field.whole(ordering_key=b"k"), field.prepare()
     late, after = (field.prepare(ordering_key=b"k") for _ in range(2))
     field.commit(late, after)
@@ -328,10 +240,9 @@ def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
 
 @pytest.mark.nightly
 def test_to_compact_and_to_forget_beside_a_run_disturbs_neither(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, field: Field, audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    field = Field(broker.bootstrap_servers)
-    audit, root = Audit(spark, field, tmp_path), str(tmp_path / "ledger")
+    root = str(tmp_path / "ledger")
     again, died = field.whole(), field.prepare()
     for _ in range(3):
         field.whole(ordering_key=b"k")
@@ -372,28 +283,9 @@ def test_to_compact_and_to_forget_beside_a_run_disturbs_neither(
     assert "duplicate" == rows[again.txn_id].verdict
 
 
-@pytest.mark.nightly
-def test_half_records_that_come_again_after_their_transaction_was_settled_are_none(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
-    audit = Audit(spark, field, tmp_path)
-    settled, rolled_back, still_open = field.whole(), field.prepare(), field.prepare()
-    field.roll_back(rolled_back)
-    before = {txn_id: row.verdict for txn_id, row in audit.run().items()}
-    assert ["ok", "overdue", "rolled_back"] == sorted(before.values())
-
-    for txn in (settled, rolled_back, still_open):
-        field.prepare(*txn.messages, key=txn.key)
-    for _ in range(2):
-        assert before == {txn_id: row.verdict for txn_id, row in audit.run().items()}
-
-
 def test_a_killed_run_is_done_again_and_a_day_of_settled_transactions_costs_two_steps_of_two_jobs(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, field: Field, audit: Audit, tmp_path: Path
 ) -> None:
-    field = Field(broker.bootstrap_servers)
-    audit = Audit(spark, field, tmp_path)
     field.whole(ordering_key=b"k")
     before = audit.run()
     txn = field.whole(ordering_key=b"k")
@@ -420,6 +312,9 @@ def test_a_killed_run_is_done_again_and_a_day_of_settled_transactions_costs_two_
     assert before == audit.rows()
     assert after == audit.run(reads=False)
     assert txn.txn_id in after
+    # All is settled, and only a real topic gets something, of a producer that knows no txlayer.
+    field.write(Record(field.orders, b"of a stranger"))
+    assert after == audit.run()
 
 
 def test_a_ledger_of_an_earlier_release_is_left_alone_and_said_to_be_built_anew(

@@ -1,6 +1,5 @@
 """What the role `spark` may read, and a topic that it may not see for a while."""
 
-import time
 import tomllib
 from pathlib import Path
 
@@ -18,12 +17,10 @@ from pyspark.sql import SparkSession
 
 from tests.support.planted import Field, Message
 from tests.support.secured import USERS, SecuredServers
+from tests.support.spark_audit import Audit
 from tests.support.waiting import wait_until
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
-from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 
 pytestmark = pytest.mark.kafka
-HOUR_MS = 3_600_000
 OPTIONS = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "PLAIN",
@@ -87,17 +84,9 @@ def revoke(secured: SecuredServers, topic: str) -> None:
     wait_until(lambda: topic not in visible(secured), within=30, what=f"{topic} is hidden")
 
 
-def verdicts(spark: SparkSession, secured: SecuredServers, field: Field, root: Path) -> dict[str, str]:
-    bronze = BronzeSettings(
-        root=str(root / "bronze"),
-        namespace=field.namespace,
-        bootstrap_servers=secured.secured_servers,
-        kafka_options=OPTIONS,
-    )
-    read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
-    ledger = LedgerSettings(bronze=bronze.root, root=str(root / "ledger"))
-    update_ledger(spark, ledger)
-    return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
+def audit_of(spark: SparkSession, secured: SecuredServers, field: Field, root: Path) -> Audit:
+    """By the user that has the role."""
+    return Audit(spark, field, root, bootstrap_servers=secured.secured_servers, kafka_options=OPTIONS)
 
 
 def test_the_role_spark_suffices_for_an_audit(spark: SparkSession, secured: SecuredServers, tmp_path: Path) -> None:
@@ -105,7 +94,7 @@ def test_the_role_spark_suffices_for_an_audit(spark: SparkSession, secured: Secu
     good = field.whole()
     grant(secured, field, field.orders)
 
-    assert {good.txn_id: "ok"} == verdicts(spark, secured, field, tmp_path)
+    assert {good.txn_id: "ok"} == audit_of(spark, secured, field, tmp_path).verdicts()
 
 
 def grant_locks(secured: SecuredServers, field: Field) -> None:
@@ -125,11 +114,11 @@ def test_what_is_on_a_topic_that_bronze_may_not_see_is_not_lost(
     grant_locks(secured, field)
     grant(secured, field, field.orders)
 
-    found = verdicts(spark, secured, field, tmp_path)
+    found = audit_of(spark, secured, field, tmp_path).verdicts()
 
     assert {good.txn_id: "ok", unseen.txn_id: "out_of_window"} == found
     grant(secured, field, field.stock)
-    assert {good.txn_id: "ok", unseen.txn_id: "ok"} == verdicts(spark, secured, field, tmp_path)
+    assert {good.txn_id: "ok", unseen.txn_id: "ok"} == audit_of(spark, secured, field, tmp_path).verdicts()
 
 
 @pytest.mark.nightly
@@ -141,12 +130,12 @@ def test_a_right_that_is_taken_and_given_back_doubles_nothing(
     grant_locks(secured, field)
     grant(secured, field, field.orders, field.stock)
     expected = {txn.txn_id: "ok" for txn in both}
-    assert expected == verdicts(spark, secured, field, tmp_path)
+    assert expected == audit_of(spark, secured, field, tmp_path).verdicts()
 
     revoke(secured, field.stock)
     field.whole()
-    verdicts(spark, secured, field, tmp_path)
+    audit_of(spark, secured, field, tmp_path).verdicts()
     grant(secured, field, field.stock)
-    found = verdicts(spark, secured, field, tmp_path)
+    found = audit_of(spark, secured, field, tmp_path).verdicts()
 
     assert expected == {txn_id: verdict for txn_id, verdict in found.items() if txn_id in expected}

@@ -1,11 +1,8 @@
 """Tables for SQL: every question of the page has its answer, what is new is added once, what is old or a person's is gone."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +19,7 @@ from tests.conftest import Broker
 from tests.support.broker import create_topic
 from tests.support.pages import ROOT, blocks
 from tests.support.planted import GROUP, Field, Message
+from tests.support.spark_processes import run_python
 from tests.support.topic_records import Record
 from txlayer.adapters.kafka.local.runtime import TABLES, installed_pyspark, locked_releases
 from txlayer.core import codec
@@ -530,14 +528,7 @@ def test_the_commands_do_what_the_page_says(broker: Broker, tmp_path: Path) -> N
 
 def in_a_process(program: str, *arguments: str) -> Any:
     """What a program of its own prints last, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-    )
+    done = run_python(program, *arguments)
     assert 0 == done.returncode, done.stderr[-5000:]
     return json.loads(done.stdout.splitlines()[-1])
 

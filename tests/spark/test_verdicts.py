@@ -1,20 +1,14 @@
 """Every verdict: exactly that fault is planted in real topics, and found, and nothing else is."""
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import Row, SparkSession
 
 from tests.conftest import Broker
 from tests.support.planted import Field, Message
 from tests.support.planted_verdicts import Planted
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
-from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
-from txlayer_spark.shelf import Shelf
+from tests.support.spark_audit import Audit
 
 pytestmark = pytest.mark.kafka
-
-HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -26,20 +20,10 @@ def planted(broker: Broker) -> Planted:
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession, planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     """The ledger of the field an hour later, by id."""
-    root = tmp_path_factory.mktemp("verdicts")
-    return judge(spark, planted.field, root, later_ms=HOUR_MS)
-
-
-def judge(spark: SparkSession, field: Field, root: Path, *, later_ms: int) -> dict[str, list[Row]]:
-    """Bronze and ledger of a field as they would be found after that time."""
-    import time
-
-    bronze = BronzeSettings(root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers)
-    read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + later_ms)
-    update_ledger(spark, LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger")))
-    shelf = Shelf(spark, str(root / "ledger"))
+    audit = Audit(spark, planted.field, tmp_path_factory.mktemp("verdicts"))
+    audit.read()
     found: dict[str, list[Row]] = {}
-    for row in shelf.rows(shelf.last()).collect():
+    for row in audit.judge():
         found.setdefault(row.txn_id, []).append(row)
     return found
 
@@ -111,12 +95,9 @@ def test_a_row_tells_a_transactions_life(planted: Planted, rows: dict[str, list[
     assert ("parked-committed", "too-large") == (refused.doubt_state, refused.doubt_reason)
 
 
-def test_what_is_on_its_way_is_not_lost_yet(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    field = Field(broker.bootstrap_servers)
+def test_what_is_on_its_way_is_not_lost_yet(field: Field, audit: Audit) -> None:
     txn = field.prepare(Message(field.orders), Message(field.stock))
     field.commit(txn)
     field.forward(txn, 1)
 
-    (row,) = judge(spark, field, tmp_path, later_ms=0)[txn.txn_id]
-
-    assert "open" == row.verdict
+    assert {txn.txn_id: "open"} == audit.verdicts(later_ms=0)

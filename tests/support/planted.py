@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
 from tests.support.broker import create_topic, unique_name
 from tests.support.logs import Headers
 from tests.support.topic_records import RECORD_BYTES_MAX, Record, RecordWriter
+from tests.support.waiting import wait_until
 from txlayer.core import codec, partitions
 from txlayer.core.messages import (
     NO_OPTIONS,
@@ -66,6 +70,7 @@ class Field:
         self._count = 0
         self._kept: set[tuple[str, int]] = set()
         self._writer = RecordWriter(servers, record_bytes_max=record_bytes_max)
+        self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         settings = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(record_bytes_max)}
         for role in ("half", "op", "doubt"):
             create_topic(servers, self.topic(role), partitions=PARTITIONS, config=settings)
@@ -206,6 +211,16 @@ class Field:
                     Record(topic, None if is_end else content, key, None if is_end else headers, txn.partition)
                 )
         self._writer.write(records)
+
+    def take(self, *places: tuple[str, int, int]) -> None:
+        """What retention does to records before those offsets: (topic, partition, offset)."""
+        for done in self.admin.delete_records([TopicPartition(*place) for place in places]).values():
+            done.result(30)
+
+    def delete(self, topic: str) -> None:
+        """End a topic."""
+        self.admin.delete_topics([topic])[topic].result(30)
+        wait_until(lambda: topic not in self.admin.list_topics(timeout=10).topics, within=30, what="a topic is gone")
 
     def moved(self, txn: Transaction, **changes: Any) -> Transaction:
         """The same with other contents: what a faulty coordinator would forward."""

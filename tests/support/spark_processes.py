@@ -1,0 +1,64 @@
+"""Programs with a Spark of their own: to their end, or until they are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.support.waiting import wait_until
+
+
+def environment() -> dict[str, str]:
+    """That of this process, with all that it can import."""
+    return {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+
+
+def run_python(program: str, *arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A program, in a folder of the test's own, when it has ended."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=environment(),
+    )
+
+
+@contextmanager
+def killed_when(
+    is_there: Callable[[], object],
+    program: str,
+    *arguments: str,
+    folder: Path,
+    growing: Callable[[], int] | None = None,
+) -> Iterator[None]:
+    """A program beside the block, which is killed with the Java that it started when both that is there and the block has ended.
+
+    What it says is in `said` in the folder. It ends by itself only where it fails.
+    """
+    said = folder / "said"
+    with said.open("wb") as out:
+        job = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment(),
+        )
+    try:
+        yield
+        wait_until(
+            lambda: is_there() or job.poll() is not None, within=300, growing=growing, what="the moment of a kill"
+        )
+        assert job.poll() is None, said.read_text("utf-8")[-3000:]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
