@@ -1,42 +1,24 @@
-"""What readers meet that nobody planned: no topic, no record, records of a later version, huge ones, a log that was shortened."""
+"""What readers meet that nobody planned: no topic, no record, huge ones, a log that was shortened."""
 
 from pathlib import Path
 from random import Random
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
-from tests.support.broker import create_topic, unique_name
-from tests.support.logs import Headers
 from tests.support.planted import Field, Message
-from tests.support.spark_reading import rows, written
-from tests.support.topic_records import Record, write_records
-from txlayer.core.leases import LockKind, LockRecord, encode_lock
+from tests.support.spark_audit import Audit
+from tests.support.topic_records import Record
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark import committed_stream, read_topic
 from txlayer_spark.catalog import Catalog, effective
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
-from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.schemas import SCHEMAS, TopicKind
 from txlayer_spark.sessions import failures_as_ours
-from txlayer_spark.shelf import Shelf
 
 pytestmark = pytest.mark.kafka
 
 TEN_MB = 10 * 1024 * 1024
-LATER = b"3|whatever a later version says"
-
-
-def verdicts(spark: SparkSession, field: Field, root: Path) -> dict[str, str]:
-    """Bronze and ledger of a field an hour later."""
-    bronze = BronzeSettings(root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers)
-    read_new(spark, bronze, now_ms=lambda: 4_000_000_000_000)
-    update_ledger(spark, LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger")))
-    shelf = Shelf(spark, str(root / "ledger"))
-    return {row.txn_id: row.verdict for row in shelf.rows(shelf.last()).collect()}
 
 
 @pytest.mark.nightly
@@ -50,7 +32,7 @@ def test_records_of_ten_megabytes_are_read_kept_and_judged_like_any_other(
     field.commit(other)
     field.forward(field.moved(other, value=large[0].value))
 
-    assert {good.txn_id: "ok", other.txn_id: "corrupt"} == verdicts(spark, field, tmp_path)
+    assert {good.txn_id: "ok", other.txn_id: "corrupt"} == Audit(spark, field, tmp_path).verdicts()
 
     catalog = Catalog(spark, str(tmp_path / "bronze"))
     kept = catalog.records(effective(catalog.complete())).where("length(value) > 1000")
@@ -59,17 +41,13 @@ def test_records_of_ten_megabytes_are_read_kept_and_judged_like_any_other(
     assert [large[0].value] == [bytes(row.value) for row in read.limit(1).collect()]
 
 
-def test_topics_without_a_record_are_no_row_and_no_error(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    field = Field(broker.bootstrap_servers)
+def test_topics_without_a_record_are_no_row_and_no_error(spark: SparkSession, field: Field, audit: Audit) -> None:
+    assert {} == audit.verdicts()
 
-    assert {} == verdicts(spark, field, tmp_path)
-
-    for kind in TopicKind:
-        topic = field.orders if kind is TopicKind.FORWARDED else unique_name("empty") + f".{kind.value}"
-        if kind is not TopicKind.FORWARDED:
-            create_topic(field.servers, topic)
-        frame = read_topic(spark, topic, bootstrap_servers=field.servers)
-        assert (SCHEMAS[kind].names, []) == (frame.columns, frame.collect())
+    topics = {kind: f"empty.{kind.value}" for kind in TopicKind} | {TopicKind.FORWARDED: field.orders}
+    frames = {kind: read_topic(spark, topic, bootstrap_servers=field.servers) for kind, topic in topics.items()}
+    assert {kind: SCHEMAS[kind].names for kind in TopicKind} == {kind: each.columns for kind, each in frames.items()}
+    assert [] == frames[TopicKind.FORWARDED].collect()
 
 
 def test_a_topic_that_is_not_there_is_an_error_that_says_so(spark: SparkSession, broker: Broker) -> None:
@@ -77,31 +55,12 @@ def test_a_topic_that_is_not_there_is_an_error_that_says_so(spark: SparkSession,
         read_topic(spark, "never-made.half", bootstrap_servers=broker.bootstrap_servers).collect()
 
 
-@pytest.mark.parametrize("kind", TopicKind)
-def test_records_of_a_later_version_are_rows_that_say_so(kind: TopicKind, spark: SparkSession, broker: Broker) -> None:
-    key, _ = encode_lock(LockRecord(LockKind.CLAIM, "g/orders/0", 1, "host"))
-    headers: dict[TopicKind, Headers] = {
-        TopicKind.HALF: [("txl", LATER)],
-        TopicKind.DLQ: [("txl-dlq", LATER)],
-        TopicKind.FORWARDED: [("txl-id", b"t-1"), ("txl-origin", LATER)],
-    }
-    keys = {TopicKind.DOUBT: b"a/00000001", TopicKind.LOCKS: key}
-    suffix = "" if kind is TopicKind.FORWARDED else f".{kind.value}"
-    topic = written(broker, suffix, lambda name: [Record(name, LATER, keys.get(kind), headers.get(kind))])
-
-    (row,) = rows(spark, broker, topic)
-
-    said = "out of form" if kind in (TopicKind.FORWARDED, TopicKind.DOUBT) else "unknown version 3"
-    assert (0, True) == (row.offset, said in row.error), row.error
-
-
 def test_a_stream_that_retention_has_overtaken_fails_instead_of_passing_over_the_gap(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
-    topic = create_topic(broker.bootstrap_servers, unique_name("overtaken"))
 
     def run() -> None:
-        stream = committed_stream(spark, topic, bootstrap_servers=broker.bootstrap_servers)
+        stream = committed_stream(spark, field.orders, bootstrap_servers=field.servers)
         query = (
             stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
@@ -109,12 +68,10 @@ def test_a_stream_that_retention_has_overtaken_fails_instead_of_passing_over_the
         )
         assert query.awaitTermination(300)
 
-    write_records(broker.bootstrap_servers, [Record(topic, b"1")])
+    field.write(Record(field.orders, b"1"))
     run()
-    write_records(broker.bootstrap_servers, [Record(topic, b"2"), Record(topic, b"3")])
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    start = TopicPartition(topic, 0, 2)
-    admin.delete_records([start])[TopicPartition(topic, 0)].result(30)
+    field.write(Record(field.orders, b"2"), Record(field.orders, b"3"))
+    field.take((field.orders, 0, 2))
 
     for _ in range(2):
         with pytest.raises(UsageError, match="retention has overtaken"), failures_as_ours():

@@ -8,7 +8,18 @@ from pyspark.sql import SparkSession
 from tests.conftest import Broker
 from tests.fuzz.mutation import mutated
 from tests.support.logs import Headers
-from tests.support.spark_reading import MUTATIONS, SEED, alike, mutations, of_next_release, rows, told, written
+from tests.support.spark_reading import (
+    LATER,
+    MUTATIONS,
+    SEED,
+    alike,
+    is_refused,
+    mutations,
+    of_next_release,
+    rows,
+    told,
+    written,
+)
 from tests.support.topic_records import Record
 from txlayer.core.dead_letters import (
     DeadLetter,
@@ -61,7 +72,7 @@ def test_lock_records_are_read_as_the_codec_reads_them(spark: SparkSession, brok
     written_ones: list[tuple[bytes | None, bytes | None]] = [
         *LOCKS,
         *((queue, values[0]) for queue in QUEUES),
-        *((LOCKS[0][0], value) for value in of_next_release(values)),
+        *((LOCKS[0][0], value) for value in (LATER, *of_next_release(values))),
         *((LOCKS[0][0], mutated(values, dice)) for _ in range(MUTATIONS)),
         (LOCKS[0][0], None),
     ]
@@ -73,7 +84,7 @@ def test_lock_records_are_read_as_the_codec_reads_them(spark: SparkSession, brok
     for (key, value), row in zip(written_ones, found, strict=True):
         record = decode_lock(key, value)
         if isinstance(record, Undecodable):
-            assert (True, None) == (row.error is not None, row.kind), (key, value)
+            assert (True, None) == (is_refused(row, value), row.kind), (key, value)
             continue
         good += 1
         group, real_topic, partition = parse_queue(record.queue)
@@ -119,7 +130,7 @@ def test_dead_letters_are_read_as_the_codec_reads_them(spark: SparkSession, brok
         letter = decode_dead_letter(raw)
         assert (b"key", b"value", "t-1") == (bytes(row.key), bytes(row.value), row.txn_id)
         if isinstance(letter, Undecodable):
-            assert (True, None) == (row.error is not None, row.reason), raw
+            assert (True, None) == (is_refused(row, raw), row.reason), raw
             continue
         good += 1
         expected = letter._asdict() | {"reason": letter.reason.value, "error": None}
@@ -159,7 +170,7 @@ def test_replay_records_are_read_as_the_codec_reads_them(spark: SparkSession, br
         record = decode_replay(value)
         assert b"customer-7" == bytes(row.key)
         if isinstance(record, Undecodable):
-            assert (True, None) == (row.error is not None, row.kind), value
+            assert (True, None) == (is_refused(row, value), row.kind), value
             continue
         good += 1
         expected = {

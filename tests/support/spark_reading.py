@@ -19,13 +19,14 @@ from txlayer_spark.sessions import is_done_all_the_same
 
 MUTATIONS = 300
 SEED = 20_260_101
+LATER = b"3|whatever a later version says"
 
 
 def mutations(*corpora: str, more: tuple[bytes, ...] = ()) -> list[bytes]:
-    """Real encodings, those of the next release, and bytes that are nearly such; a null is not among them."""
+    """Real encodings, those of the next release, one of a later one, and bytes that are nearly such; no null."""
     corpus = [raw for name in corpora for raw in corpus_of(name)] + list(more)
     dice = Random(SEED)
-    return [*corpus, *of_next_release(corpus), *(mutated(corpus, dice) for _ in range(MUTATIONS))]
+    return [*corpus, LATER, *of_next_release(corpus), *(mutated(corpus, dice) for _ in range(MUTATIONS))]
 
 
 def of_next_release(lines: list[bytes]) -> list[bytes]:
@@ -50,6 +51,11 @@ def written(broker: Broker, kind: str, records: Callable[[str], list[Record]]) -
     topic = create_topic(broker.bootstrap_servers, unique_name("read") + kind)
     write_records(broker.bootstrap_servers, records(topic))
     return topic
+
+
+def is_refused(row: Row, raw: bytes | None, *, says: str = "unknown version 3") -> bool:
+    """Whether the row says that it could not be read; of a later version it says so."""
+    return row.error is not None and (raw != LATER or says in row.error)
 
 
 def told(row: Row, names: dict[str, Any]) -> dict[str, Any]:
