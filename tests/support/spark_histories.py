@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 from tests.reference.model import Kind, Report, Transaction, judge, verdict
 from tests.reference.wire import Bounds, History, Record, parse_half
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, Reader, ReadState
-from txlayer_spark.events import hashed
-from txlayer_spark.schemas import BRONZE, TopicKind, Values
+from txlayer_spark.schemas import BRONZE, TopicKind
 
 NAMESPACE = "all"
 DAY_MS = 86_400_000
@@ -198,10 +197,10 @@ class TogetherJudged:
         newest = max((r.timestamp_ms for r in self.records), default=0)
         self.cut_ms = newest + CUT_AFTER_MS
 
-    def write(self, spark: SparkSession, root: str, values: Values = Values.FULL) -> None:
+    def write(self, spark: SparkSession, root: str) -> None:
         """Bronze as `read_new` would have made it."""
         catalog = Catalog(spark, root)
-        catalog.claim(NAMESPACE, values)
+        catalog.claim(NAMESPACE)
         system = [r for r in self.records if is_system(r.topic)]
         real = [r for r in self.records if not is_system(r.topic)]
         for number, records in enumerate((system, real)):
@@ -209,12 +208,14 @@ class TogetherJudged:
             rows = [row_of(record, cut_ms=self.cut_ms) for record in records]
             frame = spark.createDataFrame(rows, BRONZE)
             frame = frame.drop("folder").coalesce(1)
-            if values is Values.HASH:
-                frame = hashed(frame)
             frame.write.partitionBy("kind", "day").parquet(catalog.path_of(folder))
-        halves = [parse_half(r) for r in system if r.topic.endswith(".half")]
+        catalog.store(self.state(*self.named()))
+
+    def named(self) -> tuple[list[str], list[str]]:
+        """The producer groups and the real topics that half records name."""
+        halves = [parse_half(r) for r in self.records if r.topic.endswith(".half")]
         named = sorted({(half.producer_group, half.topic) for half in halves if half})
-        catalog.store(self.state([g for g, _ in named], [t for _, t in named]))
+        return [group for group, _ in named], [topic for _, topic in named]
 
     def state(self, groups: Sequence[str], topics: Sequence[str]) -> ReadState:
         """What bronze knows when it has read all of it."""
