@@ -11,7 +11,7 @@ A half record is named by its number in the history:
     summary held 0 1        the summary on doubt, perhaps with a reason, count or order
     content 0               its content on doubt, perhaps with another value
     keep held 0 1           both: the summary, and the content of each
-    ended 0 1               doubt says null for the summary and for the contents of these indexes
+    ended 0 1               doubt says null for the summary and for the contents of these indexes, perhaps of another transaction
     starts half=1           the topic begins at this offset; `stable`: readers see what is before it; `compacted`, `partitions` likewise
     stranger shop           a record of a stranger, in a Kafka transaction that is open
     timed                   a committed transaction of three messages: at once, after a minute, after two minutes
@@ -227,8 +227,8 @@ class Steps:
         for number in numbers:
             self.content(number)
 
-    def ended(self, *indexes: int) -> None:
-        self.log.end_on_doubt(*indexes)
+    def ended(self, *indexes: int, txn: str = KEY) -> None:
+        self.log.end_on_doubt(*indexes, key=txn)
 
     def starts(self, **given: str) -> None:
         self.log.starts |= {TOPICS.get(topic, topic): int(offset) for topic, offset in given.items()}

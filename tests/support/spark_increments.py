@@ -3,13 +3,14 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.reference import steps
 from tests.reference.steps import Log
-from tests.reference.wire import History, Record, parse_half
+from tests.reference.wire import History, Record
 from tests.support.spark_histories import NAMESPACE, TogetherJudged, is_system, row_of
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
@@ -23,24 +24,45 @@ READ_AFTER_MS = 120_000
 """How long after the newest record of an increment it is read: longer than the usual grace."""
 
 
+@dataclass
 class Steps(Log):
     """A history with cuts in it, and an hour after each."""
 
+    cuts: list[int] = field(default_factory=list)
+
     def cut(self) -> None:
         """What is added from here on is read by a later call of bronze."""
-        self.cuts = [*self._cuts, len(self.records)]
+        self.cuts.append(len(self.records))
         self.now_ms += HOUR_MS
-
-    @property
-    def _cuts(self) -> list[int]:
-        found: list[int] = getattr(self, "cuts", [])
-        return found
 
     def numbers(self) -> dict[Place, int]:
         """The increment of each record."""
         return {
-            (r.topic, r.partition, r.offset): sum(at >= cut for cut in self._cuts) for at, r in enumerate(self.records)
+            (r.topic, r.partition, r.offset): sum(at >= cut for cut in self.cuts) for at, r in enumerate(self.records)
         }
+
+    def play(self, script: str) -> "Steps":
+        """Add what a script says, in the steps of tests/reference/steps.py and those of `Cut`; the history itself."""
+        Cut(self).write(script)
+        return self
+
+
+class Cut(steps.Steps):
+    """Further steps: `cut`; `days 5`, which pass; `forge order-1 0:7|0/1|5`, a forwarded record that no coordinator wrote."""
+
+    log: Steps
+
+    def cut(self) -> None:
+        self.log.cut()
+
+    def days(self, count: int) -> None:
+        self.log.now_ms += count * 24 * HOUR_MS
+
+    def forge(self, txn_id: str, origin: str, *, at: str = "") -> None:
+        headers = [("txl-id", txn_id.encode()), ("txl-origin", origin.encode())]
+        forged = self.log.add("shop", key=b"k", value=b"0/1", headers=headers)
+        if at:
+            self.log.records[-1] = replace(forged, timestamp_ms=int(at), is_append_time=False)
 
 
 class Increments:
@@ -92,9 +114,7 @@ class Increments:
             frame = spark.createDataFrame(rows, BRONZE).drop("folder").coalesce(1)
             folder = BatchFolder(reader, number, number)
             frame.write.partitionBy("kind", "day").parquet(catalog.path_of(folder))
-        halves = [parse_half(r) for r in self._together.records if r.topic.endswith(".half")]
-        named = sorted({(half.producer_group, half.topic) for half in halves if half})
-        state = self._together.state([group for group, _ in named], [topic for _, topic in named])
+        state = self._together.state(*self._together.named())
         readers = tuple(Reader(**{**asdict(r), "at_ms": cut_ms, "last_batch": number}) for r in state.readers)
         catalog.store(replace(state, readers=readers, number=catalog.state().number))
 
