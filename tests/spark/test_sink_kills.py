@@ -2,9 +2,6 @@
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.arena import Arena
 from tests.support.logs import header
+from tests.support.spark_processes import killed_when
 from tests.support.spark_sink import (
     attempts_in,
     numbers,
@@ -23,7 +21,6 @@ from tests.support.spark_sink import (
     visible_of,
     wait_until_all_are_visible,
 )
-from tests.support.waiting import wait_until
 from txlayer.core import codec
 from txlayer.core.messages import Resolution
 from txlayer_spark import transactional_batches, write_transactional
@@ -54,7 +51,7 @@ settings = SinkSettings(bootstrap_servers=servers, namespace=namespace, topic=to
 parted = replace(settings, split=True, transaction_messages_max=2)
 
 def stand(name):
-    print(name, flush=True)
+    print(f"at {name}", flush=True)
     threading.Event().wait(600)
     raise SystemExit(f"nobody killed this at {name}")
 
@@ -105,28 +102,16 @@ with spark_session(master="local[2]", memory="1g", settings=quick) as spark:
 
 def run_until_each_step_and_kill(arena: Arena, folder: Path) -> None:
     """The program, until each of its runs stands at its step; then SIGKILL for all that belongs to it."""
-    said, errors = folder / "said", folder / "errors"
-    command = [sys.executable, "-c", PROGRAM, arena.servers, arena.namespace, arena.targets[0], *STEPS]
-    with said.open("wb") as out, errors.open("wb") as err:
-        job = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-        )
-    try:
-        wait_until(
-            lambda: set(STEPS) == set(said.read_text().split()) or job.poll() is not None,
-            within=90,
-            growing=lambda: len(said.read_text().split()),
-            what="each run at its step",
-        )
-    finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.communicate()
-    assert set(STEPS) == set(said.read_text().split()), errors.read_text()[-3000:]
+    where = (arena.servers, arena.namespace, arena.targets[0])
+
+    def standing() -> set[str]:
+        lines = (folder / "said").read_text("utf-8").splitlines()
+        return {line.partition(" ")[2] for line in lines if line.startswith("at ")}
+
+    with killed_when(
+        lambda: set(STEPS) == standing(), PROGRAM, *where, *STEPS, folder=folder, growing=lambda: len(standing())
+    ):
+        pass
 
 
 @pytest.mark.fault("Spark: a job that publishes is killed at any step")
