@@ -122,14 +122,8 @@ class Log:
         return History(self.records, bounds, self.settings)
 
     def judge(self, **settings: Any) -> Report:
-        bounds = {}
-        topics = {HALF, OP, DOUBT, "shop", *(topic for topic, _ in self.ends)}
-        for topic in topics:
-            for partition in range(self.partition_counts.get(topic, 1)):
-                end = self.ends.get((topic, partition), 0)
-                start = self.starts.get(topic, 0)
-                bounds[topic, partition] = Bounds(start, end, self.stable_ends.get(topic))
-        return judge(History(self.records, bounds, replace(self.settings, **settings)))
+        """What the model says of it, perhaps under other settings."""
+        return judge(replace(self.history(), settings=replace(self.settings, **settings)))
 
 
 @dataclass
