@@ -351,13 +351,13 @@ def the_overview_is_what_the_topics_hold(visitor: Visitor, world: ConsoleWorld) 
         # Who answers comes from the broker by another request than the counts, and may come after them.
         shows(page, who_answers, lambda: {CHECKOUT: "no responder", REFUNDS: "1", BILLING: "1"}, "who answers")
         # The first line says it when the orders are old enough not to be under way.
-        expect(page.locator(".headline.error")).to_contain_text(f"group {CHECKOUT}: 6 trans", timeout=60_000)
+        expect(page.locator(".headline.error")).to_contain_text(f"group {CHECKOUT}: 6 trans")
         owners = {row[1] for row in table(page, "#coordinators")}
         assert 2 == len(owners)
         assert PARTITION_COUNT == len(table(page, "#coordinators"))
         letters = f"{LOYALTY}.orders.dlq"
-        expect(page.locator("#consumers")).to_contain_text("4 of 4 held", timeout=60_000)
-        expect(page.locator("#consumers")).to_contain_text("1 parked key", timeout=60_000)
+        expect(page.locator("#consumers")).to_contain_text("4 of 4 held")
+        expect(page.locator("#consumers")).to_contain_text("1 parked key")
         (consumers,) = table(page, "#consumers")
         # Offsets, markers of Kafka transactions among them: an upper bound, as the head of the column says.
         most = sum(ends(world.servers, [letters], isolation="read_uncommitted").values())
@@ -434,7 +434,7 @@ def the_queues_and_the_parked_key_are_those_of_the_topics(visitor: Visitor, worl
 def the_letters_of_one_error_are_those_of_the_topic(visitor: Visitor, world: ConsoleWorld) -> None:
     letters = world.records(f"{LOYALTY}.orders.dlq")
     with visitor.page(f"/letters?group={LOYALTY}") as page:
-        expect(page.locator("#classes")).to_contain_text("LookupError", timeout=30_000)
+        expect(page.locator("#classes")).to_contain_text("LookupError")
         assert len(letters) == sum(int(row[5]) for row in table(page, "#classes"))
         names = {f"orders/{record.partition}:{record.offset}" for record in letters}
         assert names == {row[1] for row in table(page, "form[action='/letters/plan']")}
@@ -482,10 +482,10 @@ def of_two_people_the_first_one_decides(visitor: Visitor, world: ConsoleWorld) -
             plan(page, word, "ticket 12: the bank says that it is paid")
         assert {"open": 6} == world.by_group()[CHECKOUT]
         first.click("text=Commit 1")
-        expect(first.locator("#request")).to_contain_text("It ended", timeout=60_000)
+        expect(first.locator("#request")).to_contain_text("It ended")
         expect(first.locator("#request .remarks")).to_contain_text("done")
         other.click("text=Roll back 1")
-        expect(other.locator("#request")).to_contain_text("It ended", timeout=60_000)
+        expect(other.locator("#request")).to_contain_text("It ended")
         expect(other.locator("#request .remarks")).to_contain_text("refused")
 
     (line,) = by_operator(world)
@@ -515,9 +515,9 @@ def a_commit_after_the_rollback_is_refused(visitor: Visitor, world: ConsoleWorld
         plan(page, "Roll back…", "ticket 13: the bank knows nothing of it")
         plan(late, "Commit…", "ticket 16: the customer has paid")
         page.click("text=Roll back 1")
-        expect(page.locator("#request .remarks")).to_contain_text("done", timeout=60_000)
+        expect(page.locator("#request .remarks")).to_contain_text("done")
         late.click("text=Commit 1")
-        expect(late.locator("#request")).to_contain_text("It ended", timeout=60_000)
+        expect(late.locator("#request")).to_contain_text("It ended")
         said = late.locator("#request .remarks li")
         expect(said).to_contain_text("refused: it was rolled back at")
         expect(said).to_contain_text("ticket 13: the bank knows nothing of it")
@@ -543,9 +543,9 @@ def a_person_replays_the_parked_key(visitor: Visitor, world: ConsoleWorld) -> No
         if count > 1:
             page.fill("input[name=confirm]", str(count))
         page.click(f"text=Replay {count}")
-        expect(page.locator("#job")).to_contain_text(f"handled {count}", timeout=60_000)
+        expect(page.locator("#job")).to_contain_text(f"handled {count}")
     with visitor.page("/queues") as page:
-        expect(page.locator("#parked")).to_contain_text("No key is parked", timeout=60_000)
+        expect(page.locator("#parked")).to_contain_text("No key is parked")
 
 
 def the_audit_names_what_people_did(visitor: Visitor, world: ConsoleWorld) -> None:
@@ -559,10 +559,10 @@ def the_audit_names_what_people_did(visitor: Visitor, world: ConsoleWorld) -> No
 
 def the_pages_follow_while_a_responder_settles_the_checkout(visitor: Visitor, world: ConsoleWorld) -> None:
     with visitor.page("/") as overview, visitor.page(f"/transactions?group={CHECKOUT}&sort=id") as page:
-        expect(page.locator("#list tbody tr")).to_have_count(4, timeout=30_000)
+        expect(page.locator("#list tbody tr")).to_have_count(4)
         world.responder(CHECKOUT, "paid")
 
-        expect(page.locator("#list")).to_contain_text("Nothing of this kind is waiting", timeout=60_000)
+        expect(page.locator("#list")).to_contain_text("Nothing of this kind is waiting")
         expect(page.locator("#count")).to_contain_text("0 not settled")
         shows(overview, groups_of, world.by_group, "not settled, by group and state")
         assert CHECKOUT not in groups_of(overview)
@@ -595,13 +595,13 @@ def test_a_console_killed_in_a_bulk_action_loses_nothing_and_does_nothing_twice(
         world.sell(CHECKOUT, *[(f"order-{number}", ["orders"], None) for number in range(MANY)], dies=True)
         first = stack.enter_context(world.console("--allow-writes"))
         with Visitor(browser, first.address).page(f"/transactions?group={CHECKOUT}&state=open") as page:
-            expect(page.locator("#count")).to_contain_text(f"{MANY:,} not settled", timeout=60_000)
+            expect(page.locator("#count")).to_contain_text(f"{MANY:,} not settled")
             page.locator("form:has(input[name=is_view]) >> text=Roll back…").click()
             page.fill("input[name=why]", "ticket 15: a test of the checkout")
             page.fill("input[name=confirm]", str(MANY))
             coordinator.freeze()  # the first step waits for it
             page.click(f"text=Roll back {MANY:,}")
-            expect(page.locator("#request")).to_contain_text(f" of {MANY:,} lines", timeout=60_000)
+            expect(page.locator("#request")).to_contain_text(f" of {MANY:,} lines")
             wait_until(lambda: len(by_hand(world)) > 0, within=60, what="the first step")
             address = page.url.removeprefix(first.address)
             first.kill()
@@ -609,9 +609,9 @@ def test_a_console_killed_in_a_bulk_action_loses_nothing_and_does_nothing_twice(
         assert 0 < written < MANY
         second = stack.enter_context(world.console("--allow-writes", name="second"))
         with Visitor(browser, second.address).page(address) as page:
-            expect(page.locator("#request")).to_contain_text(f"{written:,} of at most {MANY:,}", timeout=60_000)
+            expect(page.locator("#request")).to_contain_text(f"{written:,} of at most {MANY:,}")
             coordinator.thaw()
-            expect(page.locator("#truth")).to_contain_text("were true at", timeout=60_000)
+            expect(page.locator("#truth")).to_contain_text("were true at")
             page.click("text=Resume")
             expect(page.locator("#request")).to_contain_text("It ended", timeout=120_000)
         assert MANY == len(by_hand(world)) == len(set(by_hand(world)))

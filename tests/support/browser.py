@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
 
 from tests.support.debian import program
 
@@ -17,13 +17,15 @@ AXE = Path(__file__).parent / "axe" / "axe.min.js"
 """axe-core 4.14.1, as its package on npm carries it; MPL-2.0, see LICENSE beside it."""
 WIDE, NARROW = (1280, 900), (390, 844)
 SERIOUS = ("serious", "critical")
-PATIENCE_MS = 30_000
+PATIENCE_MS, EXPECT_MS = 30_000, 60_000
+"""For what is asked of a page, and for what a page is expected to show: the machine may be busy with other tests."""
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser without a window. Without it the test is skipped at home, and fails in CI."""
     path = program("chromium-headless-shell", package="chromium-headless-shell")
+    expect.set_options(timeout=EXPECT_MS)
     # Chromium's sandbox needs user namespaces, and refuses root; the pages are ours.
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], env={**os.environ})

@@ -39,11 +39,13 @@
 
   const say = (what) => { for (const note of document.querySelectorAll("#following p")) note.hidden = note.dataset.when !== what; };
 
-  let isPaused = false, isBusy = false, isBehind = false;
+  // A picture that is on its way may be older than the change that is heard of meanwhile: then it is asked for once more.
+  let isPaused = false, isBusy = false, isBehind = false, isOvertaken = false;
   const refresh = async () => {
-    if (isPaused || isBusy || document.hidden || !document.querySelector("main [data-live]")) { isBehind = true; return; }
+    if (isBusy) { isOvertaken = true; return; }
+    if (isPaused || document.hidden || !document.querySelector("main [data-live]")) { isBehind = true; return; }
     isBusy = true;
-    isBehind = false;
+    isBehind = isOvertaken = false;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (answer.redirected || answer.status === 401) { isBehind = true; say("logged-out"); return; }
@@ -60,7 +62,10 @@
         showTimes(fresh);
         if (fresh.innerHTML !== old.innerHTML) replace(old, document.adoptNode(fresh), active);
       }
-    } catch { isBehind = true; say("lost"); } finally { isBusy = false; }
+    } catch { isBehind = true; say("lost"); } finally {
+      isBusy = false;
+      if (isOvertaken) refresh();
+    }
   };
 
   // A browser connects again after a stream that ended, and never after one that was refused: too many streams, a proxy without
