@@ -91,6 +91,7 @@ def test_an_audit_goes_on_when_a_topic_was_deleted_while_it_was_read() -> None:
 
 @pytest.mark.kafka
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)  # six runs, one behind the other: on a busy machine more than a minute each
 def test_an_audit_runs_until_it_is_stopped_and_shows_what_it_found(broker: Broker, tmp_path: Path) -> None:
     field = Field(broker.bootstrap_servers)
     field.whole()
