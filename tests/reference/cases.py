@@ -225,7 +225,7 @@ commit_in_an_op_record_that_is_not_ascii: open
     half, lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer|| 1|U|x/00000000|ö|0|0|producer||
 commit_in_an_op_record_that_is_not_ascii_visible: leaked
     half, lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer|| 1|U|x/00000000|ö|0|0|producer||, show 0
-# Coordinators keep them aside.
+# Coordinators quarantine them.
 lines_with_numbers_that_are_too_large: open
     half, lines 1|C|order-1/5f3a90c2|orders|9999999999999999999|5|check||,
     lines 1|C|order-1/5f3a90c2|orders|0|9999999999999999999|check||,

@@ -1,4 +1,4 @@
-"""What readers meet that nobody planned: no topic, no record, huge ones, a log that was shortened."""
+"""Unusual input of readers: no topic, no record, huge ones, a log that was shortened."""
 
 from pathlib import Path
 from random import Random

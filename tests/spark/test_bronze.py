@@ -482,7 +482,7 @@ def to_bronze(raw, *, namespace, batch):
     rows = rows_of(raw, namespace=namespace, batch=batch)
     if batch < 2:
         return rows
-    # The task of one partition stands within its rows; that of the other one ends.
+    # The task of one partition sleeps within its rows; the task of the other one ends.
     stands = "partition = 0 AND offset % 100 = 99 AND reflect('java.lang.Thread', 'sleep', 600000L) IS NOT NULL"
     return rows.where(~F.expr(stands))
 
