@@ -424,7 +424,7 @@ def test_an_executor_that_refuses_a_call_is_tried_again_after_a_while(
 
     assert [False, False, False, True] == able
     assert [True, True, False] == [each.is_stale for each in outcomes]
-    assert ["executor.refused"] == [record.message for record in caplog.records]
+    assert ["executor.refused"] == [record.getMessage() for record in caplog.records]
 
 
 def test_a_call_that_an_executor_cannot_make_is_answered_with_its_error(
