@@ -52,7 +52,7 @@ def is_stranger(finding: Finding) -> bool:
         return True
     if finding.kind is Kind.GIVEN_UP and not finding.txn_key.startswith("p"):
         return True
-    if finding.kind in (Kind.RESTLESS, Kind.FORGOTTEN):
+    if finding.kind in (Kind.STUCK, Kind.FORGOTTEN):
         is_held = finding.detail == "held for topic-missing"
         return (is_held or finding.kind is Kind.FORGOTTEN) and finding.txn_key[:1] not in ("p", "")
     return finding.kind is Kind.DROPPED and finding.detail[2:].startswith(STRANGE.decode())

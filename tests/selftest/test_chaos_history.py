@@ -170,7 +170,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], list[Finding]]]] = {
         Kind.LOST,
         lambda: findings(offsets=[progress(5, 0), progress(12, 0, (2, 3)), *stores()[1:]]),
     ),
-    "a message without an end": (Kind.RESTLESS, lambda: findings(offsets=stores()[:-1])),
+    "a message without an end": (Kind.STUCK, lambda: findings(offsets=stores()[:-1])),
     "a message before the earlier one of its key": (Kind.OUT_OF_ORDER, lambda: findings(moved(3, 29.0))),
     "two of a key at the same time": (Kind.OUT_OF_ORDER, lambda: findings(moved(3, 31.0 - 0.25))),
     "handled again though its end was stored": (
@@ -286,7 +286,7 @@ CONTRARY: dict[str, tuple[Kind, Callable[[], list[Finding]]]] = {
         Kind.CONTRARY,
         lambda: doubtful({runs.KEY: COMMIT}, op=[runs.op(ROLLBACK)], real=[]),
     ),
-    "never decided, though somebody answers": (Kind.RESTLESS, lambda: doubtful({runs.KEY: COMMIT}, op=[], real=[])),
+    "never decided, though somebody answers": (Kind.STUCK, lambda: doubtful({runs.KEY: COMMIT}, op=[], real=[])),
     "a group that nobody belongs to is asked": (
         Kind.ASKED,
         lambda: doubtful({runs.KEY: COMMIT}, check=[question("load")]),

@@ -261,7 +261,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         Kind.UNTOLD,
         lambda: replace(clean(), logs=clean().logs._replace(check=list(clean().logs.check)[:2])),
     ),
-    "open for ever": (Kind.RESTLESS, lambda: replace(asked(), must_end=[KEY])),
+    "open for ever": (Kind.STUCK, lambda: replace(asked(), must_end=[KEY])),
 }
 
 

@@ -270,11 +270,11 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
         lambda: and_stored_at_first(stored(15, 0, waiting=WaitingKeys(3, {hash_of_key(A): 0}))),
     ),
     "a message without an end": (
-        Kind.RESTLESS,
+        Kind.STUCK,
         lambda: with_logs(topics=[message(0), message(1), message(2, B), message(3, B)]),
     ),
-    "parked for ever": (Kind.RESTLESS, lambda: without_stored(8)),
-    "paused for ever": (Kind.RESTLESS, lambda: and_stored(stored(110, 3, is_paused=True))),
+    "parked for ever": (Kind.STUCK, lambda: without_stored(8)),
+    "paused for ever": (Kind.STUCK, lambda: and_stored(stored(110, 3, is_paused=True))),
     "progress that goes back": (Kind.BACKWARDS, lambda: and_stored(stored(110, 2), stored(120, 3))),
     "handled again": (Kind.AGAIN, lambda: also(call(2, 65, key=B))),
     "rejected, and handled again although nothing went wrong": (
@@ -296,7 +296,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
         Kind.PHANTOM,
         lambda: with_logs(replays=[*REPLAYS, replay(4, 9, 110, ReplayOutcome.MISSING)]),
     ),
-    "a request without an answer": (Kind.RESTLESS, lambda: with_logs(replays=REPLAYS[:3])),
+    "a request without an answer": (Kind.STUCK, lambda: with_logs(replays=REPLAYS[:3])),
     "an answer that is not true": (Kind.PHANTOM, lambda: without_call(4)),
     "two of a key at the same time": (
         Kind.OUT_OF_ORDER,
@@ -321,7 +321,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
         lambda: replace(with_logs(locks=taken_over()), learned=[Learned(85, "c0", 0, 1)]),
     ),
     "a queue that nobody holds": (
-        Kind.RESTLESS,
+        Kind.STUCK,
         lambda: with_logs(locks=[lock(0, LockKind.CLAIM, 0), lock(1, LockKind.RELEASE, 900, token=0)]),
     ),
 }

@@ -218,16 +218,10 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         Kind.PHANTOM,
         lambda: logs(op=[], real=[], doubt=doubt("held", reason="topic-missing")),
     ),
-    "scheduled at rest": (Kind.RESTLESS, lambda: logs(real=[], doubt=doubt("scheduled", decided_at=(0, 0)))),
-    "held at rest": (
-        Kind.RESTLESS,
-        lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", decided_at=(0, 0))),
-    ),
-    "waits behind nobody": (Kind.RESTLESS, lambda: logs(real=[], doubt=doubt("waiting", decided_at=(0, 0)))),
-    "parked without a reason": (
-        Kind.RESTLESS,
-        lambda: logs(real=[], doubt=doubt("parked-committed", decided_at=(0, 0))),
-    ),
+    "scheduled at rest": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("scheduled", decided_at=(0, 0)))),
+    "held at rest": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", decided_at=(0, 0)))),
+    "waits behind nobody": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("waiting", decided_at=(0, 0)))),
+    "parked without a reason": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("parked-committed", decided_at=(0, 0)))),
     "another index or count than the half record's": (Kind.PHANTOM, lambda: logs(real=[real(count=2)])),
     "a half record of another count, forwarded": (
         Kind.PHANTOM,

@@ -83,7 +83,7 @@ def play(plan: Plan, *, variant: Variant = REAL, look: Callable[[Society], objec
             if society.memory is not None:
                 played.findings += society.memory.end()
         except EndlessError as exc:
-            played.findings.append(Finding(Kind.RESTLESS, "", str(exc)))
+            played.findings.append(Finding(Kind.STUCK, "", str(exc)))
         finally:
             world.close()
     for coordinator in society.coordinators:
@@ -103,20 +103,20 @@ def _come_to_rest(society: Society, played: Played[Plan]) -> None:
     world = society.world
     settled_at = world.now
     while True:
-        restless = unrest(society)
+        stuck = stuck_processes(society)
         is_late = world.now >= settled_at + REST_WITHIN_S
-        if not restless or is_late:
+        if not stuck or is_late:
             verdict = judge_history(history_of(society))
-            if is_late or all(f.kind is not Kind.RESTLESS for f in verdict.findings):
+            if is_late or all(f.kind is not Kind.STUCK for f in verdict.findings):
                 break
         world.run(until_s=world.now + LOOK_S)
     played.findings += verdict.findings
     played.counts = verdict.counts
-    played.findings += [Finding(Kind.RESTLESS, "", what) for what in restless]
+    played.findings += [Finding(Kind.STUCK, "", what) for what in stuck]
     played.rest_after_s = world.now - settled_at
 
 
-def unrest(society: Society) -> list[str]:
+def stuck_processes(society: Society) -> list[str]:
     """What is still to be done, as far as one can see without reading everything."""
     kafka = society.kafka
     if kafka.cluster.markers:

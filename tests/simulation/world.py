@@ -58,7 +58,7 @@ class SimulatedWorld:
         self.now = 0.0
         self.step_count = 0
         self.event_count = 0
-        self.restless_count = 0
+        self.busy_count = 0
         """How often somebody had to be made to wait."""
         self.trace: list[tuple[float, str, str, str]] = []
         self.happened: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class SimulatedWorld:
             return True
         if timeout_s <= 0:
             if not is_free:
-                self.restless_count += 1
+                self.busy_count += 1
                 self._pause(actor, 0.001)
             return is_ready()
         late = 1.0 if timeout_s > LATE_S_MAX else 1.0 + self._lateness * self.random.random()

@@ -317,4 +317,4 @@ class _CheckBack:
                 continue
             if summary is None or summary.state == _OPEN:
                 asked_count = len(self._questions.get(key, ()))
-                yield Finding(Kind.RESTLESS, key, f"open after {asked_count} questions")
+                yield Finding(Kind.STUCK, key, f"open after {asked_count} questions")

@@ -46,7 +46,7 @@ class Kind(Enum):
     AHEAD = "ahead"  #: stored positions beyond what is forwarded
     UNSTEADY = "unsteady"  #: a reader saw what later was not so
     HANGING = "hanging"  #: an open Kafka transaction holds readers back at the end
-    RESTLESS = "restless"  #: something that must come to its end did not
+    STUCK = "stuck"  #: something that must come to its end did not
     HOARDED = "hoarded"  #: more content in memory than its limits allow (P11)
     BROKEN = "broken"  #: a process ended by an error that it must not meet
     ASKED = "asked"  #: a question too early, to nobody, or about what is over

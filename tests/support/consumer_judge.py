@@ -155,12 +155,12 @@ def _progress(evidence: Evidence) -> Iterable[Finding]:
             if first < min(handled.get(offset, _NEVER), lettered.get(offset, _NEVER)):
                 yield finding(Kind.LOST, queue, f"{offset} is stored as finished, and was not")
             if not samples or not is_finished(samples[-1], offset):
-                yield finding(Kind.RESTLESS, queue, f"{offset} has no end that is stored")
+                yield finding(Kind.STUCK, queue, f"{offset} has no end that is stored")
         yield from _backwards(evidence, queue)
         if samples and samples[-1].said.parked:
-            yield finding(Kind.RESTLESS, queue, "keys are parked")
+            yield finding(Kind.STUCK, queue, "keys are parked")
         if samples and samples[-1].said.is_paused:
-            yield finding(Kind.RESTLESS, queue, "paused")
+            yield finding(Kind.STUCK, queue, "paused")
 
 
 def _backwards(evidence: Evidence, queue: Place) -> Iterable[Finding]:
@@ -281,7 +281,7 @@ def _answers(evidence: Evidence) -> Iterable[Finding]:
         for name, request in asked.items():
             is_of_letter = request.said.kind in (ReplayKind.REPLAY, ReplayKind.DROP)
             if is_of_letter and not counts[name]:
-                yield finding(Kind.RESTLESS, queue, f"{name} is not answered")
+                yield finding(Kind.STUCK, queue, f"{name} is not answered")
         for answer in answers:
             found = asked.get((answer.said.request_id, answer.said.dead_letter_offset))
             if found is not None and not _is_true(evidence, queue, found.offset, answer):

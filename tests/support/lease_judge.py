@@ -34,7 +34,7 @@ def lease_findings(history: ConsumerHistory) -> Iterable[Finding]:
         if why:
             detail = f"{call.offset} by {call.process} under {call.token} at {call.began_ms:.0f}: {why}"
             yield Finding(Kind.UNLEASED, name, detail)
-    yield from (Finding(Kind.RESTLESS, name, "it has no holder") for name in _without_holder(history, states))
+    yield from (Finding(Kind.STUCK, name, "it has no holder") for name in _without_holder(history, states))
 
 
 def queues_without_holder(history: ConsumerHistory) -> list[str]:

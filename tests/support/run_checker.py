@@ -229,13 +229,13 @@ def _doubt_of_another_mind(judge: Judge) -> Iterable[Finding]:
             kind = Kind.LOST if txn.decision is Resolution.COMMIT else Kind.PHANTOM
             yield Finding(kind, key, f"{summary.state} on doubt, {txn.decision} in op")
         elif summary.state == _HELD:
-            yield Finding(Kind.RESTLESS, key, f"held for {summary.reason}")
+            yield Finding(Kind.STUCK, key, f"held for {summary.reason}")
         elif summary.state == _SCHEDULED:
-            yield Finding(Kind.RESTLESS, key, "scheduled, and nobody releases it")
+            yield Finding(Kind.STUCK, key, "scheduled, and nobody releases it")
         elif summary.state == _WAITING and not _is_blocked(summary, judge):
-            yield Finding(Kind.RESTLESS, key, "waits, and nobody goes before it")
+            yield Finding(Kind.STUCK, key, "waits, and nobody goes before it")
         elif is_decided and summary.state != _WAITING and not summary.reason:
-            yield Finding(Kind.RESTLESS, key, f"{summary.state} without a reason")
+            yield Finding(Kind.STUCK, key, f"{summary.state} without a reason")
 
 
 def _is_blocked(summary: DoubtSummary, judge: Judge) -> bool:

@@ -202,7 +202,7 @@ def test_a_reader_that_begins_ten_expiries_ago_agrees(steps: list[Step]) -> None
     assert "" == run(steps, Society(MEMBER_COUNT))
 
 
-def restless_run(seed: int, society: Society) -> str:
+def unruly_run(seed: int, society: Society) -> str:
     """Hours of a group in which something happens all the time."""
     dice = random.Random(seed)
     waits = [0, 500, 5_000, 15_000, 25_000, EXPIRY_MS + 1_000]
@@ -224,7 +224,7 @@ def calm_run(seed: int, society: Society) -> str:
     return run(steps, society)
 
 
-RUNS = [restless_run, calm_run]
+RUNS = [unruly_run, calm_run]
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -19,17 +19,17 @@ WITHOUT: dict[str, ConsumerVariant] = {
     "a dead-letter producer that may have stale requests is replaced": ConsumerVariant(
         settings={"recycle_after": timedelta(hours=1)}
     ),
-    "who takes a queue over ends what its writer left open": wrapped(un.TrustingConnections),
+    "the new holder of a queue ends what the writer before it left open": wrapped(un.TrustingConnections),
     "a dead-letter writer's name is stored before it writes": ConsumerVariant(engine=un.NamelessEngine),
     "messages of one key go one after the other": ConsumerVariant(engine=un.UnorderedEngine),
     "a queue is not taken over while its handlers still run": ConsumerVariant(engine=un.ImpatientEngine),
     "a queue is not taken over while a store of it is under way": ConsumerVariant(engine=un.ForgetfulEngine),
-    "who cannot store what ended last ends in peace": ConsumerVariant(engine=un.StiffEngine),
+    "a consumer that cannot store what ended last ends without an error": ConsumerVariant(engine=un.StiffEngine),
     "what a handler decided is written before a queue is given back": ConsumerVariant(engine=un.CarelessEngine),
     "an engine without room for more waits for an end": ConsumerVariant(engine=un.RestlessEngine),
     "an engine whose store is under way waits for the acknowledgement": ConsumerVariant(engine=un.HurriedEngine),
     "a handler that hangs is given up at its deadline": ConsumerVariant(hung=un.EndlessPatience),
-    "what a handler says after it was given up counts for nothing": ConsumerVariant(hung=un.CredulousHung),
+    "an answer of a handler that was given up is ignored": ConsumerVariant(hung=un.CredulousHung),
     "what fails while a breaker is open costs no attempt": ConsumerVariant(engine=un.StrictEngine),
     "while a breaker is open one message is tried at a time": ConsumerVariant(engine=un.EagerEngine),
     "no handler starts after its lease can be over": ConsumerVariant(registry=un.EverlastingRegistry),
@@ -39,7 +39,10 @@ WITHOUT: dict[str, ConsumerVariant] = {
 """A world without each of them."""
 
 IS_SLOW = frozenset(
-    {"who takes a queue over ends what its writer left open", "a dead-letter writer's name is stored before it writes"}
+    {
+        "the new holder of a queue ends what the writer before it left open",
+        "a dead-letter writer's name is stored before it writes",
+    }
 )
 IS_CALM = frozenset({"what a handler decided is written before a queue is given back"})
 """Shown in worlds in which nothing goes wrong."""

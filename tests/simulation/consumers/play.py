@@ -15,7 +15,7 @@ from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.progress import Foreign, decode
 from txlayer.core.retry import AfterExhausted
 
-RESTLESS_COUNT_MAX = 100
+BUSY_COUNT_MAX = 100
 """Asking again and again what to do, without waiting, takes a whole core: 20 times in vain are one here."""
 
 
@@ -35,7 +35,7 @@ def play_consumers(
             society.heal()
             _come_to_rest(society, played)
         except EndlessError as exc:
-            played.findings.append(Finding(Kind.RESTLESS, "", str(exc)))
+            played.findings.append(Finding(Kind.STUCK, "", str(exc)))
         finally:
             world.close()
     played.happened += society.figures
@@ -43,9 +43,9 @@ def play_consumers(
     for *_, detail in world.trace:
         if detail in FENCES:
             played.happened[detail] += 1
-    if world.restless_count > RESTLESS_COUNT_MAX:
-        detail = f"processes that never wait, {world.restless_count} times"
-        played.findings.append(Finding(Kind.RESTLESS, "", detail))
+    if world.busy_count > BUSY_COUNT_MAX:
+        detail = f"processes that never wait, {world.busy_count} times"
+        played.findings.append(Finding(Kind.STUCK, "", detail))
     played.findings += [Finding(Kind.BROKEN, "", failure) for failure in world.failures]
     played.step_count = world.step_count
     return played
@@ -58,7 +58,7 @@ def _come_to_rest(society: ConsumerSociety, played: Played[ConsumerPlan]) -> Non
         world.run(until_s=world.now + LOOK_S)
         society.look_at_offsets()
         is_late = world.now >= healed_at + REST_WITHIN_S
-        if not is_late and unrest(society):
+        if not is_late and stuck_processes(society):
             continue
         verdict = judge_consumers(history_of(society))
         if is_late or all(finding.kind not in _PASSING for finding in verdict.findings):
@@ -68,11 +68,11 @@ def _come_to_rest(society: ConsumerSociety, played: Played[ConsumerPlan]) -> Non
     played.rest_after_s = world.now - healed_at
 
 
-_PASSING = frozenset({Kind.RESTLESS, Kind.HANGING})
+_PASSING = frozenset({Kind.STUCK, Kind.HANGING})
 """Of a world that is not at rest yet."""
 
 
-def unrest(society: ConsumerSociety) -> bool:
+def stuck_processes(society: ConsumerSociety) -> bool:
     """True when something is still to be done, as far as one can see without judging."""
     if society.kafka.cluster.markers:
         return True
