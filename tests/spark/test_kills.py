@@ -1,10 +1,6 @@
 """`txlayer-spark bronze --every` killed by the system at each of its steps, beside `txlayer-spark ledger`: real command lines."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,25 +8,48 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
-from tests.spark.test_commands import txlayer_spark
+from tests.spark.test_commands import RUN, SMALL, txlayer_spark
 from tests.support.planted import Field, Message
-from tests.support.waiting import wait_until
+from tests.support.spark_processes import killed_when
 from txlayer_spark import read_ledger
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
-SMALL = (
-    "--master",
-    "local[2]",
-    "--memory",
-    "1g",
-    "--spark-setting",
-    "spark.sql.shuffle.partitions=2",
-    "--spark-setting",
-    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-)
 FAULTS = {"orphan", "leaked", "duplicate", "torn", "corrupt", "out_of_order", "lost"}
 Point = Callable[[Path, str], bool]
+
+
+STANDING = """
+import sys
+from pyspark.sql import functions as F
+from tests.support.waiting import hang
+from txlayer.cli import run_spark
+from txlayer_spark.catalog import Catalog
+from txlayer_spark.jobs import bronze
+step, number, topic, *arguments = sys.argv[1:]
+sys.argv[1:] = arguments
+rows_of, kinds_of, last_of = bronze.to_bronze, Catalog.kinds, Catalog.last_batch
+
+def to_bronze(raw, **given):
+    # The task of one topic stands within its rows; that of another one ends.
+    stands = f"topic = '{topic}' AND offset = 5 AND reflect('java.lang.Thread', 'sleep', 600000L) IS NOT NULL"
+    return rows_of(raw, **given).where(~F.expr(stands))
+
+def kinds(catalog, folders):
+    return hang() if folders[0].reader == int(number) else kinds_of(catalog, folders)
+
+def last_batch(catalog, reader):
+    return hang() if reader == int(number) else last_of(catalog, reader)
+
+if step == "a_batch_in_the_middle":
+    bronze.to_bronze = to_bronze
+elif step == "a_batch_that_spark_has_not_noted":
+    Catalog.kinds = kinds
+else:
+    Catalog.last_batch = last_batch
+run_spark()
+"""
+"""`bronze` that stands, until it is killed, at a step of one reader; its arguments are behind that step's."""
 
 
 def _batches(data: Path, reader: str) -> list[Path]:
@@ -41,14 +60,13 @@ def _committed(data: Path, reader: str) -> int:
     return sum(path.name.isdigit() for path in data.glob(f"bronze/v1/checkpoints/{reader}/commits/*"))
 
 
-def _noted(data: Path) -> int:
-    return len(list(data.glob("bronze/v1/reads/*.json")))
-
-
 def a_batch_in_the_middle(data: Path, reader: str) -> bool:
-    """Files of a batch are there that has no end yet."""
+    """A whole file of a batch is there that has no end yet."""
     folders = data.glob(f"bronze/v1/records/folder={reader}-*")
-    return any(not (f / "_SUCCESS").exists() and list(f.rglob("*.parquet")) for f in folders)
+    return any(
+        not (folder / "_SUCCESS").exists() and any(file.stat().st_size for file in folder.rglob("*.parquet"))
+        for folder in folders
+    )
 
 
 def a_batch_that_spark_has_not_noted(data: Path, reader: str) -> bool:
@@ -68,32 +86,6 @@ POINTS: list[tuple[Point, str]] = [
 ]
 
 
-def start_bronze(field: Field, folder: Path) -> subprocess.Popen[bytes]:
-    """`bronze --every` in a process group of its own: Python and the Java that it starts."""
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from txlayer.cli import run_spark; run_spark()",
-            "bronze",
-            "-b",
-            field.servers,
-            "-n",
-            field.namespace,
-            "--data",
-            "data",
-            "--every",
-            "1s",
-            *SMALL,
-        ],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-    )
-
-
 @pytest.mark.fault("Spark: bronze is killed at any step, also between its readers, while a ledger is made")
 @pytest.mark.parametrize(("point", "reader"), POINTS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_ledger_beside_a_bronze_that_is_killed_says_nothing_that_is_not_so(
@@ -103,31 +95,24 @@ def test_a_ledger_beside_a_bronze_that_is_killed_says_nothing_that_is_not_so(
     two = (Message(field.orders), Message(field.stock))
     for _ in range(20):
         field.whole(*two, ordering_key=b"k")
-    job = start_bronze(field, tmp_path)
-    try:
-        wait_until(lambda: point(data, reader), within=120, what=point.__name__)
-    finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+    stands_in = field.topic("op") if reader == "000" else field.stock
+    bronze = ("bronze", "-b", field.servers, "-n", field.namespace, "--data", "data", *SMALL)
+    stands = (point.__name__, reader, stands_in, *bronze)
+    with killed_when(lambda: point(data, reader), STANDING, *stands, folder=tmp_path):
+        pass
+    assert point(data, reader)
     # What came meanwhile is half of it known to the next one, and it is killed, too, at any moment.
     for _ in range(20):
         field.whole(*two, ordering_key=b"k")
-    job = start_bronze(field, tmp_path)
-    try:
+    with killed_when(lambda: _batches(data, "001"), RUN, *bronze, "--every", "1s", folder=tmp_path):
         ledger = ("ledger", "--data", "data", "--grace", "0s", *SMALL)
         beside = txlayer_spark(*ledger, folder=tmp_path)
         if beside.returncode == 0:
             assert not FAULTS & verdicts(spark, data)
         else:
             assert "run txlayer-spark bronze first" in beside.stderr
-        wait_until(lambda: _batches(data, "001"), within=90, what="real topics are read")
-    finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
 
-    done = txlayer_spark(
-        "bronze", "-b", field.servers, "-n", field.namespace, "--data", "data", *SMALL, folder=tmp_path
-    )
+    done = txlayer_spark(*bronze, folder=tmp_path)
     assert 0 == done.returncode, done.stderr
     done = txlayer_spark("ledger", "--data", "data", "--grace", "0s", *SMALL, folder=tmp_path)
     assert 0 == done.returncode, done.stderr
