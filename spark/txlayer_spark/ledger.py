@@ -528,7 +528,8 @@ def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
 def _naming_halves(ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_error_ms: int) -> DataFrame:
     """The op lines that count, or may have counted, by a half record of their transaction and its producer group.
 
-    With `_is_certain`; `_releases`: whether every half record is at or before the one that they name; `_is_gone`: that one is.
+    With `_is_certain`; `_releases`: whether every half record is at or before the one that they name; `_is_gone`: that one is, and as
+    far as anybody knows it was the last.
 
     A line may have counted when it was there before its half record, when it names one between the ends of a transaction that
     stood on doubt, which doubt forgets, the last one there before a further one joined, or one that is gone.
@@ -556,7 +557,8 @@ def _naming_halves(ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_e
         *COLUMNS,
         (is_known & ~is_ahead).alias("_is_certain"),
         (F.col("n") >= F.col("_last")).alias("_releases"),
-        is_gone.alias("_is_gone"),
+        # Unless doubt tells of a half record behind it.
+        (is_gone & F.coalesce(F.col("n") >= F.col("_told_last"), F.lit(True))).alias("_is_gone"),
     )
 
 
@@ -818,13 +820,17 @@ def _kept(messages: DataFrame, contents: DataFrame, doubts: DataFrame) -> DataFr
     by = list(_ATTEMPT)
     newest = Window.partitionBy(*by).orderBy(F.desc("pos"))
     now = doubts.withColumn("_at", F.row_number().over(newest)).where(F.col("_at") == 1)
-    now = now.select(*by, F.col("idx").alias("_seen"), F.col("d").alias("_until"))
+    now = now.select(*by, F.col("idx").alias("_seen"), F.col("w").alias("_from"), F.col("d").alias("_until"))
     held = contents.select(*by, "idx", F.col("a").alias("_held"), F.col("d").alias("_content"))
     each = messages.join(now, by).join(held, [*by, "idx"], "left")
     is_cut = F.col("_held") == int(Held.CUT)
     is_same = F.coalesce(is_cut | (F.col("_content") == F.col("d")), F.lit(False))
     is_of_half = F.isnotnull("pos")
-    wrong = (is_of_half & (F.col("pos") <= F.col("_until")) & ~is_same) | (~is_of_half & is_cut)
+    # Of the first message half may have a second copy alone, whatever that holds.
+    is_compared = (
+        is_of_half & (F.col("pos") <= F.col("_until")) & ((F.col("idx") > 0) | (F.col("pos") == F.col("_from")))
+    )
+    wrong = (is_compared & ~is_same) | (~is_of_half & is_cut)
     return each.groupBy(*by).agg(((F.count_if(wrong) == 0) & (F.count("_held") >= F.max("_seen"))).alias("is_kept"))
 
 

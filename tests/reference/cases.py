@@ -241,6 +241,25 @@ held_without_contents: lost
     half, C 0, summary held 0 reason=topic-missing
 held_with_another_content: lost
     half, C 0, summary held 0 reason=topic-missing, content 0 value=another
+# The commit names the first half record, which half has lost. Doubt says that a further one joined: it is incomplete.
+commit_of_the_first_half_record_of_which_a_copy_is_left_parked: parked
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_held: lost
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary held 0 2 reason=topic-missing, starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_visible: leaked
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, show 1 2,
+    starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_then_of_the_last: ok
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, C 2,
+    show 0 2, ended 0 1, starts half=1
+commit_of_the_first_half_record_of_which_another_copy_is_left_parked: parked
+    half 0/2, content 0, C 0, half 0/2 key=another, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete,
+    starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_parked_with_another_value: lost
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2 value=another,
+    summary parked-committed 0 2 reason=incomplete, starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_parked_without_its_content: lost
+    half 0/2, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, starts half=1
 parked_with_half_of_its_contents: lost
     half 0/2, half 1/2, C 1, summary parked-committed 0 1 reason=too-large, content 0
 parked_and_its_half_record_gone: out_of_window
@@ -426,6 +445,9 @@ for _block in re.split(r"\n(?=\w)", re.sub(r"^#.*\n", "", HISTORIES, flags=re.MU
     CASES[_name] = Case(_name, partial(_write, _steps), _word, bool(_orphan))
 
 
+scheduled_and_its_first_half_record_gone_which_the_commit_names: parked
+    half 0/2 options=d+120000, content 0, C 0, half 0/2 options=d+120000, half 1/2 options=d+180000, content 2,
+    summary parked-committed 0 2 reason=incomplete due=0/0/1700000120010+1700000180050/0:0, starts half=1
 def _whole(log: Log, **fields: Any) -> tuple[Record, Record]:
     """Two half records of a transaction."""
     return log.half(KEY, "0/2", **fields), log.half(KEY, "1/2", **fields)

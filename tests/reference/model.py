@@ -599,7 +599,8 @@ def release(txn: Transaction, reading: Reading, line: Line) -> None:
 def is_complete(world: World, txn: Transaction, offset: int) -> bool:
     """Whether all half records are at or before an offset; what retention took is believed."""
     if offset < world.bounds_of(world.half, txn.partition).start:
-        return True
+        # Unless doubt tells of a half record behind it.
+        return not any(summary.seen and summary.last_offset > offset for summary in txn.summaries)
     places = {
         index: message.origin_offset if message.offset is None else message.offset
         for index, message in txn.messages.items()
@@ -929,7 +930,7 @@ def judge_whole(txn: Transaction, reading: Reading) -> None:
     wrong = [
         index
         for index, message in stored.items()
-        if index not in txn.contents or not (txn.contents[index].is_cut or txn.contents[index].stored == message.stored)
+        if index not in txn.contents or not is_as_stored(txn.contents[index], message, txn.doubt)
     ]
     wrong += [i for i, content in txn.contents.items() if content.is_cut and i not in stored]
     if wrong or len(txn.contents) < txn.doubt.seen:
@@ -974,6 +975,12 @@ def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:
         assert reading.released is not None
         if not txn.is_timed:
             queue.goes_at[txn.key] = reading.released.position
+def is_as_stored(content: HalfMessage, message: HalfMessage, doubt: Summary) -> bool:
+    """Whether a content on doubt is that of a half record. Of the first message half may have a second copy alone, whatever that holds."""
+    is_copy = message.index == 0 and message.offset != doubt.first_offset
+    return is_copy or content.is_cut or content.stored == message.stored
+
+
         elif reading.released_by:
             queue.goes_at[txn.key] = min(line.position for line in reading.released_by.values())
     if is_in_place and reading.decision is None:

@@ -721,9 +721,9 @@ def _release(attempt: _Attempt, reading: _Reading, op: OpTrace) -> None:
 
 
 def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
-    """True if all half records are at or before an offset; those that retention deleted count as present."""
+    """True if all half records are at or before an offset. Those that retention deleted are, unless doubt says otherwise."""
     if offset < window.starts.get(attempt.first.partition, 0):
-        return True
+        return all(summary.last_offset <= offset for summary in attempt.summaries if summary.seen)
     offsets = attempt.kept_at | {index: half.offset for index, half in attempt.halves.items()}
     # Counted: the number of messages comes from the writer and may be any number.
     return sum(at <= offset for at in offsets.values()) == attempt.first.count - min(offsets)
@@ -935,7 +935,9 @@ def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> Non
         for index, half in attempt.halves.items()
         if doubt.last_offset == -1 or half.offset <= doubt.last_offset
     }
-    is_wrong = any(attempt.contents.get(index) not in (half.content, CUT) for index, half in stored.items())
+    # Of the first message half may have a second copy alone, whatever that holds.
+    compared = {index: half for index, half in stored.items() if index or half.offset == doubt.first_offset}
+    is_wrong = any(attempt.contents.get(index) not in (half.content, CUT) for index, half in compared.items())
     is_wrong |= any(c == CUT and index not in stored for index, c in attempt.contents.items())
     if is_wrong or len(attempt.contents) < doubt.seen:
         there = _few(sorted(attempt.contents))
