@@ -343,8 +343,8 @@ def fold_exactly(  # its steps, in their order
 ) -> DataFrame:
     """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with `JUDGED_COLUMNS`.
 
-    The records do not show of every op line whether it counted. An attempt with such lines has two rows: `reading` 0, in which
-    they count, and 1, in which they do not.
+    The records do not show of every op line whether it counted. An attempt with such lines has a row for each choice of them that
+    one coordinator may have made: `reading` 0, in which all count, to the highest, in which none does.
 
     Args:
         happened: `events.COLUMNS`, everything that is known of those ids.
@@ -370,9 +370,9 @@ def fold_exactly(  # its steps, in their order
     known = _known_offsets(half, reduce(DataFrame.unionByName, (doubts, twins, held)))
     named = _naming_halves(ops, half, known, clock_error_ms=clock_error_ms)
     counting = put(_with_unsure(named.unionByName(_naming_doubts(ops, known, doubts))), "counting")
-    unsure = counting.where("_is_unsure").select(*_ATTEMPT, "_is_unsure").distinct()
-    counting = _in_readings(counting)
-    counting = counting.where(F.col("_is_certain") | (F.col("reading") == 0))
+    readings = put(_readings(counting), "readings")
+    counting = _in_readings(counting, readings)
+    counting = counting.where(F.isnull("_unsure") | _counts(F.col("_unsure")))
     lines = _numbered(counting, messages)
     decided = _decided(lines)
     there = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
@@ -388,7 +388,7 @@ def fold_exactly(  # its steps, in their order
     checks = happened.where(F.col("kind") == int(Kind.CHECK))
     parts = [once, alone, forwarded, checks, doubts, held]
     others = reduce(DataFrame.unionByName, (part.select(*COLUMNS) for part in parts))
-    others = _in_readings(others.join(unsure, list(_ATTEMPT), "left"))
+    others = _in_readings(others, readings)
     every = others.select(*COLUMNS, "reading").unionByName(counting.select(*COLUMNS, "reading"))
     by, reading = list(_ATTEMPT), list(_READING)
     folded = fold(every, by=_READING)
@@ -584,16 +584,49 @@ def _naming_doubts(ops: DataFrame, known: DataFrame, doubts: DataFrame) -> DataF
     )
 
 
+_UNSURE_MAX = 6
+"""So many uncertain lines of an attempt are read in each way; further ones go with the last of these."""
+
+
 def _with_unsure(counting: DataFrame) -> DataFrame:
-    """The lines with `_is_unsure`: whether their attempt has one that is not certain."""
-    is_unsure = F.max(~F.col("_is_certain")).over(Window.partitionBy(*_ATTEMPT))
-    return counting.withColumn("_is_unsure", is_unsure)
+    """The lines with `_unsure`: the number, from 0, of one that is not certain; null of the others, and of those that decide nothing."""
+    is_unsure = ~F.col("_is_certain") & (F.col("a") != int(Said.UNKNOWN))
+    so_far = F.count_if(is_unsure).over(Window.partitionBy(*_ATTEMPT).orderBy("pos"))
+    return counting.withColumn("_unsure", F.when(is_unsure, so_far - 1))
 
 
-def _in_readings(rows: DataFrame) -> DataFrame:
-    """The rows with their `reading`: 0, and once more with 1 of an attempt that is unsure."""
-    both = F.when(F.col("_is_unsure"), F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(0)))
-    return rows.withColumn("reading", F.explode(both))
+def _readings(counting: DataFrame) -> DataFrame:
+    """Each `reading` of the unsure attempts that one coordinator may have had; in 0 all lines count.
+
+    The bits of its number, from the highest, are 1 where a line does not count: `_tried` of them.
+    """
+    line = F.struct(F.col("_unsure").alias("number"), F.col("n").alias("names"))
+    unsure = counting.where(F.col("_unsure") < _UNSURE_MAX).groupBy(*_ATTEMPT)
+    every = unsure.agg(F.array_sort(F.collect_list(line)).alias("_lines")).withColumn("_tried", F.size("_lines"))
+    last = F.call_function("shiftleft", F.lit(1), F.col("_tried")) - 1
+    every = every.withColumn("reading", F.explode(F.sequence(F.lit(0), last)))
+    number = "bigint"
+    nothing, impossible = F.lit(-1).cast(number), F.lit(-2).cast(number)
+
+    def take(forgotten: Column, each: Column) -> Column:
+        """With a line that does not count, doubt has forgotten its half record and those before it."""
+        counts, names = _counts(each["number"]), each["names"]
+        kept = F.when(names > forgotten, forgotten).otherwise(impossible)
+        return F.when(forgotten == impossible, impossible).when(counts, kept).otherwise(F.greatest(forgotten, names))
+
+    return every.where(F.aggregate("_lines", nothing, take) != impossible).drop("_lines")
+
+
+def _counts(number: Column) -> Column:
+    """Whether the line with this number among the unsure ones counts in a `reading`."""
+    place = F.col("_tried") - 1 - F.least(number.cast("int"), F.col("_tried") - 1)
+    return F.call_function("shiftright", F.col("reading"), place).bitwiseAND(1) == 0
+
+
+def _in_readings(rows: DataFrame, readings: DataFrame) -> DataFrame:
+    """The rows of an unsure attempt once in each `reading`; those of others in 0 alone."""
+    found = rows.join(readings, list(_ATTEMPT), "left")
+    return found.withColumn("reading", F.coalesce("reading", F.lit(0)))
 
 
 def _numbered(counting: DataFrame, messages: DataFrame) -> DataFrame:

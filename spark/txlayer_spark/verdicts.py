@@ -255,24 +255,21 @@ def _sure(condition: Column) -> Column:
 
 
 def with_less_fault(rows: DataFrame, *attempt: str) -> DataFrame:
-    """Rows of an attempt in two readings (`reading` 0 and 1, with `verdict`) → one of them: what is no fault in one is none.
+    """Rows of an attempt in several readings (`reading`, with `verdict`) → the one with the least fault, of equals the first.
 
-    What settles a transaction ends it on doubt: of what doubt has, the first that does not call it settled.
+    What settles a transaction ends it on doubt: of what doubt has, one that does not call it settled. Where nothing is wrong with the
+    first, that one.
     """
     faults = [name for name, severity in SEVERITIES.items() if severity is Severity.FAULT]
     # Whether other attempts of the id are visible no reading changes.
     is_beside = (F.col("verdict") == "duplicate") & (F.col("v_n") <= F.col("v_distinct"))
     is_fault = F.col("verdict").isin(*faults) & ~_sure(is_beside)
-    each = Window.partitionBy(*attempt)
-    is_first_wrong = F.max(F.when(F.col("reading") == 0, is_fault)).over(each)
-    is_other_right = F.max(F.when(F.col("reading") == 1, ~is_fault)).over(each)
     is_kept = F.col("verdict").isin("ok", "rolled_back", "conflicting") & _sure(doubt_state() != "")
-    is_first_kept = F.max(F.when(F.col("reading") == 0, is_kept)).over(each)
-    is_unsettled = F.col("verdict").isin("parked", "overdue", "open")
-    is_other_unsettled = F.max(F.when(F.col("reading") == 1, is_unsettled)).over(each)
-    is_second = _sure(is_first_wrong & is_other_right) | _sure(is_first_kept & is_other_unsettled)
-    chosen = F.when(is_second, 1).otherwise(0)
-    return rows.withColumn("_chosen", chosen).where(F.col("reading") == F.col("_chosen")).drop("_chosen")
+    is_wrong = is_fault | is_kept
+    is_unsure = is_kept | F.col("verdict").isin("out_of_window", MAY_WAIT)
+    rank = F.when((F.col("reading") == 0) & ~is_wrong, -1).when(is_fault, 2).otherwise(is_unsure.cast("int"))
+    least = F.min(F.struct(rank, "reading")).over(Window.partitionBy(*attempt))
+    return rows.withColumn("_chosen", least["reading"]).where(F.col("reading") == F.col("_chosen")).drop("_chosen")
 
 
 def with_late(rows: DataFrame, is_late: str) -> DataFrame:

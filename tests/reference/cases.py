@@ -175,6 +175,32 @@ abandon_at_what_was_the_last_half_record_on_doubt_parked: parked
     summary parked-committed 0 1 2
 rollback_at_the_first_half_record_on_doubt_and_not_ended_there: rolled_back
     half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 0, half 2/3, content 2, summary open 0 1 2
+# Of several such lines doubt had forgotten the half record of the first one, and knew that of the second.
+commit_that_doubt_forgot_and_rollback_at_the_last_half_record_there: rolled_back
+    half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, half 2/4, content 2, summary open 0 1 2 count=4,
+    C 1, R 2, half 3/4, ended 0 1 2
+commit_that_doubt_forgot_and_rollback_at_the_last_half_record_there_visible: leaked
+    half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, half 2/4, content 2, summary open 0 1 2 count=4,
+    C 1, R 2, half 3/4, show 0 1 2, ended 0 1 2
+commit_of_a_part_and_an_abandon_that_doubt_forgot: parked
+    half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, C 1,
+    summary parked-committed 0 1 reason=incomplete count=4, half 2/4, content 2,
+    summary parked-committed 0 1 2 reason=incomplete count=4, A 1, half 3/4, content 3,
+    summary parked-committed 0 1 2 3 reason=incomplete
+rollback_and_abandon_that_doubt_forgot: ok
+    half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, half 2/4, content 2, summary open 0 1 2 count=4,
+    R 1, A 1, C 2, half 3/4, C 3, show 0 1 2 3, ended 0 1 2 3
+# Whoever knew the half record of the rollback knew that of the commit before it.
+commit_of_a_part_and_rollback_at_the_same_half_record: lost
+    half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, C 1, R 1, half 2/4, half 3/4, content 2, content 3,
+    ended 0 1 2 3
+commit_of_a_part_and_rollback_at_an_earlier_half_record: lost
+    half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, half 2/4, content 2, summary open 0 1 2 count=4,
+    C 2, R 1, half 3/4, ended 0 1 2
+# Seven lines: the seventh goes with the sixth.
+many_commits_that_doubt_forgot_and_a_rollback: rolled_back
+    half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, half 2/4, content 2, summary open 0 1 2 count=4,
+    C 1, C 1, C 1, C 1, C 1, R 2, R 2, half 3/4, ended 0 1 2
 # Doubt keeps the first one.
 rollback_at_the_first_half_record_on_doubt_before_one_joined: leaked
     half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 0, half 2/3, content 2, summary open 0 1 2,
@@ -215,6 +241,25 @@ copies_whose_first_records_are_gone_of_one_on_doubt: ok
 copies_whose_first_records_are_gone_of_one_on_doubt_with_another_value: corrupt
     half 0/2, half 1/2, C 1, keep waiting 0 1, show 0 value=another, show 1, ended 0 1, half 0/2, half 1/2,
     starts half=2
+# The commit names the first half record, which half has lost. Doubt says that a further one joined: it is incomplete.
+commit_of_the_first_half_record_of_which_a_copy_is_left_parked: parked
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_held: lost
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary held 0 2 reason=topic-missing, starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_visible: leaked
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, show 1 2,
+    starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_then_of_the_last: ok
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, C 2,
+    show 0 2, ended 0 1, starts half=1
+commit_of_the_first_half_record_of_which_another_copy_is_left_parked: parked
+    half 0/2, content 0, C 0, half 0/2 key=another, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete,
+    starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_parked_with_another_value: lost
+    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2 value=another,
+    summary parked-committed 0 2 reason=incomplete, starts half=1
+commit_of_the_first_half_record_of_which_a_copy_is_left_parked_without_its_content: lost
+    half 0/2, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, starts half=1
 known_from_a_summary_that_was_ended_alone: out_of_window
     half, R 0, keep open 0, ended 0, half txn=later/00000001, starts half=1, starts op=1
 visible_with_its_id_twice_and_its_half_record_gone: out_of_window orphan
@@ -241,25 +286,6 @@ held_without_contents: lost
     half, C 0, summary held 0 reason=topic-missing
 held_with_another_content: lost
     half, C 0, summary held 0 reason=topic-missing, content 0 value=another
-# The commit names the first half record, which half has lost. Doubt says that a further one joined: it is incomplete.
-commit_of_the_first_half_record_of_which_a_copy_is_left_parked: parked
-    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, starts half=1
-commit_of_the_first_half_record_of_which_a_copy_is_left_held: lost
-    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary held 0 2 reason=topic-missing, starts half=1
-commit_of_the_first_half_record_of_which_a_copy_is_left_visible: leaked
-    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, show 1 2,
-    starts half=1
-commit_of_the_first_half_record_of_which_a_copy_is_left_then_of_the_last: ok
-    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, C 2,
-    show 0 2, ended 0 1, starts half=1
-commit_of_the_first_half_record_of_which_another_copy_is_left_parked: parked
-    half 0/2, content 0, C 0, half 0/2 key=another, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete,
-    starts half=1
-commit_of_the_first_half_record_of_which_a_copy_is_left_parked_with_another_value: lost
-    half 0/2, content 0, C 0, half 0/2, half 1/2, content 2 value=another,
-    summary parked-committed 0 2 reason=incomplete, starts half=1
-commit_of_the_first_half_record_of_which_a_copy_is_left_parked_without_its_content: lost
-    half 0/2, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, starts half=1
 parked_with_half_of_its_contents: lost
     half 0/2, half 1/2, C 1, summary parked-committed 0 1 reason=too-large, content 0
 parked_and_its_half_record_gone: out_of_window
@@ -419,6 +445,9 @@ scheduled_and_cancelled: rolled_back
     half options=d+60000, C A 0
 scheduled_and_visible_although_it_was_cancelled: leaked
     timed, show 0, says A, release 0, show 1
+scheduled_and_its_first_half_record_gone_which_the_commit_names: parked
+    half 0/2 options=d+120000, content 0, C 0, half 0/2 options=d+120000, half 1/2 options=d+180000, content 2,
+    summary parked-committed 0 2 reason=incomplete due=0/0/1700000120010+1700000180050/0:0, starts half=1
 scheduled_for_no_time_at_all: ok
     half options=d0, C 0, show 0
 scheduled_and_visible_twice: duplicate
@@ -445,9 +474,6 @@ for _block in re.split(r"\n(?=\w)", re.sub(r"^#.*\n", "", HISTORIES, flags=re.MU
     CASES[_name] = Case(_name, partial(_write, _steps), _word, bool(_orphan))
 
 
-scheduled_and_its_first_half_record_gone_which_the_commit_names: parked
-    half 0/2 options=d+120000, content 0, C 0, half 0/2 options=d+120000, half 1/2 options=d+180000, content 2,
-    summary parked-committed 0 2 reason=incomplete due=0/0/1700000120010+1700000180050/0:0, starts half=1
 def _whole(log: Log, **fields: Any) -> tuple[Record, Record]:
     """Two half records of a transaction."""
     return log.half(KEY, "0/2", **fields), log.half(KEY, "1/2", **fields)

@@ -6,8 +6,8 @@ shares no assumption with the code that it judges. `judge(history)` is the whole
 Three ideas carry it:
 
 1. Half and op decide. What must be visible follows from them; doubt only says where a transaction waits, and with what.
-2. A line of op may be impossible to place (its half record is gone, for example). Then both readings are tried, and the
-   transaction is blamed only for what is wrong in both. Where it counts and half lacks a part of the transaction, nothing is
+2. A line of op may be impossible to place (its half record is gone, for example). Then every reading that one coordinator may
+   have had is tried, and the transaction is blamed only for what is wrong in all of them. Where it counts and half lacks a part of the transaction, nothing is
    certain: it is out of the window.
 3. A fault must be certain. What retention or compaction may have taken is NOT_JUDGED: neither lost nor fine.
 
@@ -15,7 +15,7 @@ What the model decides where the page is silent:
 
 * A line in the middle of a transaction on doubt counts before the move and not after it: idea 2. So does a line that was ahead of half,
   and one at what was the last half record on doubt until a further one joined.
-* Where one reading says that a transaction is settled and doubt has it still, the other one is right if it says why.
+* Where one reading says that a transaction is settled and doubt has it still, another one is right if it says why.
 * Commit first, abandon later, nothing visible: abandoned. The records cannot tell it from a loss that was abandoned afterwards.
 * What was forwarded from doubt may name every half offset from its first to its last one.
 * Visible before its decision: judged by append times alone, less the difference of two brokers' clocks.
@@ -541,12 +541,39 @@ def attach(world: World, record: Record, txn_id: str, origin: Origin) -> None:
 # ---------------------------------------------------------------------------- the decision
 
 
-def decide(world: World, txn: Transaction, *, is_counting_maybe: bool) -> Reading:
-    """Fold the lines in the order of op: the first commit or rollback that counts wins."""
+#: So many lines that may count are looked at one by one; what is behind them goes with the last of them.
+MAYBE_MAX = 6
+
+
+def ways_to_know(offsets: list[int], forgotten: int = -1) -> list[list[bool]]:
+    """Which lines that name these offsets a coordinator may have known together: true counts. All of them come first.
+
+    `forgotten`: once one did not count, doubt has lost every offset up to this.
+    """
+    if not offsets:
+        return [[]]
+    offset, *others = offsets
+    counting = ways_to_know(others, forgotten) if offset > forgotten else []
+    ignoring = ways_to_know(others, max(offset, forgotten))
+    return [[True, *way] for way in counting] + [[False, *way] for way in ignoring]
+
+
+def readings_of(world: World, txn: Transaction) -> list[Reading]:
+    """What half and op say, once for each choice of lines that may have counted together."""
+    maybe = [
+        line for line, counts in txn.lines if counts == "maybe" and (line.resolution != "U" or line.time_ms is not None)
+    ]
+    ways = ways_to_know([line.last_offset for line in maybe[:MAYBE_MAX]])
+    ignored = [{line.place for number, line in enumerate(maybe) if not way[min(number, MAYBE_MAX - 1)]} for way in ways]
+    return [decide(world, txn, ignored=places) for places in ignored]
+
+
+def decide(world: World, txn: Transaction, *, ignored: set[str]) -> Reading:
+    """Fold the lines in the order of op, but those at these places: the first commit or rollback that counts wins."""
     reading = Reading(txn.key, is_unknown=may_lack_lines(world, txn) or not txn.messages)
     is_allowed = all(world.is_allowed(message.topic) for message in txn.messages.values())
     for line, counts in txn.lines:
-        if counts != "counts" and not (counts == "maybe" and is_counting_maybe):
+        if counts not in ("counts", "maybe") or line.place in ignored:
             effect = f"does not count: {counts}"
         elif line.time_ms is not None:
             effect = take_time(txn, reading, line)
@@ -643,17 +670,14 @@ def judge(history: History) -> Report:
     queues: dict[tuple[int, str], KeyQueue] = {}
     for txn in sorted(world.transactions.values(), key=lambda t: (t.partition, t.first_offset)):
         queue = queues.setdefault((txn.partition, txn.key_hash or txn.key), KeyQueue())
-        readings = [decide(world, txn, is_counting_maybe=flag) for flag in (True, False)]
+        readings = readings_of(world, txn)
         for reading in readings:
             judge_one(world, txn, reading, queue)
+        txn.reading = readings[0]
         # Of what half lacks a part of nothing is certain, so no other reading is the better one.
-        is_wrong = readings[0].is_broken and not txn.is_cut_off_in(readings[0])
-        # What settles a transaction ends it on doubt, so what doubt has was not settled by a line that may not count.
-        is_settled = not readings[0].is_broken and readings[0].state in ("committed", "rolled-back", "abandoned")
-        if txn.doubt is not None and is_settled:
-            txn.reading = readings[1]
-            is_wrong = not txn.is_cut_off_in(readings[0]) and verdict(txn) in ("open", "overdue", "parked")
-        txn.reading = readings[is_wrong and not readings[1].is_broken]
+        is_wrong = readings[0].is_broken or is_settled_on_doubt(txn, readings[0])
+        if is_wrong and not txn.is_cut_off:
+            txn.reading = min(readings, key=lambda reading: doubts_about(txn, reading))
         acquire_slot(txn, queue)
         queue.transactions.append(txn)
     for queue in queues.values():
@@ -661,6 +685,19 @@ def judge(history: History) -> Report:
     judge_attempts(world)
     of_transactions = [f for txn in world.transactions.values() for f in txn.findings]
     return Report(world.transactions, world.findings + of_transactions)
+
+
+def is_settled_on_doubt(txn: Transaction, reading: Reading) -> bool:
+    """Whether doubt has what this reading calls settled: what settles a transaction ends it on doubt."""
+    return txn.doubt is not None and reading.state in ("committed", "rolled-back", "abandoned")
+
+
+def doubts_about(txn: Transaction, reading: Reading) -> int:
+    """How little a reading explains: 0 everything, 2 a broken promise."""
+    if txn.is_cut_off_in(reading):
+        return 1
+    is_unsure = any(finding.kind is Kind.NOT_JUDGED for finding in reading.findings)
+    return 2 if reading.is_broken else int(is_unsure or is_settled_on_doubt(txn, reading))
 
 
 def judge_one(world: World, txn: Transaction, reading: Reading, queue: KeyQueue) -> None:
@@ -938,6 +975,12 @@ def judge_whole(txn: Transaction, reading: Reading) -> None:
         reading.find(Kind.NOT_WHOLE, detail=detail)
 
 
+def is_as_stored(content: HalfMessage, message: HalfMessage, doubt: Summary) -> bool:
+    """Whether a content on doubt is that of a half record. Of the first message half may have a second copy alone, whatever that holds."""
+    is_copy = message.index == 0 and message.offset != doubt.first_offset
+    return is_copy or content.is_cut or content.stored == message.stored
+
+
 # ---------------------------------------------------------------------------- order
 
 
@@ -975,12 +1018,6 @@ def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:
         assert reading.released is not None
         if not txn.is_timed:
             queue.goes_at[txn.key] = reading.released.position
-def is_as_stored(content: HalfMessage, message: HalfMessage, doubt: Summary) -> bool:
-    """Whether a content on doubt is that of a half record. Of the first message half may have a second copy alone, whatever that holds."""
-    is_copy = message.index == 0 and message.offset != doubt.first_offset
-    return is_copy or content.is_cut or content.stored == message.stored
-
-
         elif reading.released_by:
             queue.goes_at[txn.key] = min(line.position for line in reading.released_by.values())
     if is_in_place and reading.decision is None:

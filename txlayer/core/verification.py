@@ -1,9 +1,9 @@
 """Verdicts about transactions, from the records of all topics. Pure: a fold of its own, independent of the ledger's.
 
 The deciding op line follows the ledger's rule (docs/decisions/002): the first commit or rollback that names one of the
-attempt's half records. For some lines the records do not show whether they counted. Then both readings are tried, and an
-attempt is at fault only if it is wrong in both. The tests compare this with an independent model of the protocol
-(tests/reference).
+attempt's half records. For some lines the records do not show whether they counted. Then every reading that one
+coordinator may have had is tried, and an attempt is at fault only if it is wrong in all of them. The tests compare this
+with an independent model of the protocol (tests/reference).
 
 `OrderFold` judges P6 over many transactions, in the order of one partition of a real topic and for one ordering key. A
 transaction with `order="commit"` must be decided after those before it. Before one with `order="prepare"`, no later one may
@@ -14,9 +14,10 @@ transactions it keeps only counts.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import product
 from typing import NamedTuple
 
 from txlayer.core.checks import IMMUNITY_MS_MAX
@@ -154,6 +155,8 @@ UNBOUND = -1
 """No partition, time or hash is set in the half record."""
 FOREVER = 1 << 62
 """Later than any time, and greater than any offset."""
+_UNSURE_MAX = 6
+"""Limit of lines of one attempt that are tried each by itself; further ones count if the last of these does."""
 
 
 class HalfTrace(NamedTuple):
@@ -342,7 +345,6 @@ class Judged:
     """`OrderFold` has to determine whether it is lost or waits for others of its key."""
 
 
-_NOT_SETTLED = frozenset({Verdict.PARKED, Verdict.OVERDUE, Verdict.OPEN})
 _Fault = tuple[Verdict, Origin | None, str]
 _PRECEDENCE = (
     Verdict.LEAKED,
@@ -603,21 +605,43 @@ def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
 
 
 def _reading_of(attempt: _Attempt, window: Window) -> _Reading:
-    """Return the reading of its lines with the least fault; of two without, the one that says why doubt has it."""
-    reading = _read(attempt, window, is_counting_all=True)
+    """Return the reading of its lines with the least fault: that in which all count, or of the others the first one with the least."""
+    countings = _countings(attempt.lines)
+    best = _read(attempt, window, next(countings))
     # What settles an attempt ends it on doubt.
-    is_wrong = reading.is_broken or (reading.is_settled and attempt.doubt is not None)
+    is_wrong = best.is_broken or (best.is_settled and attempt.doubt is not None)
     # If half lacks a part of it, nothing about it is certain, and no reading has less fault.
-    if is_wrong and not _is_cut_off(attempt, reading) and any(not is_certain for _, is_certain in attempt.lines):
-        other = _read(attempt, window, is_counting_all=False)
-        if not reading.is_broken:
-            is_open = other.verdict in _NOT_SETTLED and not (other.faults or other.missing)
-            reading = other if is_open and not _is_cut_off(attempt, other) else reading
-        elif not other.is_broken and _is_broken(reading.faults):
-            reading = other
-        elif not other.is_broken:  # unless it waits for others of its key
-            reading.missing = other.faults[:1] or [(other.verdict, None, "")]
-    return reading
+    if not is_wrong or _is_cut_off(attempt, best):
+        return best
+    readings = [best, *(_read(attempt, window, counting) for counting in countings)]
+    best = min(readings, key=lambda reading: _rank(attempt, reading, reading.faults))
+    other = min(readings, key=lambda reading: _rank(attempt, reading, reading.faults + reading.missing))
+    if best.is_broken and not other.is_broken:  # unless it waits for others of its key
+        best.missing = other.faults[:1] or [(other.verdict, None, "")]
+    return best
+
+
+def _rank(attempt: _Attempt, reading: _Reading, faults: Sequence[_Fault]) -> int:
+    """0: nothing is wrong with it, 1: it is not certain, or doubt still has what is settled, 2: a fault."""
+    if _is_cut_off(attempt, reading):
+        return 1
+    is_not_ended = reading.is_settled and attempt.doubt is not None
+    return 2 if _is_broken(faults) else int(bool(faults) or is_not_ended)
+
+
+def _countings(lines: Sequence[tuple[OpTrace, bool]]) -> Iterator[list[OpTrace]]:
+    """Yield the lines that may have counted together; first all of them. docs/explanation/protocol.md has the rule."""
+    offsets = [op.last_offset for op, is_certain in lines if not is_certain]
+    for chosen in product((True, False), repeat=min(len(offsets), _UNSURE_MAX)):
+        forgotten = UNBOUND  # once a line did not count: the last half record that nobody knows any more
+        for offset, is_counting in zip(offsets, chosen, strict=False):
+            if is_counting and offset <= forgotten:
+                break
+            if not is_counting:
+                forgotten = max(forgotten, offset)
+        else:
+            choices = iter((*chosen, *chosen[-1:] * (len(offsets) - len(chosen))))
+            yield [op for op, is_certain in lines if is_certain or next(choices)]
 
 
 def _is_cut_off(attempt: _Attempt, reading: _Reading) -> bool:
@@ -659,12 +683,11 @@ def _is_broken(faults: Iterable[_Fault]) -> bool:
     return any(verdict is not Verdict.OUT_OF_WINDOW for verdict, _, _ in faults)
 
 
-def _read(attempt: _Attempt, window: Window, *, is_counting_all: bool) -> _Reading:
-    """Fold the lines in the order of op, and find the faults."""
+def _read(attempt: _Attempt, window: Window, counting: Iterable[OpTrace]) -> _Reading:
+    """Fold the lines that count, in the order of op, and find the faults."""
     reading = _Reading()
-    for op, is_certain in attempt.lines:
-        if is_certain or is_counting_all:
-            _apply(attempt, reading, op, window)
+    for op in counting:
+        _apply(attempt, reading, op, window)
     _compare_visible(attempt, reading, window)
     lacks_some = len(attempt.halves) < attempt.first.count
     if _may_lack_lines(attempt, window):
