@@ -63,8 +63,11 @@ CHANGES = (
 )
 
 
-#: Last digits of seeds in whose histories transactions are on doubt in part: of those that were found before none has them.
+#: Last digits of seeds in whose histories transactions are on doubt in part, are answered otherwise before they are whole, and stand in
+#: half by a second copy alone: of those that were found before none has them.
 IN_PART = (3, 6)
+#: What the coordinator may do wrong with one of them.
+MISDEEDS_IN_PART = ("", "lost", "doubled", "torn", "rolled back visible")
 
 
 @dataclass(frozen=True)
@@ -415,7 +418,9 @@ class Play:
         ordering_key = draw.choice(self.ordering_keys)
         crc = zlib.crc32(txn_id.encode() if ordering_key is None else ordering_key)
         key_hash = "" if ordering_key is None else f"{crc:08x}{crc ^ 0x712C936A:08x}"
-        messages = [self.message(number, i, ordering_key) for i in range(draw.randint(1, 5) // 2 + 1)]
+        messages = [
+            self.message(number, i, ordering_key) for i in range(draw.randint(1, 9 if self.in_part else 5) // 2 + 1)
+        ]
         return Txn(
             id=txn_id,
             nonce=f"{number:08x}",
@@ -484,8 +489,9 @@ class Play:
         index = len(txn.halves)
         message = txn.messages[index]
         ahead: Record | None = None
-        late: Record | None = None
-        if self.in_part and index and not txn.misdeed and not txn.is_settled and self.draw.random() < self.in_part:
+        late: list[Record] = []
+        may_take_long = self.in_part and txn.misdeed in MISDEEDS_IN_PART
+        if may_take_long and index and not txn.is_settled and self.draw.random() < self.in_part:
             late = self.move_in_part(txn)
         if index == len(txn.messages) - 1 and self.draw.random() < 0.03:
             ahead = self.say_ahead(txn)
@@ -494,8 +500,8 @@ class Play:
         txn.halves.append(half)
         if self.in_part and txn.is_on_doubt and self.draw.random() < 0.7:  # else it may be settled with the same batch
             self.coordinator.to_doubt(txn, txn.state, "")
-        if late is not None:
-            self.coordinator.read_line(late.value or b"", late, 0)
+        for record in late:
+            self.coordinator.read_line(record.value or b"", record, 0)
         if self.draw.random() < 0.06 or txn.misdeed == "copy forwarded":
             txn.copies.append(self.half(txn.partition, half.key, half.value, half.headers))
         if txn.is_stored:
@@ -509,19 +515,25 @@ class Play:
         if ahead is not None:
             self.coordinator.read_line((ahead.value or b"").split(b"\n")[0], ahead, 0)
 
-    def move_in_part(self, txn: Txn) -> Record | None:
-        """A producer takes long, and it is on doubt meanwhile. A line that names its last half record may be read when it is the last no more."""
+    def move_in_part(self, txn: Txn) -> list[Record]:
+        """A producer takes long, and it is on doubt meanwhile. Lines that name its last half record may be read when it is the last no more."""
         if txn.state == "open":
             self.coordinator.to_doubt(txn, "open", "")
             self.coordinator.release(txn)  # those that wait for it
+        if self.draw.random() < 0.2:
+            half = txn.halves[0]
+            txn.copies.append(self.half(txn.partition, half.key, half.value, half.headers))
         if self.draw.random() < 0.3:
-            return None
-        line = txn.line(self.draw.choice("RRAC"), txn.halves[-1].offset, source="policy")
-        record = self.cluster.add(OP, txn.partition, value=line)
-        if self.draw.random() < 0.8:
-            return record
-        self.coordinator.read_line(line, record, 0)
-        return None
+            return []
+        records = []
+        for _ in range(self.draw.choice((1, 1, 2, 3))):
+            half = self.draw.choice([txn.halves[-1]] * 3 + txn.halves)
+            line = txn.line(self.draw.choice("RACC"), half.offset, source="policy")
+            records.append(self.cluster.add(OP, txn.partition, value=line))
+        early_count = self.draw.choice((0, 0, 0, 1, len(records)))
+        for record in records[:early_count]:
+            self.coordinator.read_line(record.value or b"", record, 0)
+        return records[early_count:]
 
     def half(self, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> Record:
         return self.cluster.add(HALF, partition, key=key, value=value, headers=headers)
@@ -772,6 +784,8 @@ class Play:
             if place[0] != DOUBT and draw.random() < 0.08:
                 stable = cluster.stable_ends.get(place, cluster.ends.get(place, 0))
                 starts[place] = draw.randint(0, stable)
+                behind = self.behind_first_copies(place[1]) if place[0] == HALF and self.in_part else []
+                starts[place] = min(draw.choice(behind), stable) if behind else starts[place]
                 if place[0] == HALF and draw.random() < 0.7:
                     starts[place] = min(starts[place], self.needed_from(place[1]))
                 elif place[0] == HALF:
@@ -797,6 +811,11 @@ class Play:
             former_partition_counts={topic: frozenset(range(1, count)) for topic, count in cluster.counts.items()},
         )
         return History(records, bounds, settings), is_whole
+
+    def behind_first_copies(self, partition: int) -> list[int]:
+        """From where half has the first message of a transaction as a second copy alone, and perhaps all others."""
+        copied = [t for t in self.coordinator.txns if t.partition == partition and t.copies]
+        return [t.halves[0].offset + 1 for t in copied]
 
     def needed_from(self, partition: int) -> int:
         """The first half record of a transaction that is neither settled nor on doubt: retention is longer than that."""
