@@ -435,6 +435,7 @@ class _Reading:
 
     decision: OpTrace | None = None
     released: OpTrace | None = None  # the first commit that is complete: it may be visible from here
+    seen_ms: int = 0  # of the newest record that counts
     is_abandoned: bool = False
     is_contradicted: bool = False
     released_by: dict[int, OpTrace] = field(default_factory=dict)
@@ -551,7 +552,6 @@ def _add_line(attempt: _Attempt, op: OpTrace, window: Window) -> None:
         is_certain = False
     else:
         return
-    attempt.seen_ms = max(attempt.seen_ms, op.at_ms)
     attempt.lines.append((op, is_certain))
 
 
@@ -683,9 +683,9 @@ def _is_broken(faults: Iterable[_Fault]) -> bool:
     return any(verdict is not Verdict.OUT_OF_WINDOW for verdict, _, _ in faults)
 
 
-def _read(attempt: _Attempt, window: Window, counting: Iterable[OpTrace]) -> _Reading:
+def _read(attempt: _Attempt, window: Window, counting: Sequence[OpTrace]) -> _Reading:
     """Fold the lines that count, in the order of op, and find the faults."""
-    reading = _Reading()
+    reading = _Reading(seen_ms=max([attempt.seen_ms, *(op.at_ms for op in counting)]))
     for op in counting:
         _apply(attempt, reading, op, window)
     _compare_visible(attempt, reading, window)
@@ -855,7 +855,7 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     missing_count = attempt.first.count - len(seen)
     may_be_kept = _WAITS | _PARKED - {TxnState.PARKED.value}
     kept = may_be_kept if reading.released else may_be_kept - _WAITS
-    is_young = attempt.seen_ms >= window.cut_ms - window.grace_ms
+    is_young = reading.seen_ms >= window.cut_ms - window.grace_ms
     if reading.is_abandoned and (not seen or reading.released is None):
         reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.ROLLED_BACK
         return True
@@ -900,7 +900,7 @@ def _judge_times(attempt: _Attempt, reading: _Reading, window: Window, seen: Col
             reading.verdict = Verdict.OVERDUE if is_late else Verdict.OPEN
         else:
             reading.verdict = _by_age(attempt, window)
-    elif attempt.seen_ms >= window.cut_ms - window.grace_ms:
+    elif reading.seen_ms >= window.cut_ms - window.grace_ms:
         reading.is_on_its_way = True
     else:
         _judge_missing(attempt, reading, window, seen)
