@@ -6,18 +6,23 @@ from typing import Any, TypeVar
 
 from tests.support.core_records import half_header, op_line
 from tests.support.still_world import StillWorld
-from txlayer.adapters.memory import MemoryKafka
+from txlayer.adapters.errors import Code
+from txlayer.adapters.memory import MemoryKafka, RefusedError
 from txlayer.adapters.namespace import Namespace
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.publish import Publisher
 from txlayer.core.codec import HALF_HEADER, decode_summary, parse_doubt_key
+from txlayer.core.ledger.batch import Batch
 from txlayer.core.messages import DoubtSummary
+from txlayer.errors import BrokerUnavailableError
 from txlayer.runtime.environment import Environment, Running
 
 T = TypeVar("T")
 
 PARTITION_COUNT = 2
 IDLE_WAIT_MAX_S = 1.0
+AT_ONCE_MAX = 3
 
 
 class StillCoordinator:
@@ -102,6 +107,19 @@ class StillCoordinator:
         self.world.advance(ms=round(-ahead_s * 1000))
         return result
 
+    def refuse(self, answer: Callable[[str, list[Any]], Code | None]) -> None:
+        """From now on the broker answers so to records that are written to a topic (None: it takes them)."""
+        broker: Any = self.kafka.cluster
+        produce = broker.produce
+
+        def produce_or_refuse(place: Any, records: list[Any], *arguments: Any) -> Any:
+            code = answer(place[0], records)
+            if code is not None:
+                raise RefusedError(code)
+            return produce(place, records, *arguments)
+
+        broker.produce = produce_or_refuse
+
     def visible(self) -> list[str]:
         """Ids of forwarded messages."""
         return [(dict(r.headers() or ())["txl-id"] or b"").decode() for r in self.kafka.records("orders")]
@@ -123,6 +141,38 @@ class StillCoordinator:
     def said(self) -> list[bytes]:
         """Every op line."""
         return [line for r in self.kafka.records(self.topics.op) for line in (r.value() or b"").split(b"\n")]
+
+
+class RefusedTopic:
+    """A topic to whose writers the broker answers with this code as long as it `is_refused`."""
+
+    def __init__(self, stage: StillCoordinator, topic: str, code: Code) -> None:
+        self.is_refused = True
+        stage.refuse(lambda name, _records: code if self.is_refused and name == topic else None)
+
+
+def seen_by(look: Callable[[list[Batch]], None]) -> type[Coordinator]:
+    """Coordinators that show `look` what one Kafka transaction will have, before they begin it."""
+
+    class Shown(Publisher):
+        def publish(self, batches: Sequence[tuple[int, Batch]], *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
+            look([batch for _, batch in batches])
+            return super().publish(batches, *rest, **named)
+
+    class ShowingCoordinator(Coordinator):
+        make_publisher = Shown
+
+    return ShowingCoordinator
+
+
+def slow_for(count: Callable[[Batch], int]) -> type[Coordinator]:
+    """Coordinators whose broker takes no more than three of what is counted within the time-out."""
+
+    def look(batches: list[Batch]) -> None:
+        if sum(map(count, batches)) > AT_ONCE_MAX:
+            raise BrokerUnavailableError("not acknowledged in time")
+
+    return seen_by(look)
 
 
 class AtOnce:

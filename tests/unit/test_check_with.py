@@ -10,7 +10,6 @@ from tests.support.producer_stage import HALF, ProducerStage
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.adapters.memory.world import RefusedError
 from txlayer.core import codec
 from txlayer.core.messages import NO_OPTIONS, CheckRecord, HalfHeader, HalfOptions, Message, QuestionDetails
 from txlayer.errors import UsageError
@@ -140,16 +139,12 @@ def test_content_is_carried_when_it_is_asked_for_and_small_enough() -> None:
 def test_a_check_topic_that_refuses_what_a_question_carries_gets_the_question_alone() -> None:
     stage = StillCoordinator()
     half(stage, "content", value=b"v" * 500)
-    broker: Any = stage.kafka.cluster
-    produce = broker.produce
 
-    def refuse(place: Any, records: Any, *arguments: Any) -> Any:
+    def answer(topic: str, records: list[Any]) -> Code | None:
         sizes = [len(r.value() or b"") + sum(len(value or b"") for _, value in r.headers() or ()) for r in records]
-        if place[0] == stage.topics.check and max(sizes) > 300:
-            raise RefusedError(Code.MSG_SIZE_TOO_LARGE)
-        return produce(place, records, *arguments)
+        return Code.MSG_SIZE_TOO_LARGE if topic == stage.topics.check and max(sizes) > 300 else None
 
-    broker.produce = refuse
+    stage.refuse(answer)
     stage.work(seconds=90)
 
     checks = [codec.decode_check(record.value()) for record in asked(stage)]

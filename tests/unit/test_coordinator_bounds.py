@@ -1,19 +1,20 @@
 """The coordinator's loop keeps to its bounds: batches shrink after a time-out, and topics that nobody needs are forgotten."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.simulation.unguarded import coordinator_with
 from tests.support.core_records import FAR_AWAY, GROUP, op_line, txn_key
-from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_coordinator import StillCoordinator, seen_by, slow_for
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
-from txlayer.coordinator.loop import QUICK_REBUILD_COUNT, Coordinator
+from txlayer.coordinator.loop import QUICK_REBUILD_COUNT
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX, GroupPresence
 from txlayer.core.codec import encode_check, encode_summary
@@ -21,46 +22,22 @@ from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.transaction import contents_of, held_bytes
 from txlayer.core.messages import NONCE_LENGTH, Message, Source
 from txlayer.core.partitions import half_partition
-from txlayer.errors import BrokerUnavailableError
 from txlayer.producer.encoding import Encoder
 from txlayer.producer.identity import ANYWHERE
 from txlayer.runtime.environment import REBUILD_WAIT_MAX_S
 
-COUNT = 40
-
-
-def keys(count: int) -> list[str]:
-    """Transactions whose home is partition 0."""
-    ids = (f"t-{number}" for number in range(10 * count))
-    home = [i for i in ids if not half_partition(ordering_key=None, txn_id=i, partition_count=2)]
-    return [f"{txn_id}/{'a' * NONCE_LENGTH}" for txn_id in home[:count]]
-
-
-class SlowPublisher(Publisher):
-    """A broker that takes no more than three messages within the time-out."""
-
-    def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
-        if sum(len(batch.forwards) for _, batch in batches) > 3:
-            raise BrokerUnavailableError("not acknowledged in time")
-        return super().publish(batches, *rest, **named)
-
-
-class SlowCoordinator(Coordinator):
-    """A coordinator of it."""
-
-    make_publisher = SlowPublisher
+KEYS = [txn_key(f"t-{number}") for number in range(40)]
 
 
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 def test_what_a_slow_broker_does_not_take_at_once_goes_in_pieces() -> None:
-    still = StillCoordinator(make=SlowCoordinator)
-    lines = [op_line("C", key, still.half(key)) for key in keys(COUNT)]
-    still.op(*lines)
+    still = StillCoordinator(make=slow_for(lambda batch: len(batch.forwards)))
+    still.op(*(op_line("C", key, still.half(key)) for key in KEYS))
 
     still.work(seconds=60)
 
-    assert [key.partition("/")[0] for key in keys(COUNT)] == still.visible()
+    assert [key.partition("/")[0] for key in KEYS] == still.visible()
 
 
 @pytest.mark.promise("P1")
@@ -146,11 +123,11 @@ def without_leaders(still: StillCoordinator, role: str, *, partitions: Sequence[
 def test_a_full_queue_of_the_client_delays_a_batch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.adapters.memory.writers.QUEUE_MAX", 10)
     still = StillCoordinator()
-    still.op(*(op_line("C", key, still.half(key)) for key in keys(COUNT)))
+    still.op(*(op_line("C", key, still.half(key)) for key in KEYS))
 
     still.work(seconds=5)
 
-    assert [key.partition("/")[0] for key in keys(COUNT)] == still.visible()
+    assert [key.partition("/")[0] for key in KEYS] == still.visible()
     assert 0 == still.coordinator.measures.rebuild_count
 
 
@@ -158,7 +135,7 @@ def test_a_full_queue_of_the_client_delays_a_batch_and_no_more(monkeypatch: pyte
 def test_invented_topics_are_forgotten_by_a_coordinator_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.coordinator.targets.TARGETS_MAX", 8)
     still = StillCoordinator()
-    for number, key in enumerate(keys(COUNT)):
+    for number, key in enumerate(KEYS):
         still.half(key, topic=f"invented-{number}")
     coordinator = still.coordinator
 
@@ -282,33 +259,24 @@ def test_a_turn_asks_about_topics_for_one_time_however_many_partitions_name_them
     assert [good] == still.visible()
 
 
-class CountedPublisher(Publisher):
-    """Counts take-overs that succeeded so far as to make one."""
-
-    count = 0
-
-    def start(self) -> None:
-        CountedPublisher.count += 1
-        super().start()
-
-
-class CountedCoordinator(Coordinator):
-    """A coordinator of it."""
-
-    make_publisher = CountedPublisher
-
-
 @pytest.mark.promise("P11")
 def test_rebuilds_become_seldom_while_nothing_goes_through_although_each_take_over_succeeds() -> None:
     """Each one draws two transactional ids, which brokers remember for a week."""
-    CountedPublisher.count = 0
-    still = StillCoordinator(make=CountedCoordinator, doubt_after=timedelta(seconds=1))
+    count = 0
+
+    class Counted(Publisher):
+        def start(self) -> None:
+            nonlocal count
+            count += 1
+            super().start()
+
+    still = StillCoordinator(make=coordinator_with(publisher=Counted), doubt_after=timedelta(seconds=1))
     still.half(txn_key("open"))
     too_small, mended = {"max.message.bytes": "10"}, {"max.message.bytes": "1000000"}
     still.kafka.do(lambda: still.kafka.cluster.alter_topic(still.topics.doubt, too_small))
 
     still.work(seconds=600)
-    assert QUICK_REBUILD_COUNT < CountedPublisher.count <= QUICK_REBUILD_COUNT + 10 + 600 / REBUILD_WAIT_MAX_S
+    assert QUICK_REBUILD_COUNT < count <= QUICK_REBUILD_COUNT + 10 + 600 / REBUILD_WAIT_MAX_S
 
     still.kafka.do(lambda: still.kafka.cluster.alter_topic(still.topics.doubt, mended))
     still.work(seconds=20)
@@ -339,26 +307,22 @@ def test_the_largest_message_that_a_producer_takes_is_forwarded() -> None:
     )
 
 
-class MeasuringPublisher(Publisher):
-    """Tells how much content one Kafka transaction needed in memory."""
+class Measured(StillCoordinator):
+    """Tells how many bytes one Kafka transaction needed at most."""
 
-    most_bytes = 0
+    def __init__(self, size_of: Callable[[Batch], int], **settings: Any) -> None:
+        self.most_bytes = 0
 
-    def publish(self, batches: Sequence[tuple[int, Batch]], *rest: Any, **named: Any) -> Any:
-        needed = [
-            txn
-            for _, batch in batches
-            for txn in (*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole))
-        ]
-        size = sum(held_bytes(content.record) for txn in needed for content in contents_of(txn))
-        MeasuringPublisher.most_bytes = max(MeasuringPublisher.most_bytes, size)
-        return super().publish(batches, *rest, **named)
+        def look(batches: list[Batch]) -> None:
+            self.most_bytes = max(self.most_bytes, sum(map(size_of, batches)))
+
+        super().__init__(make=seen_by(look), **settings)
 
 
-class MeasuredCoordinator(Coordinator):
-    """A coordinator of it."""
-
-    make_publisher = MeasuringPublisher
+def content_bytes(batch: Batch) -> int:
+    """How much content it needs in memory."""
+    needed = (*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole))
+    return sum(held_bytes(content.record) for txn in needed for content in contents_of(txn))
 
 
 @pytest.mark.fault("coordinator: a foreign producer stores a transaction larger than the limit")
@@ -368,22 +332,21 @@ class MeasuredCoordinator(Coordinator):
 def test_a_transaction_beyond_the_limit_is_never_in_memory_whole(*, is_committed: bool, content_bytes_max: int) -> None:
     """Its producer was not ours, or had a larger limit."""
     limit, count, size = 256 * 1024, 400, 10_000
-    MeasuringPublisher.most_bytes = 0
     settings: dict[str, Any] = {"content_bytes_max": content_bytes_max, "transaction_bytes_max": limit}
-    still = StillCoordinator(make=MeasuredCoordinator, **settings)
+    still = Measured(content_bytes, **settings)
     key, offset = txn_key("large"), 0
     for index in range(count):
         offset = still.half(key, index=index, count=count, value=b"x" * size)
     if is_committed:
         still.commit(key, offset)
     still.work(seconds=200)
-    assert MeasuringPublisher.most_bytes <= limit
+    assert still.most_bytes <= limit
     if not is_committed:
         assert {key: ""} == {k: on.reason for k, on in still.on_doubt().items()}
         still.commit(key, offset)
         still.work(seconds=20)
     assert {key: "limit"} == {k: on.reason for k, on in still.on_doubt().items()}
-    assert MeasuringPublisher.most_bytes <= limit
+    assert still.most_bytes <= limit
 
     still.config = replace(still.config, transaction_bytes_max=2 * count * size)
     still.start()
@@ -428,8 +391,7 @@ def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(*, is
 def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_whole(*, is_shortened: bool) -> None:
     """Its producer is not ours, and prepares for longer than `doubt_after`."""
     limit, count, size = 256 * 1024, 200, 10_000
-    MeasuringPublisher.most_bytes = 0
-    still = StillCoordinator(make=MeasuredCoordinator, transaction_bytes_max=limit)
+    still = Measured(content_bytes, transaction_bytes_max=limit)
     key = txn_key("large")
     for index in range(count // 10):
         offset = still.half(key, index=index, count=count, value=b"x" * size)
@@ -442,7 +404,7 @@ def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_w
         still.work(seconds=0.3)
 
     assert still.on_doubt()[key].seen == count
-    assert MeasuringPublisher.most_bytes <= (2 * limit if is_shortened else limit)
+    assert still.most_bytes <= (2 * limit if is_shortened else limit)
 
     still.config = replace(still.config, transaction_bytes_max=2 * count * size)
     still.start()
@@ -475,20 +437,11 @@ def test_garbage_on_op_behind_a_line_that_waits_is_not_read_without_end(monkeypa
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("topic", ["half", "op", "lines"])
 def test_what_is_kept_aside_in_one_kafka_transaction_is_bounded_in_bytes(topic: str) -> None:
-    bytes_max, most = 20_000, 0
+    def size_of(batch: Batch) -> int:
+        return sum(len(a.line) if a.line is not None else len(a.record) for a in batch.quarantined)
 
-    class Measured(Publisher):
-        def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
-            nonlocal most
-            quarantined = [aside for _, batch in batches for aside in batch.quarantined]
-            sizes = [len(a.line) if a.line is not None else len(a.record) for a in quarantined]
-            most = max(most, sum(sizes))
-            return super().publish(batches, *rest, **named)
-
-    class MeasuredCoordinator(Coordinator):
-        make_publisher = Measured
-
-    still = StillCoordinator(make=MeasuredCoordinator, batch_bytes_max=bytes_max)
+    bytes_max = 20_000
+    still = Measured(size_of, batch_bytes_max=bytes_max)
     if topic == "lines":
         still.op(*["x" * 1_000] * 400)
     else:
@@ -497,30 +450,20 @@ def test_what_is_kept_aside_in_one_kafka_transaction_is_bounded_in_bytes(topic: 
 
     still.work(seconds=30)
 
-    assert bytes_max // 2 < most < 2 * bytes_max
+    assert bytes_max // 2 < still.most_bytes < 2 * bytes_max
 
 
 @pytest.mark.promise("P11")
 def test_summaries_and_questions_count_in_a_kafka_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each transaction names a hundred topics: its summary and its question name them, too."""
     monkeypatch.setattr(GroupPresence, "of", lambda *_: frozenset({GROUP}))
-    bytes_max, most = 100_000, 0
 
-    class Measured(Publisher):
-        def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
-            nonlocal most
-            size = 0
-            for _, batch in batches:
-                keeps = batch.to_doubt.values()
-                size += sum(len(encode_summary(keep.txn.summary())) for keep in keeps)
-                size += sum(len(encode_check(check)) for check in batch.checks.values())
-            most = max(most, size)
-            return super().publish(batches, *rest, **named)
+    def size_of(batch: Batch) -> int:
+        summaries = sum(len(encode_summary(keep.txn.summary())) for keep in batch.to_doubt.values())
+        return summaries + sum(len(encode_check(check)) for check in batch.checks.values())
 
-    class MeasuredHere(Coordinator):
-        make_publisher = Measured
-
-    still = StillCoordinator(make=MeasuredHere, batch_bytes_max=bytes_max)
+    bytes_max = 100_000
+    still = Measured(size_of, batch_bytes_max=bytes_max)
     for number in range(40):
         key = txn_key(f"t{number}")
         for index in range(100):
@@ -528,4 +471,4 @@ def test_summaries_and_questions_count_in_a_kafka_transaction(monkeypatch: pytes
 
     still.work(seconds=100)
 
-    assert most < 2 * bytes_max
+    assert still.most_bytes < 2 * bytes_max

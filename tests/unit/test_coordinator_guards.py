@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.simulation import unguarded as un
-from tests.support.core_records import op_line
+from tests.support.core_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import NoAnswerError, RefusedError
@@ -22,20 +22,12 @@ from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.setup import empty_ledgers, ledger_settings
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Positions
-from txlayer.core.messages import NONCE_LENGTH
-from txlayer.core.partitions import half_partition
+from txlayer.core.messages import txn_id_of
 
 T = TypeVar("T")
 
 COUNT = 2
 """Partitions of half and op."""
-
-
-def key_in(partition: int, name: str) -> str:
-    """A transaction whose home is this partition."""
-    ids = (f"{name}-{number}" for number in range(100))
-    found = next(i for i in ids if half_partition(ordering_key=None, txn_id=i, partition_count=COUNT) == partition)
-    return f"{found}/{'a' * NONCE_LENGTH}"
 
 
 class KilledError(Exception):
@@ -80,7 +72,7 @@ def visible_after_an_echo(publisher: type[Publisher]) -> tuple[list[str], list[s
     """What is visible when a copy of stored offsets came late and the coordinator died then; how the copy fared."""
     world = EchoingWorld()
     stage = StillCoordinator(world=world, make=un.coordinator_with(publisher=publisher))
-    keys = [key_in(0, name) for name in "abc"]
+    keys = [txn_key(name) for name in "abc"]
 
     def next_step() -> bool:
         done = len(stage.visible())
@@ -100,7 +92,7 @@ def visible_after_an_echo(publisher: type[Publisher]) -> tuple[list[str], list[s
 
 @pytest.mark.promise("P2")
 def test_offsets_that_are_stored_late_once_more_forward_nothing_twice() -> None:
-    ids = [key_in(0, name)[: -1 - NONCE_LENGTH] for name in "abc"]
+    ids = [txn_id_of(txn_key(name)) for name in "abc"]
 
     assert (ids, ["INVALID_PRODUCER_EPOCH"]) == visible_after_an_echo(Publisher)
     assert ([*ids, *ids[1:]], [""]) == visible_after_an_echo(un.CommitWatchingPublisher)
@@ -112,7 +104,7 @@ def test_offsets_that_are_stored_late_once_more_forward_nothing_twice() -> None:
 def kept_aside_beside_a_suspect(make: type[Coordinator]) -> list[tuple[int, int]]:
     """Where the garbage stood that is on doubt: it came while another partition went alone, because it was suspected."""
     stage = StillCoordinator(make=make)
-    first = key_in(0, "first")
+    first = txn_key("first")
     stage.commit(first, stage.half(first))
     garbage: list[int] = []
 
@@ -121,7 +113,7 @@ def kept_aside_beside_a_suspect(make: type[Coordinator]) -> list[tuple[int, int]
         if 1 == halves == len(stage.visible()):
             # The coordinator knows the topic, and now it takes less.
             stage.kafka.cluster.alter_topic("orders", {"max.message.bytes": "900"})
-            keys = [key_in(0, name) for name in "abcdefgh"]
+            keys = [txn_key(name) for name in "abcdefgh"]
             stage.op(*(op_line("C", key, stage.half(key, value=b"x" * 2_000)) for key in keys))
         is_busy = any(shard.ledger.has_more for shard in stage.coordinator._shards.values())
         if not garbage and is_busy and stage.coordinator._refusals.partition_in_turn([0]) == 0:
@@ -221,7 +213,7 @@ def test_a_successor_does_not_wait_for_the_close_of_the_producers_that_fence() -
         return writer
 
     connections.make_writer = make
-    key = key_in(0, "a")
+    key = txn_key("a")
     stage.commit(key, stage.half(key))
 
     def stop_when_visible() -> bool:
@@ -232,7 +224,7 @@ def test_a_successor_does_not_wait_for_the_close_of_the_producers_that_fence() -
     with pytest.raises(KilledError):
         stage.coordinator.run(should_stop=stop_when_visible)
 
-    assert [key[: -1 - NONCE_LENGTH]] == stage.visible()
+    assert [txn_id_of(key)] == stage.visible()
 
 
 # --- a transaction marker at the end of op ----------------------------------------------------------------------------
@@ -241,7 +233,7 @@ def test_a_successor_does_not_wait_for_the_close_of_the_producers_that_fence() -
 @pytest.mark.promise("P7")
 def test_time_goes_on_behind_a_marker_in_op_while_another_partition_is_never_idle() -> None:
     stage = StillCoordinator(doubt_after=timedelta(seconds=2))
-    decided, left = key_in(0, "decided"), key_in(0, "left")
+    decided, left = txn_key("decided"), txn_key("left")
     line = op_line("C", decided, stage.half(decided))
     stranger = stage.kafka.connect_coordinator(stage.config, client="stranger")
     writer = stranger.make_writer("stranger", batch_bytes_max=10_000)
@@ -253,7 +245,7 @@ def test_time_goes_on_behind_a_marker_in_op_while_another_partition_is_never_idl
     stage.half(left)
 
     def brings_more() -> bool:
-        stage.half(key_in(1, f"{stage.world.passed_s}"), partition=1)
+        stage.half(txn_key(f"{stage.world.passed_s}", is_home=False), partition=1)
         stage.world.advance(ms=100)
         return stage.world.passed_s > 20
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.core_records import GROUP, half_header, op_line, txn_key
-from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_coordinator import RefusedTopic, StillCoordinator
 from tests.support.tracing import Spans
 from txlayer.adapters.errors import Code
-from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.tracing import TraceContext
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
@@ -34,17 +33,14 @@ class CheckTopic:
         self._stage = stage
         connections: Any = stage.coordinator._connections
         connections.groups_with_members = frozenset  # of all that are asked about
-        broker: Any = stage.kafka.cluster
-        produce = broker.produce
 
-        def refuse(place: Any, records: Any, *arguments: Any) -> Any:
-            if place[0] == stage.topics.check:
-                self.tried_at.append(stage.world.passed_s)
-                if self.is_refusing and max(len(r.value()) for r in records) > size_max:
-                    raise RefusedError(code)
-            return produce(place, records, *arguments)
+        def answer(topic: str, records: list[Any]) -> Code | None:
+            if topic != stage.topics.check:
+                return None
+            self.tried_at.append(stage.world.passed_s)
+            return code if self.is_refusing and max(len(r.value()) for r in records) > size_max else None
 
-        broker.produce = refuse  # the broker's own answer
+        stage.refuse(answer)
 
     @property
     def questions(self) -> list[CheckRecord]:
@@ -132,21 +128,14 @@ def test_the_size_of_a_question_that_was_refused_is_tried_again_after_ten_minute
 def test_the_pause_of_questions_ends_with_an_outage_of_all_topics() -> None:
     stage = StillCoordinator(hold_after=timedelta(hours=1))
     check = CheckTopic(stage, Code.NOT_ENOUGH_REPLICAS)
-    broker: Any = stage.kafka.cluster
-    produce, healed_at_s, is_committed = broker.produce, 400.0, False
-
-    def refuse(place: Any, records: Any, *arguments: Any) -> Any:
-        if check.is_refusing and place[0] == "orders":
-            raise RefusedError(Code.NOT_ENOUGH_REPLICAS)
-        return produce(place, records, *arguments)
-
-    broker.produce = refuse
+    orders = RefusedTopic(stage, "orders", Code.NOT_ENOUGH_REPLICAS)
+    healed_at_s, is_committed = 400.0, False
     stage.half(OPEN)
 
     def goes_on() -> bool:
         nonlocal is_committed
         now = stage.world.passed_s
-        check.is_refusing = now < healed_at_s
+        check.is_refusing = orders.is_refused = now < healed_at_s
         if now > 370 and not is_committed:  # questions are paused until 610 by now
             is_committed = True
             stage.commit(GOOD, stage.half(GOOD))

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.core_records import op_line, txn_key
-from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_coordinator import RefusedTopic, StillCoordinator
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.log import Partition
@@ -34,35 +34,23 @@ DAY_S = 24 * 3_600
 POISON = b"poison"
 
 
-class Replicas:
-    """A broker that answers to `acks=all` for one topic as below `min.insync.replicas`; the client asks until its time-out."""
-
-    def __init__(self, stage: StillCoordinator, topic: str) -> None:
-        self.are_lost = True
-        broker: Any = stage.kafka.cluster
-        produce = broker.produce
-
-        def refuse(place: Any, *arguments: Any) -> Any:
-            if self.are_lost and place[0] == topic:
-                raise RefusedError(Code.NOT_ENOUGH_REPLICAS)
-            return produce(place, *arguments)
-
-        broker.produce = refuse  # the broker's own answer
+def too_few_replicas(stage: StillCoordinator) -> RefusedTopic:
+    """The topic FRAGILE, below `min.insync.replicas`: the client asks until its time-out."""
+    stage.kafka.create_topic(FRAGILE)
+    return RefusedTopic(stage, FRAGILE, Code.NOT_ENOUGH_REPLICAS)
 
 
 def answer_unknown(stage: StillCoordinator, *, times: int) -> None:
     """The broker answers UNKNOWN_SERVER_ERROR to requests that hold POISON, so many times."""
-    broker: Any = stage.kafka.cluster
-    produce, left = broker.produce, times
+    left = times
 
-    def refuse(place: Any, records: Any, *arguments: Any) -> Any:
+    def answer(topic: str, records: list[Any]) -> Code | None:
         nonlocal left
-        if left and place[0] == "orders" and any(r.value() == POISON for r in records):
-            left -= 1
-            raise RefusedError(Code.UNKNOWN)
-        return produce(place, records, *arguments)
+        is_poisoned = left > 0 and topic == "orders" and any(r.value() == POISON for r in records)
+        left -= is_poisoned
+        return Code.UNKNOWN if is_poisoned else None
 
-    broker.produce = refuse  # the broker's own answer
+    stage.refuse(answer)
 
 
 def describe_denied(stage: StillCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +75,7 @@ def describe_denied(stage: StillCoordinator, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.promise("P11")
 def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() -> None:
     stage = StillCoordinator()
-    stage.kafka.create_topic(FRAGILE)
-    Replicas(stage, FRAGILE)
+    too_few_replicas(stage)
     stuck, good = txn_key("stuck"), txn_key("good", is_home=False)
     stage.commit(stuck, stage.half(stuck, topic=FRAGILE))
     stage.commit(good, stage.half(good, partition=1), partition=1)
@@ -106,15 +93,14 @@ def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() ->
 @pytest.mark.promise("P7")
 def test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order() -> None:
     stage = StillCoordinator()
-    stage.kafka.create_topic(FRAGILE)
-    replicas = Replicas(stage, FRAGILE)
+    topic = too_few_replicas(stage)
     first, second = txn_key("first"), txn_key("second")
     stage.commit(first, stage.half(first, topic=FRAGILE, value=b"1"))
 
     def goes_on() -> bool:
-        if replicas.are_lost and stage.world.passed_s > 600:
+        if topic.is_refused and stage.world.passed_s > 600:
             stage.commit(second, stage.half(second, topic=FRAGILE, value=b"2"))
-            replicas.are_lost = False
+            topic.is_refused = False
         return stage.world.passed_s > 1_000
 
     stage.run(goes_on, seconds=1_000)
@@ -251,10 +237,12 @@ def test_an_answer_that_nobody_knows_parks_nothing_when_it_passes() -> None:
 
 @pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 @pytest.mark.promise("P11")
-def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
+@pytest.mark.parametrize("is_taken_over", [False, True], ids=["becomes quiet", "goes to another coordinator"])
+def test_a_suspected_partition_that_has_nothing_more_to_do_here_slows_no_other_down(*, is_taken_over: bool) -> None:
     stage, count = StillCoordinator(), 200
     stage.kafka.create_topic(SEALED)
-    began, turns = -1.0, 0
+    coordinator, began, turns = stage.coordinator, -1.0, 0
+    newcomer = stage.kafka.connect_coordinator(stage.config, client="newcomer").make_group_reader()
     first, second = txn_key("a"), txn_key("b")
     first_offset = stage.half(first, topic=SEALED)
     stage.commit(first, first_offset)
@@ -268,57 +256,27 @@ def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
             # A repeat, from which nothing follows, and a commit that is held: two lines, of which one is ever "passed".
             repeat = op_line("C", first, first_offset)
             stage.op(repeat, op_line("C", second, stage.half(second, topic=SEALED)))
-        if turns == 0 and began > 0 and now > began + 600:
-            assert {second: "held"} == {k: s.state for k, s in stage.on_doubt().items()}
+        if is_taken_over:
+            if began > 0 and coordinator.measures.rebuild_count == 1:
+                newcomer.start([stage.topics.half, stage.topics.op])
+            newcomer.read(record_count_max=1, timeout_s=0)
+        if turns:
+            turns += 1
+        elif began > 0 and now > began + 600:
+            if is_taken_over:
+                assert {1} == set(coordinator.view().shards)
+            else:
+                assert {second: "held"} == {k: s.state for k, s in stage.on_doubt().items()}
             keys = [txn_key(f"c-{number}", is_home=False) for number in range(count)]
             lines = [op_line("C", key, stage.half(key, partition=1)) for key in keys]
             stage.op(*lines, partition=1)
             turns = 1
-        elif turns:
-            turns += 1
         return len(stage.visible()) >= count or now > 10_000
 
     stage.run(goes_on, seconds=600)
 
     assert count == len(stage.visible())
-    assert turns < count / 10, "every turn reads one single record, ten minutes after the refusal"
-
-
-@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
-@pytest.mark.promise("P11")
-def test_a_suspected_partition_that_went_to_another_coordinator_slows_no_other_down() -> None:
-    stage, count = StillCoordinator(), 200
-    stage.kafka.create_topic(SEALED)
-    coordinator, began, turns = stage.coordinator, -1.0, 0
-    newcomer = stage.kafka.connect_coordinator(stage.config, client="newcomer").make_group_reader()
-    first, second = txn_key("a"), txn_key("b")
-    first_offset = stage.half(first, topic=SEALED)
-    stage.commit(first, first_offset)
-
-    def goes_on() -> bool:
-        nonlocal began, turns
-        now = stage.world.passed_s
-        if began == -1 and now > 5:
-            stage.kafka.delete_topic(SEALED)
-            stage.op(op_line("C", first, first_offset), op_line("C", second, stage.half(second, topic=SEALED)))
-            began = now
-        if began > 0 and coordinator.measures.rebuild_count == 1:
-            newcomer.start([stage.topics.half, stage.topics.op])
-        newcomer.read(record_count_max=1, timeout_s=0)
-        if turns == 0 and now > 600:
-            assert {1} == set(coordinator.view().shards)
-            keys = [txn_key(f"c-{number}", is_home=False) for number in range(count)]
-            lines = [op_line("C", key, stage.half(key, partition=1)) for key in keys]
-            stage.op(*lines, partition=1)
-            turns = 1
-        elif turns:
-            turns += 1
-        return len(stage.visible()) >= count or now > 10_000
-
-    stage.run(goes_on, seconds=600)
-
-    assert count == len(stage.visible())
-    assert turns < count / 10, "every turn reads one single record, ten minutes after the rebalance"
+    assert turns < count / 10, "every turn reads one single record, ten minutes after it was suspected"
 
 
 @pytest.mark.fault("broker: a topic has too few replicas in sync")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.unguarded import coordinator_with
 from tests.support.core_records import BORN_MS, GROUP, half_header, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import START_MS
@@ -343,10 +344,7 @@ class StampingPublisher(Publisher):
         return StampingWriter(super()._new_writer(transactional_id), self._wall_clock)
 
 
-class StampingCoordinator(Coordinator):
-    """A coordinator of it."""
-
-    make_publisher = StampingPublisher
+STAMPING = coordinator_with(publisher=StampingPublisher)
 
 
 @pytest.mark.promise("P1")
@@ -377,7 +375,7 @@ def test_a_timestamp_that_half_was_appended_at_stays_although_the_coordinators_c
 @pytest.mark.promise("P1")
 def test_a_message_with_the_timestamp_0_goes_although_the_coordinators_clock_is_ahead() -> None:
     """By the protocol it has the time of forwarding, as one without a timestamp."""
-    still, key = StillCoordinator(wall_skew_s=2 * HOUR_S, make=StampingCoordinator), txn_key("zero")
+    still, key = StillCoordinator(wall_skew_s=2 * HOUR_S, make=STAMPING), txn_key("zero")
     still.commit(key, still.half(key, options=HalfOptions(timestamp_ms=0)))
 
     still.work(seconds=600)
@@ -391,7 +389,7 @@ def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(GroupPresence, "of", lambda *_: frozenset({GROUP}))
-    still = StillCoordinator(wall_skew_s=2 * HOUR_S, make=StampingCoordinator)
+    still = StillCoordinator(wall_skew_s=2 * HOUR_S, make=STAMPING)
     keys = [txn_key(f"t{number}") for number in range(20)]
     for key in keys:
         still.commit(key, still.half(key))

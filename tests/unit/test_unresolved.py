@@ -8,31 +8,14 @@ import pytest
 
 from tests.simulation.unguarded import InsistentCoordinator
 from tests.support.core_records import op_line, txn_key
-from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_coordinator import RefusedTopic, StillCoordinator
 from txlayer.adapters.errors import Code
-from txlayer.adapters.memory.world import RefusedError
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
 from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source, UnresolvedAction, txn_id_of
 
 A, B = txn_key("a"), txn_key("b")
 AGE_S = 60
-
-
-class OpRefuses:
-    """A broker that refuses what clients write to op, with this code."""
-
-    def __init__(self, stage: StillCoordinator, code: Code) -> None:
-        self.is_on = True
-        broker: Any = stage.kafka.cluster
-        produce = broker.produce
-
-        def refuse(place: Any, *arguments: Any) -> Any:
-            if self.is_on and place[0] == stage.topics.op:
-                raise RefusedError(code)
-            return produce(place, *arguments)
-
-        broker.produce = refuse  # the broker's own answer
 
 
 def open_stage(unresolved: str, **settings: Any) -> StillCoordinator:
@@ -129,7 +112,7 @@ def test_what_a_policy_cannot_write_is_parked_and_nothing_else_waits(
     code: Code, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage("rollback")
-    op = OpRefuses(stage, code)
+    op = RefusedTopic(stage, stage.topics.op, code)
     stage.half(A)
     with caplog.at_level(logging.WARNING, "txlayer.coordinator"):
         stage.work(seconds=AGE_S + 60)
@@ -139,7 +122,7 @@ def test_what_a_policy_cannot_write_is_parked_and_nothing_else_waits(
     assert "right to write txlayer.op" in told[0].advice  # type: ignore[attr-defined]  # an extra field
     assert 1 <= rebuilds(caplog) <= 5
 
-    op.is_on = False
+    op.is_refused = False
     offset = stage.half(B)
     stage.commit(B, offset)
     stage.work(seconds=10)
@@ -164,17 +147,17 @@ def test_scheduled_messages_wait_whole_while_op_refuses_and_nothing_else_waits(
     offset = stage.half(A, options=HalfOptions(deliver_at_ms=at_ms))
     stage.commit(A, offset)
     stage.work(seconds=5)
-    op = OpRefuses(stage, code)
+    op = RefusedTopic(stage, stage.topics.op, code)
     stage.work(seconds=120)
     assert {A: ("scheduled", "")} == states(stage)
     assert 1 <= rebuilds(caplog) <= 10
-    op.is_on = False
+    op.is_refused = False
     stage.commit(B, stage.half(B))
-    op.is_on = True
+    op.is_refused = True
     stage.work(seconds=60)
     assert [txn_id_of(B)] == stage.visible()
 
-    op.is_on = False
+    op.is_refused = False
     stage.work(seconds=400)
     assert ([txn_id_of(B), txn_id_of(A)], {}) == (stage.visible(), states(stage))
 
@@ -185,7 +168,7 @@ def test_without_the_pause_what_a_policy_decides_is_neither_decided_nor_parked(
     make: type[Coordinator], state: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = open_stage("rollback", make=make)
-    OpRefuses(stage, Code.TOPIC_AUTHORIZATION_FAILED)
+    RefusedTopic(stage, stage.topics.op, Code.TOPIC_AUTHORIZATION_FAILED)
     stage.half(A)
     with caplog.at_level(logging.WARNING, "txlayer.coordinator"):
         stage.work(seconds=AGE_S + 600)
