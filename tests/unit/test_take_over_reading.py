@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.kafka import MemoryKafka
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.assignments import Assignments
@@ -121,71 +122,70 @@ def routes_to(function: Callable[[ReceivedMessage, Context], Any]) -> dict[str, 
     return handlers.routes([EARLY[0], LATE[0]])
 
 
+class World:
+    """An engine of two topics with a partition each, whose handlers end at once unless another pool is made."""
+
+    def __init__(
+        self,
+        *,
+        make_pool: Callable[[Caller], Any] = AtOnce,
+        leases: Leases | None = None,
+        connect: Callable[[MemoryKafka, ConsumerConfig], Any] = MemoryKafka.connect_consumer,
+        breakers: Mapping[str, BreakerPolicy] | None = None,
+        **settings: Any,
+    ) -> None:
+        world = StillWorld()
+        self.kafka = MemoryKafka(world)
+        for topic, _ in (EARLY, LATE):
+            for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
+                self.kafka.create_topic(name, partitions=1)
+        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, **settings)
+        self.leases = leases or Leases()
+        self.handled: list[ReceivedMessage] = []
+
+        def handle(message: ReceivedMessage, _context: Context) -> None:
+            self.handled.append(message)
+
+        routes = routes_to(handle)
+        topics = EARLY[0], LATE[0]
+        self.pool = make_pool(Caller(routes, attempt_timeout_s=60.0, clock=world.monotonic))
+        self.engine = Engine(
+            config,
+            ConsumerPlan(group=GROUP, topics=topics, routes=routes, start_at="earliest", breakers=breakers or {}),
+            connections=connect(self.kafka, config),
+            pool=self.pool,
+            make_leases=lambda: self.leases,
+            environment=Environment(clock=world.monotonic, sleep=lambda _: None),
+        )
+
+    def gain(self, *queues: TopicPartition) -> None:
+        self.leases.gained = dict.fromkeys(queues, 1)
+        while self.engine.stats().partitions != queues:
+            self.engine.turn()
+
+
 def test_what_was_read_before_a_further_queue_is_taken_over_is_handled_first() -> None:
-    world = StillWorld()
-    kafka = MemoryKafka(world)
-    for topic, _ in (EARLY, LATE):
-        for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
-            kafka.create_topic(name, partitions=1)
-    config = ConsumerConfig(bootstrap_servers=kafka.bootstrap_servers)
-    leases, values = Leases(), list[bytes | None]()
-
-    def handle(message: ReceivedMessage, _context: Context) -> None:
-        values.append(message.value)
-
-    routes = routes_to(handle)
-    engine = Engine(
-        config,
-        ConsumerPlan(group=GROUP, topics=(EARLY[0], LATE[0]), routes=routes, start_at="earliest"),
-        connections=Busy(kafka, config),  # type: ignore[arg-type]  # passes on all but one
-        pool=AtOnce(Caller(routes, attempt_timeout_s=60.0, clock=world.monotonic)),
-        make_leases=lambda: leases,
-        environment=Environment(clock=world.monotonic, sleep=lambda _: None),
-    )
-    engine.start()
-    leases.gained = {EARLY: 1}
-    for _ in range(TURNS):
-        engine.turn()
-        if engine.stats().partitions == (EARLY,):
-            break
+    world = World(connect=Busy)
+    world.engine.start()
+    world.gain(EARLY)
 
     # The next turn reads these, and takes the other queue over.
     for n in range(3):
-        kafka.append(EARLY[0], b"%d" % n)
-    leases.gained = {LATE: 2}
+        world.kafka.append(EARLY[0], b"%d" % n)
+    world.leases.gained = {LATE: 2}
     for _ in range(TURNS):
-        engine.turn()
-    engine.close()
+        world.engine.turn()
+    world.engine.close()
 
-    written = [record.value() for record in kafka.records(EARLY[0])]
+    written = [record.value() for record in world.kafka.records(EARLY[0])]
     assert [b"0", b"1", b"2", b"meanwhile"] == written[:4]
-    assert written == values
-    assert len(written) == kafka.stored_offsets(GROUP)[EARLY].offset
+    assert written == [message.value for message in world.handled]
+    assert len(written) == world.kafka.stored_offsets(GROUP)[EARLY].offset
 
 
-class Record:
+def record_at(offset: int) -> MemoryRecord:
     """One record of the early queue."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-
-    def topic(self) -> str:
-        return EARLY[0]
-
-    def partition(self) -> int:
-        return EARLY[1]
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> bytes | None:
-        return b"k"
-
-    def headers(self) -> None:
-        """It has none."""
-
-    def __len__(self) -> int:
-        return 1
+    return MemoryRecord(*EARLY, b"k", b"", None, log_offset=offset)
 
 
 def test_records_that_others_overtook_are_refused_and_never_count_as_ended() -> None:
@@ -198,10 +198,10 @@ def test_records_that_others_overtook_are_refused_and_never_count_as_ended() -> 
         next_offsets={EARLY: 0, (replay_topic(GROUP, EARLY[0]), 0): 0},
     )
     intake = Ingest(group=GROUP, letters=None, now_ms=lambda: 0)  # type: ignore[arg-type]  # nobody asks it
-    intake.add([Record(6)], {EARLY: owned})
+    intake.add([record_at(6)], {EARLY: owned})
 
     with pytest.raises(RetriableError, match="early-0 was read at 2 after everything before 7"):
-        intake.add([Record(2), Record(3)], {EARLY: owned})
+        intake.add([record_at(2), record_at(3)], {EARLY: owned})
 
 
 class Shortened:
@@ -261,40 +261,12 @@ class Paused(Leases):
         return super().valid_until(queue) if self.is_held else 0.0
 
 
-class World:
-    """An engine whose handlers end at once, of two topics with a partition each."""
-
-    def __init__(self, *, busy_count: int, breakers: Mapping[str, BreakerPolicy] | None = None) -> None:
-        world = StillWorld()
-        self.kafka = MemoryKafka(world)
-        for topic, _ in (EARLY, LATE):
-            for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
-                self.kafka.create_topic(name, partitions=1)
-        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, in_flight_max=IN_FLIGHT_MAX)
-        self.leases = Paused()
-        self.handled: list[str] = []
-
-        def handle(message: ReceivedMessage, _context: Context) -> None:
-            self.handled.append(message.topic)
-
-        routes = routes_to(handle)
-        pool: Any = AtOnce(Caller(routes, attempt_timeout_s=60.0, clock=world.monotonic))
-        pool.busy_count = busy_count
-        topics = EARLY[0], LATE[0]
-        self.engine = Engine(
-            config,
-            ConsumerPlan(group=GROUP, topics=topics, routes=routes, start_at="earliest", breakers=breakers or {}),
-            connections=self.kafka.connect_consumer(config),
-            pool=pool,
-            make_leases=lambda: self.leases,
-            environment=Environment(clock=world.monotonic, sleep=lambda _: None),
-        )
-        self.engine.start()
-
-    def gain(self, *queues: TopicPartition) -> None:
-        self.leases.gained = dict.fromkeys(queues, 1)
-        while self.engine.stats().partitions != queues:
-            self.engine.turn()
+def world_of(leases: Paused, *, busy_count: int, **more: Any) -> World:
+    """An engine at work, whose pool looks for so many keys."""
+    world = World(leases=leases, in_flight_max=IN_FLIGHT_MAX, **more)
+    world.pool.busy_count = busy_count
+    world.engine.start()
+    return world
 
 
 @pytest.mark.parametrize(
@@ -303,12 +275,13 @@ class World:
     ids=["all but a few slots have a key", "every thread has a key"],
 )
 def test_who_has_enough_to_begin_does_not_read_on_for_keys_that_may_never_come(key_count: int, busy_count: int) -> None:
-    world = World(busy_count=busy_count)
+    leases = Paused()
+    world = world_of(leases, busy_count=busy_count)
     keys: Sequence[bytes] = [b"%d" % n for n in range(key_count)]
     for n in range(RECORD_COUNT):
         world.kafka.append(EARLY[0], b"", key=keys[n % key_count])
     world.gain(EARLY)
-    world.leases.is_held = False
+    leases.is_held = False
 
     for _ in range(20):
         world.engine.turn()
@@ -321,7 +294,8 @@ def test_who_has_enough_to_begin_does_not_read_on_for_keys_that_may_never_come(k
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("why", ["suspended", "paused", "breaker"])
 def test_many_messages_that_may_not_begin_hold_up_the_reading_of_no_other_partition(why: str) -> None:
-    world = World(busy_count=WORKERS_OF_THREADS, breakers={EARLY[0]: BreakerPolicy(probe_interval_ms=1 << 40)})
+    breakers = {EARLY[0]: BreakerPolicy(probe_interval_ms=1 << 40)}
+    world = world_of(Paused(), busy_count=WORKERS_OF_THREADS, breakers=breakers)
     world.gain(EARLY, LATE)
     stopped = world.engine._assignments.owned[EARLY].queue
     if why == "suspended":
@@ -343,7 +317,7 @@ def test_many_messages_that_may_not_begin_hold_up_the_reading_of_no_other_partit
         world.engine.turn()
     world.engine.close()
 
-    assert [LATE[0]] * 1_000 == world.handled
+    assert [LATE[0]] * 1_000 == [message.topic for message in world.handled]
 
 
 @pytest.mark.parametrize(
