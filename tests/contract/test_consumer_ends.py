@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -20,11 +20,21 @@ from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.dead_letters import DeadLetterReader, ResultSearch
 from txlayer.consumer.lease_keeper import LeaseChanges, LeaseKeeper, NoLeases
-from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
+from txlayer.core.dead_letters import (
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    dead_letter_of,
+    decode_replay,
+    encode_replay,
+)
 from txlayer.core.key_queue import PartitionQueue
 from txlayer.core.retry import Reject, Retry
 from txlayer.errors import BrokerUnavailableError, FencedError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
+from txlayer.operate.locks import LockAdmin
 from txlayer.operate.replay import Request, WrittenRequest, wait_until_taken
 from txlayer.operate.topics import plan_reset
 
@@ -181,6 +191,103 @@ def test_a_dead_letter_that_was_handled_again_just_before_the_end_is_answered(st
         stage.write(b"last")
         stage.wait_stored(2)
     assert [b"bad", b"bad", b"last"] == stage.journal.values(b"k")
+
+
+PARKS_ONE: dict[str, Any] = {"retry": RetryPolicy(after_exhausted=AfterExhausted.PARK), "parked_keys_max": 1}
+
+
+def close(consumer: OrderedConsumer, _stage: Stage) -> None:
+    consumer.close()
+
+
+def rebuild(consumer: OrderedConsumer, _stage: Stage) -> None:
+    """A store of offsets is not answered."""
+
+    def fail() -> bool:
+        reader.take_stored = take  # type: ignore[method-assign]  # once
+        raise BrokerUnavailableError("as planned")
+
+    assert consumer._engine is not None
+    reader = consumer._engine._reader
+    take, reader.take_stored = reader.take_stored, fail  # type: ignore[method-assign]  # this one alone
+    consumer._engine._storer.is_under_way = True
+    wait_until(lambda: consumer.stats().rebuild_count == 1, within=PATIENCE_S, what="a rebuild")
+
+
+def lose_the_lease(consumer: OrderedConsumer, stage: Stage) -> None:
+    locks = LockAdmin(stage.lab.consumer(namespace=stage.namespace))
+    (lease,) = [s.lease for s in locks.read()]
+    locks.release(lease, reason="zoe: ticket 12")
+    locks.close()
+    wait_until(lambda: consumer.stats().lost_lease_count == 1, within=PATIENCE_S, what="it is lost")
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("give_up", [close, rebuild, lose_the_lease])
+def test_what_was_rejected_and_waits_for_room_to_park_its_key_is_not_handled_again(
+    stage: Stage, give_up: Callable[[OrderedConsumer, Stage], None]
+) -> None:
+    def is_without_room(consumer: Any) -> Callable[[], bool]:
+        return lambda: any(queue.is_without_room for queue in queues_of(consumer))
+
+    stage.write(b"bad", key=b"a")
+    first = stage.consumer(rejects_bad, **PARKS_ONE)
+    first.start()
+    stage.wait_for_letters([b"bad"])
+    stage.write(b"bad", key=b"b")
+    wait_until(is_without_room(first), within=PATIENCE_S, what="there is no room to park `b`")
+    give_up(first, stage)
+    first.close()
+
+    with stage.consumer(**PARKS_ONE) as second:
+        wait_until(is_without_room(second), within=PATIENCE_S, what="it waits for room again")
+        request_replay(stage, 0, key=b"a")
+        stage.wait_for_letters([b"bad", b"bad"])
+
+    assert [b"bad"] == stage.journal.values(b"b")
+    letter = dead_letter_of(stage.lab.read(stage.letters)[1].headers)
+    assert isinstance(letter, DeadLetter)
+    assert (DeadLetterReason.REJECTED, 1, "Reject") == (letter.reason, letter.attempt_count, letter.error_type)
+
+
+@pytest.mark.promise("P9")
+def test_what_was_rejected_is_not_handled_again_if_the_outcome_of_its_dead_letter_is_not_known(stage: Stage) -> None:
+    """Neither a message nor the replay of its dead letter: their Kafka transactions are aborted, which nobody hears of."""
+    failing = 1
+
+    def connect(config: ConsumerConfig) -> ConsumerConnections:
+        made = stage.lab.connect_consumer(config)
+        make = made.make_writer
+
+        def make_writer(transactional_id: str, **settings: Any) -> Any:
+            writer = make(transactional_id, **settings)
+            commit = writer.commit
+
+            def fail_once(*, timeout_s: float) -> None:
+                nonlocal failing
+                if not failing:
+                    return commit(timeout_s=timeout_s)
+                failing -= 1
+                raise FencedError("as planned")
+
+            writer.commit = fail_once  # type: ignore[method-assign]  # this one alone
+            return writer
+
+        made.make_writer = make_writer  # type: ignore[method-assign]  # likewise
+        return made
+
+    stage.write(b"bad")
+    with stage.consumer(rejects_bad, connect=connect) as consumer:
+        stage.wait_for_letters([b"bad"])
+        failing = 1
+        request_replay(stage, stage.lab.read(stage.letters)[0].offset, key=b"k")
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=PATIENCE_S, what="the answer")
+        assert 2 == consumer.stats().rebuild_count
+
+    assert [b"bad", b"bad"] == stage.journal.values(b"k")
+    answer = decode_replay(stage.lab.read(stage.requests)[1].value)
+    assert isinstance(answer, ReplayRecord)
+    assert ReplayOutcome.FAILED is answer.outcome
 
 
 class UnclosableLeases(NoLeases):

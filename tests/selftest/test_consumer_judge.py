@@ -281,6 +281,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
         Kind.AGAIN,
         lambda: also(call(2, 30, key=B, result="reject"), is_calm=True),
     ),
+    "rejected, and tried once more": (Kind.AGAIN, lambda: with_result(0, "reject")),
     "an attempt that is forgotten": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=2, result="raise", tenure=2))),
     "two at a time under an open breaker": (Kind.ATTEMPTS, lambda: under_breaker(1, ended_ms=50)),
     "an attempt counted under an open breaker": (Kind.ATTEMPTS, lambda: under_breaker(0, taken_ms=22)),

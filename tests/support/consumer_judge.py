@@ -33,6 +33,7 @@ def judge_consumers(history: ConsumerHistory) -> Verdict:
         *_answers(evidence),
         *_repeats(evidence),
         *_decided_again(evidence),
+        *_rejected_again(evidence),
         *_attempts(evidence),
         *_probes(history),
         *_given_up(history),
@@ -201,6 +202,19 @@ def _decided_again(evidence: Evidence) -> Iterable[Finding]:
         is_decision = call.result == "reject" or (call.is_handled and call.request_offset is not None)
         if is_decision and call.ended_ms is not None and call.ended_ms - call.began_ms < SOON_MS:
             decided[source] = call
+
+
+def _rejected_again(evidence: Evidence) -> Iterable[Finding]:
+    """An attempt whose number counts one that ended with a rejection: what counted it knows that it was the last."""
+    last: dict[tuple[Place, int], HandlerCall] = {}
+    for queue, call in evidence.all_calls():
+        source = evidence.source(queue, call)
+        before, last[source] = last.get(source), call
+        if before is None or before.result != "reject" or before.given_up_ms is not None or before.ended_ms is None:
+            continue
+        if call.attempt > before.attempt and before.ended_ms < evidence.known_until(queue, call):
+            detail = f"{source} by {call.process} at {call.began_ms:.0f}, rejected at {before.ended_ms:.0f}"
+            yield finding(Kind.AGAIN, queue, detail)
 
 
 def _attempts(evidence: Evidence) -> Iterable[Finding]:

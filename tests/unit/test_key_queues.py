@@ -64,6 +64,41 @@ def test_a_request_that_failed_waits_for_its_back_off_anew_after_a_restart() -> 
     assert ["dead letter 0"] == stage.taken()
 
 
+@pytest.mark.promise("P9")
+def test_what_was_rejected_is_a_dead_letter_after_a_restart_whatever_attempts_are_left() -> None:
+    """Also a request: the answer is that its replay failed."""
+    stage = QueueStage([A, A], QueueSettings(policy=RetryPolicy(attempt_count_max=2)))
+    stage.fail_next(REJECTED)
+
+    stage.restart()
+
+    assert ["0"] == stage.write_due()
+    assert [(A, 0, DeadLetterReason.REJECTED)] == stage.dead_letters
+    stage.queue.handled(stage.take())
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.fail_next(REJECTED)
+
+    stage.restart()
+
+    assert [] == stage.taken()
+    stage.write_due()
+    assert [(0, ReplayOutcome.FAILED)] == stage.answers
+
+
+@pytest.mark.promise("P9")
+def test_each_of_a_batch_that_was_rejected_is_a_dead_letter_after_a_restart() -> None:
+    stage = QueueStage([A, A])
+    (batch,) = stage.queue.take_batches(1, records_max=9, now_ms=stage.now_ms)
+    stage.queue.failed(batch, REJECTED, now_ms=stage.now_ms, draw=0.5)
+    stage.store()
+
+    stage.restart()
+
+    assert [] == stage.taken()
+    assert ["0", "1"] == stage.write_due()
+    assert [(A, at, DeadLetterReason.REJECTED) for at in (0, 1)] == stage.dead_letters
+
+
 def test_restarts_without_end_put_no_attempt_off_without_end() -> None:
     stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
     stage.fail_next()

@@ -70,7 +70,8 @@ def progresses(draw: st.DrawFn) -> tuple[int, StoredProgress]:
     """(stored offset, what its metadata say)."""
     offset = draw(st.integers(0, 2**40))
     finished = draw(runs(offset))
-    failed = draw(st.dictionaries(st.integers(0, 5_000), st.tuples(st.integers(1, 99), SECOND), max_size=9))
+    told = st.tuples(st.integers(1, 99), SECOND, st.booleans())
+    failed = draw(st.dictionaries(st.integers(0, 5_000), told, max_size=9))
     attempts = {
         offset + at: Attempts(*told)
         for at, told in failed.items()
@@ -151,6 +152,13 @@ def test_a_token_that_cannot_be_read_is_not_known_and_the_rest_counts(text: str)
 )
 def test_waiting_keys_that_cannot_be_read_are_not_known_and_the_rest_counts(raw: bytes) -> None:
     assert StoredProgress(token=3) == decode(7, f"2|||||||3|{letters(raw)}")
+
+
+@pytest.mark.parametrize("field", ["x", "+", ""])
+def test_rejections_that_cannot_be_read_are_not_known_and_the_rest_counts(field: str) -> None:
+    assert StoredProgress(attempts={7: Attempts(1, 1)}) == decode(
+        7, f"2||||{letters(bytes([1, 0, 1, 0]))}||||||{field}"
+    )
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------

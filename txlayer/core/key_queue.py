@@ -177,6 +177,9 @@ class ItemExtras:
         """Restore the state from before a restart. The last error is lost, and the back-off begins anew."""
         self.attempt_count = attempts.ended_count
         self.first_ms = self.last_ms = attempts.first_at_s * 1000
+        if attempts.is_rejected:
+            self.verdict, self.error_type = GiveUp(DeadLetterReason.REJECTED), Reject.__name__
+            return
         if self.attempt_count >= policy.attempt_count_max:
             self.verdict = GiveUp(DeadLetterReason.ATTEMPTS_EXHAUSTED)
             return
@@ -974,7 +977,10 @@ class PartitionQueue(Generic[R]):
         for item in items:
             source = item.source
             more = item.more = item.more or ItemExtras()
-            attempts = self._progress[source].failed(item.offset, started_ms=failure.started_ms)
+            is_rejected = isinstance(failure.result, Reject)
+            attempts = self._progress[source].failed(
+                item.offset, started_ms=failure.started_ms, is_rejected=is_rejected
+            )
             more.note_failure(failure, now_ms=now_ms)
             more.attempt_count = attempts.ended_count
             more.is_counted, more.is_waiting = False, item in firsts

@@ -7,8 +7,8 @@ determined only when it is stored. Offsets that were never read (Kafka transacti
 If the finished runs outgrow the metadata, the metadata list the unfinished records instead: per key the first one, because the
 records of a key end in order. So a key that fails for hours takes a few bytes, however many of its records wait.
 
-The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with up to four more fields for
-failed replays, the last fencing token and waiting keys `2|…|parked|stuck|token|waiting`. The test vectors are in
+The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with more fields for failed replays,
+the last fencing token, waiting keys and rejected records `2|…|parked|stuck|token|waiting||rejected`. The test vectors are in
 docs/explanation/protocol.md. Other programs may store offsets of the same group: foreign text decodes to the value `Foreign`,
 never raises, and cannot keep a consumer busy for long.
 
@@ -62,6 +62,7 @@ class Attempts(NamedTuple):
 
     ended_count: int
     first_at_s: int  # when the first one began, in whole seconds
+    is_rejected: bool = False  # by its handler: it needs no next attempt
 
 
 class WaitingKeys(NamedTuple):
@@ -138,15 +139,12 @@ def fixed_part(
     assert "|" not in writer, writer
     flags = _PAUSED if is_paused else ""
     behind = f"|{_text(_attempts_bytes(offset, attempts))}|{_text(_parked_bytes(parked))}"
-    if not stuck and token is None and waiting is None:
-        return f"{VERSION}|{writer}|{flags}|", behind
+    named = "" if waiting is None else _text(_waiting_bytes(offset, waiting))
+    places = ["", named] if is_replay else [named, ""]
+    known = [_text(_stuck_bytes(parked, stuck)), "" if token is None else f"{token}", *places]
     # A release that does not know these fields reads version 2 and ignores its additional fields.
-    behind += f"|{_text(_stuck_bytes(parked, stuck))}"
-    if token is not None or waiting is not None:
-        behind += f"|{'' if token is None else token}"
-    if waiting is not None:
-        behind += f"|{'|' * is_replay}{_text(_waiting_bytes(offset, waiting))}"
-    return f"{NEXT_VERSION}|{writer}|{flags}|", behind
+    more = "".join(f"|{each}" for each in [*known, _text(_rejected_bytes(attempts))]).rstrip("|")
+    return f"{NEXT_VERSION if more else VERSION}|{writer}|{flags}|", behind + more
 
 
 def encode(offset: int, finished: Sequence[Run], fixed: tuple[str, str], *, bytes_max: int) -> Metadata:
@@ -176,6 +174,8 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
         return Foreign(f"unknown flags {flags[:20]!r}")
     try:
         finished, failed = _decode_runs(offset, runs), _decode_attempts(offset, attempts)
+        if len(fields) > _FIELDS + 4:
+            failed |= _decode_rejected(fields[_FIELDS + 4], failed)
         if any(_is_in(at, finished) for at in failed):
             return Foreign("attempts of a finished record")
         found = _decode_parked(parked)
@@ -302,7 +302,7 @@ def _attempts_bytes(offset: int, attempts: Mapping[int, Attempts]) -> bytearray:
     base = min(a.first_at_s for a in attempts.values())
     _put(out, base)
     previous = offset
-    for at, (count, first_at_s) in sorted(attempts.items()):
+    for at, (count, first_at_s, _) in sorted(attempts.items()):
         _put(out, at - previous)
         _put(out, count)
         _put(out, first_at_s - base)
@@ -323,6 +323,22 @@ def _decode_attempts(offset: int, text: str) -> dict[int, Attempts]:
             raise ValueError("attempts: twice, none, or beyond the highest number")
         found[at] = Attempts(count, base + seconds)
     return found
+
+
+def _rejected_bytes(attempts: Mapping[int, Attempts]) -> bytes:
+    """The places of the rejected records among those with attempts, as bits, from the lowest of the first byte on."""
+    bits = sum(attempts[at].is_rejected << place for place, at in enumerate(sorted(attempts)))
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def _decode_rejected(text: str, attempts: Mapping[int, Attempts]) -> dict[int, Attempts]:
+    try:
+        bits = int.from_bytes(_bytes(text), "little")
+    except ValueError:
+        return {}  # from a later release: these are handled again
+    return {
+        at: told._replace(is_rejected=True) for place, (at, told) in enumerate(attempts.items()) if bits >> place & 1
+    }
 
 
 def _parked_bytes(parked: Mapping[bytes, int]) -> bytearray:
@@ -620,16 +636,18 @@ class Progress:
             for offset in self._attempts.keys() & offsets:
                 self._forget(offset)
 
-    def failed(self, offset: int, *, started_ms: int) -> Attempts:
+    def failed(self, offset: int, *, started_ms: int, is_rejected: bool = False) -> Attempts:
         """Count a failed attempt at this record. The next attempt may start when `stored()` returns its offset.
+
+        `is_rejected`: there is none; with the count it is stored that the handler rejected the record.
 
         Raises:
             InvariantError: the record is not unfinished. Nothing is changed.
         """
         if offset not in self._unfinished:
             raise InvariantError(f"an attempt at offset {offset} ends, which is not unfinished")
-        count, first_at_s = self._attempts.get(offset, (0, started_ms // 1000))
-        self._attempts[offset] = attempts = Attempts(count + 1, first_at_s)
+        count, first_at_s, _ = self._attempts.get(offset, (0, started_ms // 1000, False))
+        self._attempts[offset] = attempts = Attempts(count + 1, first_at_s, is_rejected)
         self._uncounted[offset] = None
         self.is_changed = True
         return attempts

@@ -26,6 +26,7 @@ WITHOUT: dict[str, ConsumerVariant] = {
     "a queue is not taken over while a store of it is under way": ConsumerVariant(engine=un.ForgetfulEngine),
     "a consumer that cannot store what ended last ends without an error": ConsumerVariant(engine=un.StiffEngine),
     "what a handler decided is written before a queue is given back": ConsumerVariant(engine=un.CarelessEngine),
+    "a rejection is stored with the count of its attempt": wrapped(un.UnmarkedConnections),
     "an engine without room for more waits for an end": ConsumerVariant(engine=un.RestlessEngine),
     "an engine whose store is under way waits for the acknowledgement": ConsumerVariant(engine=un.HurriedEngine),
     "a handler that hangs is given up at its deadline": ConsumerVariant(hung=un.EndlessPatience),

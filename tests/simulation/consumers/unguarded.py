@@ -63,6 +63,16 @@ class ForgetfulConnections(Through):
         return {place: at and StoredOffset(at.offset, "") for place, at in found.items()}
 
 
+class UnmarkedConnections(Through):
+    """What is stored says how often a record was tried, not that its handler rejected it."""
+
+    def stored_offsets(self, *args: Any, **named: Any) -> dict[TopicPartition, StoredOffset | None]:
+        found = self._connections.stored_offsets(*args, **named)
+        return {
+            place: at and StoredOffset(at.offset, "|".join(at.metadata.split("|")[:10])) for place, at in found.items()
+        }
+
+
 class UnstableConnections(Through):
     """Takes over from offsets that a Kafka transaction under way may still change."""
 
