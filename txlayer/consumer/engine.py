@@ -407,7 +407,7 @@ class Engine:
             dispatcher.take()
         # What a program answered before counts; another answer of it would raise from now on.
         give_up_at = self._clock() + LAST_ANSWERS_S
-        while dispatcher.in_flight_count and self._plan.give_all_back() and self._clock() < give_up_at:
+        while dispatcher.in_flight_count and self._plan.give_back(is_late=True) and self._clock() < give_up_at:
             dispatcher.wait(DRAIN_LOOK_S)
             dispatcher.take()
         if in_flight:

@@ -113,6 +113,12 @@ def _start_of(tp: TopicPartition, stored: StoredOffset, *, first: int, group: st
     return Start(stored.offset, found)
 
 
+def nobody_waits(*, is_late: bool = False) -> bool:
+    """No handler waits for the program."""
+    del is_late
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPlan:
     """The settings of one consumer."""
@@ -130,10 +136,9 @@ class ConsumerPlan:
     keeps_position: bool = True
     """False: the group's progress is in this process's memory alone."""
     breakers: Mapping[str, BreakerPolicy] = field(default_factory=dict)
-    give_back: Callable[[], object] = bool
-    """Called again and again while running handlers are waited for: those that wait for the program shall end."""
-    give_all_back: Callable[[], bool] = bool
-    """Called when they are no longer waited for; True: those that wait for the program end at once, as it answered or as given back."""
+    give_back: Callable[..., bool] = nobody_waits
+    """Called again and again while running handlers are waited for: those that wait for the program shall end. `is_late`: they are no
+    longer waited for; True: they end at once, as the program answered or as given back."""
 
     @property
     def sources(self) -> list[str]:
