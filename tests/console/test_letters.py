@@ -25,7 +25,7 @@ from txlayer.core.dead_letters import (
 from txlayer.core.progress import hash_of_key
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.dead_letters import DeadLetterLog, FoundLetter, opened_logs
-from txlayer.operate.replay import Author, replace_value, why_not
+from txlayer.operate.replay import Author, LettersBeside, replace_value, why_not
 
 HOSTILE = '"><script>alert(1)</script>\x1b[31m'
 WRITABLE = AccessRules(is_writable=True, local_name="zoe@desk")
@@ -504,12 +504,12 @@ def test_of_two_edits_at_a_time_one_is_carried_out(site: Site, monkeypatch: pyte
                 log, found, b"new", author=author, connections=clients, clock=clock, pause=environment.sleep
             )
 
-    def look(log: DeadLetterLog, found: FoundLetter) -> str:
+    def look(log: DeadLetterLog, found: FoundLetter, *beside: LettersBeside) -> str:
         looks.append(at)
         if len(looks) == 2:  # the first one has written its copy
             with pytest.raises(RetriableError, match="open"):
                 replace_it("r2")
-        return why_not(log, found)
+        return why_not(log, found, *beside)
 
     monkeypatch.setattr("txlayer.operate.replay.why_not", look)
 
@@ -531,8 +531,8 @@ def test_what_followed_its_key_or_was_asked_meanwhile_ends_the_edit(
     page = editor(site, at)
     looks: list[int] = []
 
-    def look(log: DeadLetterLog, found: FoundLetter) -> str:
-        reason = why_not(log, found)
+    def look(log: DeadLetterLog, found: FoundLetter, *beside: LettersBeside) -> str:
+        reason = why_not(log, found, *beside)
         if not looks and is_asked:
             group.say(ReplayRecord(ReplayKind.REPLAY, "r1", at, text="kim: x"))
         elif not looks:

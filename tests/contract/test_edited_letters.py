@@ -1,6 +1,8 @@
 """A dead letter whose value a person edits: its group's consumers handle the copy in its place, over both logs."""
 
+from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -20,11 +22,15 @@ def act(message: ReceivedMessage, _context: Context) -> None:
         raise ValueError("no total")
 
 
+def log_of(stage: Stage, admin: Any, connections: Any) -> DeadLetterLog:
+    return DeadLetterLog(
+        admin, group=stage.group, topic=stage.topic, make_reader=lambda: connections.make_reader("read_committed")
+    )
+
+
 def edit(stage: Stage, offset: int, value: bytes, expected: DeadLetterState = DeadLetterState.HANDLED) -> int:
     with closing(stage.lab.consumer()) as connections, closing(stage.lab.admin()) as admin:
-        log = DeadLetterLog(
-            admin, group=stage.group, topic=stage.topic, make_reader=lambda: connections.make_reader("read_committed")
-        )
+        log = log_of(stage, admin, connections)
         found = log.at(0, offset)
         assert found is not None
         author = author_of("a test", operator="zoe", reason="no total", request_id=f"r{offset}")
@@ -69,3 +75,55 @@ def test_the_copy_is_handled_with_the_key_and_the_first_one_never_again(stage: S
 
     assert [b"bad", b"bad", b"mended", b"later"] == stage.journal.values(b"a")
     assert [b"bad", b"bad", b"mended"] == stage.letter_values()
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("policy", [RetryPolicy(attempt_count_max=1), PARKING])
+@pytest.mark.parametrize("key", [b"a", None])
+def test_while_its_kafka_transaction_is_open_an_edit_reads_only_what_came_since(
+    stage: Stage, policy: RetryPolicy, key: bytes | None
+) -> None:
+    """Of a long topic it would hold up the readers, and be aborted in the end. What is not read again counts all the same."""
+    stage.write(b"bad", key=key)
+    stage.write(*[b"bad"] * 20, key=b"b")
+    with stage.consumer(act, retry=policy):
+        stage.wait_stored(21)
+
+    read: list[int] = []
+    is_open = False
+    with closing(stage.lab.consumer()) as connections, closing(stage.lab.admin()) as admin:
+        log = log_of(stage, admin, connections)
+        letters, make = log.letters, connections.make_writer
+
+        def letters_read(**which: Any) -> Iterator[Any]:
+            for each in letters(**which):
+                if is_open:
+                    read.append(each.position.offset)
+                yield each
+
+        def make_writer(transactional_id: str, **settings: Any) -> Any:
+            writer = make(transactional_id, **settings)
+            begin = writer.begin
+
+            def begin_and_tell() -> None:
+                nonlocal is_open
+                is_open = True
+                begin()
+
+            writer.begin = begin_and_tell  # type: ignore[method-assign]  # to see it
+            return writer
+
+        log.letters = letters_read  # type: ignore[method-assign]  # likewise
+        connections.make_writer = make_writer  # type: ignore[method-assign]  # likewise
+        found = next(each for each in letters() if each.key == key)
+        replace_value(
+            log,
+            found,
+            b"mended",
+            author=author_of("a test", operator="zoe", reason="no total", request_id="r1"),
+            connections=connections,
+        )
+
+    assert is_open
+    assert [] == read
+    assert b"mended" in stage.letter_values()

@@ -91,14 +91,14 @@ class Log:
         return self._states.of(position.offset)
 
     def letters(
-        self, *, since_ms: int | None = None, partitions: Collection[int] | None = None
+        self, *, since_ms: int | None = None, partitions: Collection[int] | None = None, first_offset: int = 0
     ) -> Iterator[FoundLetter]:
         """Every dead letter that retention has not taken."""
         assert since_ms is None
         for at, (key, origin, reason) in enumerate(
             self._owner.dead_letters if partitions is None or partitions else ()
         ):
-            if at in self._owner.expired:
+            if at in self._owner.expired or at < first_offset:
                 continue
             position = DeadLetterPosition(self.topic, 0, at)
             letter = DeadLetter(reason, Origin(self.topic, 0, origin), 0, 1, 0, 0, "", "", self.group)

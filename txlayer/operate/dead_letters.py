@@ -3,7 +3,7 @@
 import heapq
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -236,12 +236,17 @@ class DeadLetterLog:
         return self._states.get(partition, PartitionStates()).pause
 
     def letters(
-        self, *, since_ms: int | None = None, partitions: Collection[int] | None = None, count_max: int | None = None
+        self,
+        *,
+        since_ms: int | None = None,
+        partitions: Collection[int] | None = None,
+        count_max: int | None = None,
+        first_offset: int = 0,
     ) -> Iterator[FoundLetter]:
         """Every dead letter there is now, in offset order per partition.
 
         `since_ms` leaves out those before it by their timestamps; some may be given all the same. With `count_max`, about so many
-        of the newest, shared among the partitions.
+        of the newest, shared among the partitions. Those before `first_offset` are left out.
         """
         numbers = range(self.partition_count) if partitions is None else sorted(partitions)
         tps = [(self.dead_letters, p) for p in numbers if p < self.partition_count]
@@ -251,7 +256,7 @@ class DeadLetterLog:
         ends = self._admin.end_offsets(tps)
         if count_max is not None:
             starts = {tp: max(starts[tp], ends[tp] - max(count_max // len(tps), 1)) for tp in tps}
-        yield from map(self._found, self._records({tp: (starts[tp], ends[tp]) for tp in tps}))
+        yield from map(self._found, self._records({tp: (max(starts[tp], first_offset), ends[tp]) for tp in tps}))
 
     def letter_count(self, partitions: Collection[int] | None = None) -> int:
         """Offsets of the dead-letter topic, or of these partitions of it: those of markers, and of dead letters that ended, too."""
@@ -373,14 +378,22 @@ class DeadLetterFilter:
         )
 
 
-def in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitions: Collection[int]) -> set[int]:
-    """Partitions that are handled in one order whatever the keys: such a chain alone is parked, and keyed ones follow it."""
+def in_one_order(
+    log: DeadLetterLog,
+    queues: Mapping[int, QueueStatus],
+    partitions: Collection[int],
+    letters: Iterable[FoundLetter] | None = None,
+) -> set[int]:
+    """Partitions that are handled in one order whatever the keys: such a chain alone is parked, and keyed ones follow it.
+
+    `letters`: the dead letters of those where `NO_KEY` alone is parked, if they were read already.
+    """
     found_in: set[int] = set()
     keyed: set[int] = set()  # an open dead letter has a key
     begun: set[int] = set()  # one without a key was the first of its order, and is open or came behind those of `keyed`
     begun_before: set[int] = set()  # the same, but it has ended
     suspects = [p for p in partitions if queues[p].parked == {NO_KEY}]
-    for found in log.letters(partitions=suspects):
+    for found in log.letters(partitions=suspects) if letters is None else letters:
         if found.reason is None:
             continue
         partition, is_open = found.position.partition, found.history.state not in ENDED

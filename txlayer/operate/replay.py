@@ -686,37 +686,55 @@ def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind, request_id: str) 
 # --- an edit ---------------------------------------------------------------------------------------------------------
 
 
-def why_not(log: DeadLetterLog, found: FoundLetter) -> str:
-    """Why an edited copy cannot take the place of this dead letter; empty: it can."""
+def why_not(log: DeadLetterLog, found: FoundLetter, beside: "LettersBeside | None" = None) -> str:
+    """Why an edited copy cannot take the place of this dead letter; empty: it can. `beside` spares reading the others again."""
     if not isinstance(found.letter, DeadLetter):
         return "it is no dead letter of the group"
     if found.record is not None and is_cut(found.record.headers(), found.record.value()):
         return "its topic refused its content"
     if found.history.state not in ABLE:
         return f"it is {found.history.state.value}"
-    if _others_of_its_key(log, found):
+    if (beside or LettersBeside(log, found)).open_of_its_key():
         return (
             "more dead letters of its parked key are open: a copy comes behind them, and the key would lose its order"
         )
     return ""
 
 
-def _others_of_its_key(log: DeadLetterLog, found: FoundLetter) -> list[FoundLetter]:
-    """The other open dead letters of its key, if the key is parked."""
-    partition = found.position.partition
-    queues = log.queues()
-    whole = partition in in_one_order(log, queues, [partition])
-    name = NO_KEY if whole else hash_of_key(found.key)
-    others = [
-        each._replace(record=None)
-        for each in log.letters(partitions=[partition])
-        if each.reason is not None
-        and each.history.state not in ENDED
-        and each.position != found.position
-        and (whole or each.key == found.key)
-    ]
-    is_parked = name in queues[partition].parked or any(each.reason is DeadLetterReason.KEY_PARKED for each in others)
-    return others if is_parked else []
+class LettersBeside:
+    """The dead letters that may be of one's key, without their content: each call reads only what came since the last one."""
+
+    def __init__(self, log: DeadLetterLog, found: FoundLetter) -> None:
+        self._log, self._found = log, found
+        self._read: list[FoundLetter] = []
+        self._next_offset = 0
+        self._is_of_any_key = False
+
+    def open_of_its_key(self) -> list[FoundLetter]:
+        """The other open dead letters of its key, if the key is parked. Requests count as far as they were read."""
+        log, partition = self._log, self._found.position.partition
+        queues = log.queues()
+        may_be_whole = queues[partition].parked == {NO_KEY}
+        if may_be_whole and not self._is_of_any_key:
+            self._read, self._next_offset, self._is_of_any_key = [], 0, True
+        for each in log.letters(partitions=[partition], first_offset=self._next_offset):
+            self._next_offset = each.position.offset + 1
+            if each.reason is not None and (self._is_of_any_key or each.key == self._found.key):
+                self._read.append(each._replace(record=None))
+        letters = [each._replace(history=log.history(each.position)) for each in self._read]
+        whole = may_be_whole and bool(in_one_order(log, queues, [partition], letters))
+        name = NO_KEY if whole else hash_of_key(self._found.key)
+        others = [
+            each
+            for each in letters
+            if each.history.state not in ENDED
+            and each.position != self._found.position
+            and (whole or each.key == self._found.key)
+        ]
+        is_parked = name in queues[partition].parked or any(
+            each.reason is DeadLetterReason.KEY_PARKED for each in others
+        )
+        return others if is_parked else []
 
 
 def replace_value(
@@ -773,7 +791,9 @@ def _write_copy(
 ) -> int:
     position = found.position
     note = f"request {author.request_id}, copy of offset {position.offset}: {author.text}"
-    header = encode_dead_letter(_editable(log, found)._replace(error_type=EDITED, error_message=note))
+    # However many there are, they are read now: an open Kafka transaction holds up the readers of its topics, and has a time-out.
+    beside = LettersBeside(log, found)
+    header = encode_dead_letter(_editable(log, found, beside)._replace(error_type=EDITED, error_message=note))
     headers = [*original_headers(found.record.headers()), (DLQ_HEADER, header)]
 
     freed = freed_by_retention({log.topic: log}, [found]).get(position, {})
@@ -803,16 +823,16 @@ def _write_copy(
         # Of what others ask for, the consumers read what is before the drop first.
         copy, dropped_at, *_ = offsets
         wait({(log.dead_letters, position.partition): copy, (log.replays, position.partition): dropped_at})
-        _editable(log, found)
+        _editable(log, found, beside)
 
     entry = Entry(log.dead_letters, position.partition, found.key, value, headers)
     copy, *_ = transactions.write([entry], behind=requests, fence=check)
     return copy
 
 
-def _editable(log: DeadLetterLog, found: FoundLetter) -> DeadLetter:
+def _editable(log: DeadLetterLog, found: FoundLetter, beside: LettersBeside) -> DeadLetter:
     now = found._replace(history=log.history(found.position))
-    reason = why_not(log, now)
+    reason = why_not(log, now, beside)
     if reason or not isinstance(found.letter, DeadLetter):
         raise UsageError(f"{found.position} cannot be edited: {reason}")
     return found.letter
