@@ -30,6 +30,7 @@ class QueueWorld:
         self.in_flight: list[list[Item[str]]] = []
         self.ended: set[int] = set()  # offsets of the topic
         self.counts: dict[tuple[ItemSource, int], int] = {}
+        self.rejected: dict[tuple[ItemSource, int], int] = {}  # with the number of that attempt
         self.parked: dict[object, int] = {}
         self.stuck: dict[object, int] = {}
         self.answered: set[int] = set()
@@ -80,11 +81,11 @@ class QueueWorld:
         if number % 3 == 0 and not batch[0].is_replay:
             index = (number >> 3) % len(batch)
             self._ended(batch[:index])
-            self._count(batch[index : index + 1])
+            self._count(batch[index : index + 1], is_rejected=failure is REJECTED)
             item = self.stage.queue.end_before(batch, index)
             self.stage.queue.failed([item], failure, now_ms=now_ms, draw=0.5)
         else:
-            self._count(batch)
+            self._count(batch, is_rejected=failure is REJECTED)
             self.stage.queue.failed(batch, failure, now_ms=now_ms, draw=0.5)
 
     def refuse(self, number: int) -> None:
@@ -167,6 +168,7 @@ class QueueWorld:
             for source in ItemSource
             for offset, attempts in self.stage.known(source).attempts.items()
         }
+        self.rejected = {where: count for where, count in self.rejected.items() if self.counts.get(where) == count}
 
     def settle(self) -> None:
         """From now on everything succeeds: then everything ends, and nothing is left but parked keys."""
@@ -230,6 +232,7 @@ class QueueWorld:
         for item in batch:
             assert chain == self._chain_of(item)
             where = (item.source, item.offset)
+            assert where not in self.rejected, "tried again"
             count = self.counts.get(where, 0)
             stored = self.stage.known(item.source).attempts.get(item.offset)
             assert count == item.attempt_count
@@ -266,14 +269,19 @@ class QueueWorld:
     def _ended(self, items: Sequence[Item[str]]) -> None:
         self.ended.update(item.offset for item in items if not item.is_replay)
 
-    def _count(self, items: Sequence[Item[str]]) -> None:
+    def _count(self, items: Sequence[Item[str]], *, is_rejected: bool) -> None:
         for item in items:
             where = (item.source, item.offset)
             self.counts[where] = self.counts.get(where, 0) + 1
+            if is_rejected:
+                self.rejected[where] = self.counts[where]
 
     def _written(self, item: Item[str]) -> None:
         assert item.more is not None
         request = item.more.request
+        if (item.source, item.offset) in self.rejected:
+            ends = (DeadLetterReason.REJECTED, DeadLetterReason.KEY_PARKED, ReplayOutcome.FAILED)
+            assert item.more.end in ends, "it was rejected"
         if request is None:
             chain = self._chain_of(item)
             number = [at for _, at, _ in self.stage.dead_letters].index(item.offset)
