@@ -413,6 +413,38 @@ def test_a_line_that_came_too_late_is_named_when_the_request_is_found_again(desk
     assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={job.subject}")
 
 
+@pytest.mark.parametrize(("group", "offset"), [("another", 0), ("shop", 1)])
+def test_a_line_that_does_not_count_is_not_named_as_the_decision(desk: Desk, group: str, offset: int) -> None:
+    """It names another producer group, or the half record of another transaction; the chosen one was settled before the line was due."""
+    key, _ = desk.prepare("a", "b")
+    plan = desk.plan(desk.get("/transactions"), "commit", key)
+    desk.stage.op(op_line("C", key, offset, group=group, source=Source.OPERATOR, reason="eve: mine"))
+    desk.stage.op(op_line("R", key, 0, source=Source.OPERATOR, reason="anna: she asked"))
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    page = desk.settle(plan)
+
+    assert [] == desk.stage.visible()
+    assert "<dt>refused</dt><dd>1</dd>" in page
+    assert "by operator anna (she asked)" in page
+
+
+def test_a_decision_that_names_a_second_copy_is_named_when_the_request_is_found_again(desk: Desk) -> None:
+    key = txn_key("a")
+    desk.stage.half(key)
+    desk.stage.half(key)  # the client wrote it twice
+    desk.look()
+    plan = desk.plan(desk.get("/transactions"), "commit", key)
+    desk.stage.op(op_line("R", key, 1, source=Source.OPERATOR, reason="anna: she asked"))
+    page = desk.settle(plan)
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()
+
+    assert "<dt>refused</dt><dd>1</dd>" in page
+    assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={job.subject}")
+
+
 def test_a_request_that_could_not_begin_is_begun_by_the_same_form(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     (key,) = desk.prepare("a")
     plan = desk.plan(desk.get("/transactions"), "check-now", key)

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.core_records import txn_key
+from tests.support.core_records import GROUP, txn_key
 from tests.support.producer_stage import ProducerStage
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, ProducerConfig
+from txlayer.core import codec
 from txlayer.core.history import operator_reason
 from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, SettlementResult, WrittenLine, line_of
@@ -152,6 +154,44 @@ def test_a_line_that_its_transaction_outgrew_on_doubt_is_ignored(action: Operato
 
     assert "open" == still.on_doubt()[key].state
     assert (SettlementResult.IGNORED, "open") == (outcome.result, outcome.state)
+
+
+def test_a_line_that_releases_messages_is_not_told_as_the_decision() -> None:
+    """Whoever may write op writes it, and two operators roll back in one instant."""
+    still, key = StillCoordinator(), txn_key("young")
+    offset = still.half(key)
+    settlement = ManualSettlement(still.kafka.connect_coordinator(still.config, client="operator"))
+    snapshot = settlement.find(lambda each: each.txn.key == key)
+    (found,) = snapshot.found
+    still.op(codec.encode_op(OpMessage(Resolution.COMMIT, key, GROUP, offset, 1, Source.POLICY, time_ms=5)))
+
+    written = [
+        settlement.write([line_of(OperatorAction.ROLLBACK, found, operator_reason(name, "ticket 12"))])
+        for name in ("zoe", "anna")
+    ]
+    still.work(seconds=5)
+    told = [settlement.outcomes(OperatorAction.ROLLBACK, each, snapshot, reached={0})[0] for each in written]
+
+    assert [] == still.visible()
+    assert [(SettlementResult.DONE, "rolled-back"), (SettlementResult.ALREADY, "rolled-back")] == [
+        (outcome.result, outcome.state) for outcome in told
+    ]
+    assert all(o.decision is not None and o.decision.position == written[0][0].position for o in told)
+
+
+def test_a_release_is_not_told_as_what_committed_a_scheduled_transaction() -> None:
+    still, key = StillCoordinator(), txn_key("due")
+    due_ms = still.world.now_ms() + 2_000
+    still.commit(key, still.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    still.kafka.delete_topic("orders")
+    still.work(seconds=10)
+    settlement = ManualSettlement(still.kafka.connect_coordinator(still.config, client="operator"))
+    (found,) = settlement.find(lambda each: each.txn.key == key).found
+
+    outcome = settlement.known(found, SettlementResult.REFUSED)
+
+    assert any(line.startswith(b"2|C|") for line in still.said())
+    assert ("held", None) == (outcome.state, outcome.decision)
 
 
 def test_a_line_behind_a_commit_of_what_was_just_being_prepared_is_refused() -> None:

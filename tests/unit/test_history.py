@@ -43,8 +43,9 @@ class Logs:
         reason: str = "",
         source: Source = Source.PRODUCER,
         group: str = "g",
+        time_ms: int | None = None,
     ) -> None:
-        op = OpMessage(resolution, key, group, last, 900, source, None, is_abandon, reason)
+        op = OpMessage(resolution, key, group, last, 900, source, None, is_abandon, reason, time_ms)
         other = OpMessage(Resolution.COMMIT, "order-11/00000001", "g", 5, 900)
         lines = [codec.encode_op(other), codec.encode_op(op)]
         self.fold.op(partition=3, offset=offset, appended_ms=2_000 + offset, value=codec.encode_ops(lines))
@@ -217,6 +218,24 @@ def test_what_became_of_it(
     assert history.is_decided or decided_at is None
     assert reason in (history.reason, None)
     assert counted in ([line.is_counted for line in history.op_lines], None)
+
+
+def test_a_line_that_releases_messages_decides_nothing(logs: Logs) -> None:
+    logs.half(0)
+    logs.op(5, Resolution.COMMIT, source=Source.POLICY, time_ms=1_000)
+    undecided = logs.only()
+    logs.op(6, Resolution.ROLLBACK)
+    history = logs.only()
+
+    assert (TxnState.OPEN, None) == (undecided.state, undecided.decided_at)
+    assert (TxnState.ROLLED_BACK, (6, 1)) == (history.state, history.decided_at)
+
+
+def test_what_was_released_is_committed_by_a_line_before_those_that_were_read(logs: Logs) -> None:
+    logs.op(5, Resolution.COMMIT, source=Source.POLICY, time_ms=1_000)
+    history = logs.only()
+
+    assert (TxnState.COMMITTED, None, None) == (history.state, history.decided_at, history.ending)
 
 
 def test_a_line_whose_half_records_were_not_read_is_believed(logs: Logs) -> None:

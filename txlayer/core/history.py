@@ -25,7 +25,6 @@ from txlayer.core.messages import (
 )
 
 _STATES = {state.value: state for state in TxnState}
-_DECISIONS = (Resolution.COMMIT, Resolution.ROLLBACK)
 _AFTER_A_COMMIT = (TxnState.WAITING, TxnState.SCHEDULED, TxnState.HELD, TxnState.PARKED_COMMITTED)
 _BETWEEN = ": "
 
@@ -286,7 +285,7 @@ def _history(key: str, traces: _Traces, given_up: Collection[tuple[int, int, int
         )
         for offset, number, at_ms, op in sorted(traces.lines, key=lambda line: line[:2])
     )
-    decision = next((n for n in lines if n.is_counted and n.op.resolution in _DECISIONS), None)
+    decision = next((n for n in lines if n.is_counted and n.op.is_decision), None)
     state, reason = _state(traces, lines, decision)
     return TransactionHistory(
         txn_id=txn_id_of(key),
@@ -341,6 +340,8 @@ def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) 
         return (TxnState.COMMITTED if is_commit else TxnState.ROLLED_BACK), decision.op.reason
     if summary is not None:
         return stands or TxnState.OPEN, summary.reason
+    if not traces.halves and any(line.op.is_release and line.is_counted for line in lines):
+        return TxnState.COMMITTED, ""  # by a line that is older than what was read
     return (TxnState.OPEN, "") if left_ms is None else (None, "")
 
 

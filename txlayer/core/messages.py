@@ -248,6 +248,11 @@ class OpMessage(NamedTuple):
     time_ms: int | None = None  # of a COMMIT: the time that has come; of an UNKNOWN: the new time
 
     @property
+    def is_decision(self) -> bool:
+        """True if it commits or rolls back. A line with a time decides nothing."""
+        return self.time_ms is None and self.resolution is not Resolution.UNKNOWN
+
+    @property
     def is_release(self) -> bool:
         """True if it says that the time of a scheduled transaction has come. Any other commit says nothing about time."""
         return self.time_ms is not None and self.resolution is Resolution.COMMIT

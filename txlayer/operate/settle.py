@@ -213,7 +213,7 @@ def result_of(
     if now is None and is_abandoned:
         decision = next((s for s in counted if s.op.is_abandon), None)
     elif before.state in UNDECIDED:
-        decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)
+        decision = next((s for s in counted if s.op.is_decision), None)
         # One that is still undecided has grown on doubt, which knows its first and last half record alone.
         if decision is None or (now is not None and now.state in UNDECIDED):
             result = SettlementResult.DONE if action is OperatorAction.CHECK_NOW else SettlementResult.IGNORED
@@ -405,7 +405,9 @@ class ManualSettlement:
     def known(self, found: UnsettledTransaction, result: SettlementResult) -> SettlementOutcome:
         """The outcome for a transaction of which no line is written, with the line that decided it."""
         position = None if found.txn.extras is None else found.txn.extras.decided_at
-        return outcome_of(found, result, decision=position and self._line_at(found.partition, position))
+        line = position and self._line_at(found.partition, position)
+        # Of messages that were released it is the position of the release, which decided nothing.
+        return outcome_of(found, result, decision=line if line and line.op.is_decision else None)
 
     def _line_at(self, partition: int, position: OpPosition) -> RecordedLine | None:
         """The op line at that position; None if retention has removed it."""

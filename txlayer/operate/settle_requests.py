@@ -7,19 +7,20 @@ program that ends in between loses nothing: `read_requests` finds the request ag
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import TopicPartition
 from txlayer.coordinator.setup import count_partitions
+from txlayer.core import codec
 from txlayer.core.history import split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import Resolution, Source, txn_id_of
+from txlayer.core.messages import Resolution, Source, Undecodable, txn_id_of
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.live import LiveView
 from txlayer.operate.operators import REASON_LENGTH_MAX, signature_of
@@ -54,6 +55,8 @@ SHOWN_COUNT_MAX = 100
 """Outcomes that are kept for a person; all are counted."""
 SCANNED_MAX = 1_000_000
 """Op records that a search for a request reads: some seconds."""
+NAMED_MAX = 1_000
+"""Half records that are looked up, to see which lines count."""
 REQUESTS_MAX = 200
 """Requests that a search finds."""
 MARGIN_MS = 60_000
@@ -425,16 +428,8 @@ def read_requests(
 
 def with_first_decisions(found: FoundRequest, connections: CoordinatorConnections) -> list[FoundLine]:
     """Its first lines, each with the decision that came before it, as far back as the moment at which the request began."""
-    own = {each.line.op.key: each.line for each in found.lines}
-
-    def is_rival(line: RecordedLine) -> bool:
-        mine = own.get(line.op.key)
-        return mine is not None and (line.op.producer_group, line.op.last_offset) == (
-            mine.op.producer_group,
-            mine.op.last_offset,
-        )
-
-    first = _first_decisions(connections, found.request, is_wanted=is_rival)
+    own = {each.line.op.key for each in found.lines}
+    first = _first_decisions(connections, found.request, is_wanted=lambda line: line.op.key in own)
     lines = []
     for each in found.lines:
         _, line = first.get(each.line.op.key, (0, each.line))
@@ -445,12 +440,37 @@ def with_first_decisions(found: FoundRequest, connections: CoordinatorConnection
 def _first_decisions(
     connections: CoordinatorConnections, request: SettlementRequest, *, is_wanted: Callable[[RecordedLine], bool]
 ) -> dict[str, tuple[int, RecordedLine]]:
-    """{key: (partition, its first commit or rollback since the request began)}."""
-    found: dict[str, tuple[int, RecordedLine]] = {}
+    """{key: (partition, its first commit or rollback since the request began)}; only lines that count."""
+    firsts: dict[tuple[str, int, int, str], RecordedLine] = {}
     for partition, line in _op_lines(connections, since_ms=request.begun_ms):
-        if line.op.resolution is not Resolution.UNKNOWN and line.op.time_ms is None and is_wanted(line):
-            found.setdefault(line.op.key, (partition, line))
+        if line.op.is_decision and is_wanted(line) and len(firsts) < NAMED_MAX:
+            firsts.setdefault((line.op.key, partition, line.op.last_offset, line.op.producer_group), line)
+    counted = _that_count(connections, [(partition, line) for (_, partition, *_), line in firsts.items()])
+    found: dict[str, tuple[int, RecordedLine]] = {}
+    for partition, line in sorted(counted, key=lambda each: each[1].position):
+        found.setdefault(line.op.key, (partition, line))
     return found
+
+
+def _that_count(
+    connections: CoordinatorConnections, lines: Iterable[tuple[int, RecordedLine]]
+) -> Iterator[tuple[int, RecordedLine]]:
+    """Those (partition, line) that name a half record of their transaction and its producer group, or one that retention removed."""
+    topic = connections.config.topics.half
+    named: defaultdict[TopicPartition, defaultdict[int, list[RecordedLine]]] = defaultdict(lambda: defaultdict(list))
+    for partition, line in lines:
+        named[topic, partition][line.op.last_offset].append(line)
+    starts, ends = connections.start_offsets(list(named)), connections.end_offsets(list(named))
+    for tp, by_offset in named.items():
+        yield from ((tp[1], line) for offset, each in by_offset.items() if offset < starts[tp] for line in each)
+    there = ([o for o in sorted(by_offset) if starts[tp] <= o < ends[tp]] for tp, by_offset in named.items())
+    for turn in zip_longest(*there):
+        ranges = {tp: (offset, offset + 1) for tp, offset in zip(named, turn, strict=True) if offset is not None}
+        for record in committed_records(connections, ranges):
+            half = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
+            for line in named[topic, record.partition()][record.offset()]:
+                if not isinstance(half, Undecodable) and half[:2] == (line.op.key, line.op.producer_group):
+                    yield record.partition(), line
 
 
 def _op_lines(

@@ -399,7 +399,7 @@ class Engine:
         )
         lines = [line.op for h in histories if h.nonce == txn.nonce for line in h.op_lines if line.is_counted]
         # The first one is final, also if messages that it committed are given up later.
-        return next((op.resolution for op in lines if op.resolution is not Resolution.UNKNOWN), None)
+        return next((op.resolution for op in lines if op.is_decision), None)
 
 
 def open_engine(
