@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +33,16 @@ class Desk:
         rules = rules or AccessRules(is_writable=True, local_name="zoe")
         self.site = Site(rules, environment={"sleep": self._wait})
         self.stage, self.look, self.get = self.site.stage, self.site.onlooker.look, self.site.get
+
+    def go_ahead(self, seconds: float) -> None:
+        """Of the brokers' clock, with the clock of the console's machine."""
+        console, world = self.site.console, self.stage.world
+
+        def wall_clock() -> float:
+            return world.now_ms() / 1000 + seconds
+
+        console.environment = replace(console.environment, wall_clock=wall_clock)
+        console.clients = replace(console.clients, wall_clock=wall_clock)
 
     def _wait(self, seconds: float) -> None:
         with self._lock:
@@ -346,8 +357,13 @@ def test_two_consoles_that_work_off_one_request_at_once_settle_no_more_than_its_
     assert "It ended" in page
 
 
-def test_a_request_is_found_again_in_the_op_log_by_a_new_console(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ahead_s", [0, 600, 86_400])
+def test_a_request_is_found_again_in_the_op_log_by_a_new_console(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    """Also if its machine's clock is ahead of the brokers'."""
     monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 2)
+    desk.go_ahead(ahead_s)
     desk.prepare(*(f"t{number}" for number in range(5)))
     plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
     desk.is_worked = False
@@ -371,6 +387,28 @@ def test_a_request_is_found_again_in_the_op_log_by_a_new_console(desk: Desk, mon
     assert [] == desk.stage.visible()
     desk.site.console.jobs._jobs.clear()
     assert "coordinators have gone past 5 of them" in desk.get(f"/request?id={job.subject}")
+
+
+def test_what_is_prepared_after_the_look_is_not_touched_by_a_console_whose_clock_is_ahead(desk: Desk) -> None:
+    desk.go_ahead(600)
+    first, second = desk.prepare("a", "b")
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
+    desk.stage.commit(first, 0)
+    desk.stage.work(seconds=60)
+    desk.prepare("c")
+
+    desk.settle(plan, confirm="2")
+
+    assert [second] == [line.split("|")[2] for line in desk.operator_lines()]
+
+
+def test_a_console_whose_clock_is_behind_settles_what_it_shows(desk: Desk) -> None:
+    desk.go_ahead(-600)
+    keys = desk.prepare("a", "b")
+
+    desk.settle(desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open"), confirm="2")
+
+    assert keys == [line.split("|")[2] for line in desk.operator_lines()]
 
 
 def test_a_request_to_cancel_that_a_new_console_finds_again_touches_nothing_but_what_is_scheduled(
@@ -476,7 +514,9 @@ def test_the_same_form_sent_twice_is_one_request(desk: Desk) -> None:
         ({"why": "  "}, "say why"),
         ({"why": 1_000 * "x"}, "a reason takes at most"),
         ({"request": "x"}, "no such request"),
-        ({"request": request_id_of(1_600_000_000_000, 1)}, "looked at long ago"),
+        ({"looked": "1600000000000"}, "looked at long ago"),
+        ({"looked": "2600000000000"}, "looked at long ago"),
+        ({"request": request_id_of(2_600_000_000_000, 1)}, "looked at long ago"),
         ({"count": "x"}, "the form has no count"),
         ({"count": "0"}, "takes 1 to"),
         ({"count": "2"}, "not that of the transactions"),

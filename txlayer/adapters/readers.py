@@ -297,6 +297,29 @@ class LogHistoryReader:
             _fold(fold, record, self._topics)
         return fold.histories()
 
+    def now_ms(self) -> int:
+        """The time from which "so long ago" is counted: this machine's, or less than that.
+
+        Where half and op have no record of its last minute, it is at most a minute before their newest one: a clock that is ahead of the
+        brokers' hides nothing, and where nothing happened for long, more is read. Raises as `read`.
+        """
+        now_ms, topics = int(self._clients.wall_clock() * 1000), self._topics
+        with closing(self._clients.admin()) as admin:
+            count = partition_count_of(admin, topics.half)
+            tps = [(topic, number) for topic in (topics.half, topics.op) for number in range(count)]
+            ends = admin.end_offsets(tps)
+            before_ms, until_ms = now_ms - CLOCK_ERROR_MS, now_ms
+            low_ms = 0
+            while until_ms - low_ms > CLOCK_ERROR_MS:
+                # The first look is at the last minute; then each halves what is left.
+                found = admin.offsets_at(tps, at_ms=before_ms)
+                if any(offset < ends[tp] for tp, offset in found.items()):
+                    low_ms = before_ms
+                else:
+                    until_ms = before_ms
+                before_ms = (low_ms + until_ms) // 2
+        return now_ms if until_ms == now_ms else low_ms
+
     def ids_of(self, query_id: str, *, start: HistoryStart) -> list[str]:
         """The ids of transactions with this id of the user's, in half since `start`, or on doubt; the oldest first. Raises as `read`."""
         with closing(self._clients.admin()) as admin:

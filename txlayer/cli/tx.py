@@ -228,8 +228,11 @@ def show(
     elif wanted is not None:
         searched = f"{config.topics.doubt} holds nothing under {what}"
     else:
-        start = HistoryStart(parse_instant("--since", since, now_ms=current_ms()))
-        ids = [check_txn_id(what)] if query_id is None else reader.ids_of(query_id, start=start)
+        if query_id is None:
+            check_txn_id(what)
+        parse_instant("--since", since, now_ms=current_ms())  # a slip is told before a broker is asked
+        start = HistoryStart(parse_instant("--since", since, now_ms=reader.now_ms()))
+        ids = [what] if query_id is None else reader.ids_of(query_id, start=start)
         found = [each for txn_id in ids[:SHOWN_MAX] for each in reader.read(txn_id, start=start, with_checks=True)]
         output.note_counts((len(ids[SHOWN_MAX:]), "more ids; the oldest are shown"), err=as_json)
         searched = (
@@ -436,7 +439,8 @@ def _settle(order: SettlementOrder, settling: Settling, connection: Connection, 
     config = connection.config(CoordinatorConfig)
     with _connected(config) as connections:
         settlement = settles.ManualSettlement(connections)
-        plan = settles.plan_of(order, settlement, since_ms=current_ms() - since_ms, now_ms=current_ms())
+        since_ms = 0 if order.is_all else max(connections.history().now_ms() - since_ms, 0)
+        plan = settles.plan_of(order, settlement, since_ms=since_ms, now_ms=current_ms())
         outcomes = list(plan.known)
         if settling.dry_run:
             outcomes += settles.planned(plan)

@@ -324,6 +324,12 @@ class UnsettledRows:
         where, values = _where(wanted, now_ms)
         return dict(self._ask(f"SELECT {_STATE}, count(*) FROM {_FROM} WHERE {where} GROUP BY 1 ORDER BY 1", values))
 
+    def newest_ms(self, wanted: Wanted, *, now_ms: int) -> int:
+        """Append time of the first half record of the youngest of the whole list; 0: it is empty."""
+        where, values = _where(wanted, now_ms)
+        found = self._ask(f"SELECT max(appended_ms) FROM {_FROM} WHERE {where}", values)
+        return int(found[0][0] or 0)
+
     def page(self, wanted: Wanted, *, now_ms: int) -> Page:
         """The next rows of a list. Ages count from the append time of the first half record.
 

@@ -94,7 +94,7 @@ class SettlementRequest:
 
     @property
     def begun_ms(self) -> int:
-        """When the person saw what would happen; its lines are younger."""
+        """When the person saw what would happen, or earlier (`LogHistoryReader.now_ms`); its lines are younger."""
         return begun_ms_of(self.id)
 
     def signature(self) -> str:
@@ -121,7 +121,7 @@ def request_id_of(now_ms: int, draw: int) -> str:
 
 
 def begun_ms_of(request_id: str) -> int:
-    """When the person saw what would happen.
+    """When the person saw what would happen, or earlier.
 
     Raises:
         UsageError: it is not the id of a request.

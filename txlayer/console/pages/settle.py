@@ -22,6 +22,7 @@ from txlayer.console.work import Job, Note
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate import time_text
 from txlayer.operate.operators import REASON_LENGTH_MAX
+from txlayer.operate.rows import Wanted
 from txlayer.operate.settle import (
     ManualSettlement,
     OperatorAction,
@@ -90,15 +91,17 @@ async def plan(console: Console, request: Request) -> Response:
         found = await console.desk.call(rows_of, console.view, keys, now_ms=now_ms)
         rows = [found[key] for key in keys if key in found]
         states: Mapping[str, int] = Counter(row.state for row in rows)
-        gone = [key for key in keys if key not in found]
+        gone, until_ms = [key for key in keys if key not in found], 0
     else:
         asked["state"] = asked["state"] or ",".join(sorted(PARKED))
         wanted = wanted_of(asked | _UNSORTED)
+        # By the brokers' clock: this machine's may be ahead, and what comes later is not meant.
+        until_ms = await console.desk.call(console.view.rows.newest_ms, wanted, now_ms=now_ms)
         states = await console.desk.call(console.view.rows.states, wanted, now_ms=now_ms)
         page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
         rows, gone = page.rows, []
     able = {state: number for state, number in states.items() if is_able(action, state)}
-    older = milliseconds(parse_duration("older", asked["older"])) if asked["older"] else 0
+    begun_ms = await console.desk.call(console.clients.history().now_ms)
     return console.page(
         request,
         "plan.html",
@@ -112,8 +115,9 @@ async def plan(console: Console, request: Request) -> Response:
         keys=[row.txn.key for row in rows if row.state in able] if keys else [],
         gone=gone,
         asked={} if keys else asked,
-        until_ms=now_ms - older,
-        request_id=request_id_of(now_ms, secrets.randbits(32)),
+        until_ms=until_ms or now_ms,
+        looked_ms=now_ms,
+        request_id=request_id_of(begun_ms, secrets.randbits(32)),
         reason_max=REASON_LENGTH_MAX,
     )
 
@@ -155,7 +159,10 @@ async def settle(console: Console, request: Request) -> Response:
     asked = SettlementRequest(
         form.get("request", ""), action, request.state.person.name, form.get("why", "").strip(), count, keys
     )
-    if not 0 <= now_ms - asked.begun_ms <= PLAN_MS or until_ms > now_ms:
+    newest_ms = await console.desk.call(console.view.rows.newest_ms, Wanted(), now_ms=now_ms)
+    looked_ms = number_of(form, "looked")
+    is_late = not max(looked_ms, asked.begun_ms) <= now_ms <= looked_ms + PLAN_MS
+    if is_late or until_ms > max(newest_ms, now_ms):
         raise UsageError("this was looked at long ago; look again at what would happen")
     if not keys:
         wanted = wanted_of(fields_of(form, FILTERS) | {"older": ""} | _UNSORTED)
@@ -286,9 +293,10 @@ def _find(console: Console, request_id: str) -> tuple[FoundRequest | None, list[
 async def all_of_them(console: Console, request: Request) -> Response:
     """The requests of this console, and those in the op log of the last hour or day."""
     since = request.query_params.get("since", "1h")
-    since_ms = console.now_ms() - milliseconds(parse_duration("since", since))
+    length_ms = milliseconds(parse_duration("since", since))
 
     def read() -> list[FoundRequest]:
+        since_ms = max(console.clients.history().now_ms() - length_ms, 0)
         with closing(console.connect()) as connections:
             return read_requests(connections, since_ms=since_ms)
 

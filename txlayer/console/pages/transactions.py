@@ -104,7 +104,8 @@ def _settled_ids(console: Console, query_id: str) -> list[str]:
     """The transactions with this id of the user's, the oldest first; none if the list shows some."""
     if console.view.rows.page(Wanted(Filter(query_id=query_id), limit=1), now_ms=console.now_ms()).count:
         return []
-    return console.clients.history().ids_of(query_id, start=HistoryStart(console.now_ms() - SINCE_MS))
+    reader = console.clients.history()
+    return reader.ids_of(query_id, start=HistoryStart(max(reader.now_ms() - SINCE_MS, 0)))
 
 
 # --- one of them ------------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Fo
         rows = list(rows_of(console.view, keys, now_ms=console.now_ms()).values())
     else:
         rows = console.view.rows.page(Wanted(txn_id=what), now_ms=console.now_ms()).rows
-        since_ms = _since_ms(console, what, since, rows)
+        since_ms = _since_ms(reader.now_ms(), what, since, rows)
         partitions = sorted({row.partition for row in rows}) if rows and not since else None
         histories = reader.read(what, start=HistoryStart(since_ms), partitions=partitions, with_checks=True)
     attempts = []
@@ -215,16 +216,15 @@ def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Fo
     return Found(attempts, [unsettled_json(row, now_ms=now_ms) for row in rows], since_ms)
 
 
-def _since_ms(console: Console, txn_id: str, since: str, rows: list[UnsettledTransaction]) -> int:
+def _since_ms(now_ms: int, txn_id: str, since: str, rows: list[UnsettledTransaction]) -> int:
     """Where reading begins: as asked, else before the first half record where something says when that was, else an hour ago."""
-    now_ms = console.now_ms()
     if since:
         return max(now_ms - milliseconds(parse_duration("since", since)), 0)
     known = [row.txn.appended_ms for row in rows]
     if (uuid := _UUID7.fullmatch(txn_id)) is not None:
         known.append(int(uuid[1] + uuid[2], 16))
     known = [at_ms for at_ms in known if 0 < at_ms <= now_ms]
-    return max(min(known) - MARGIN_MS, 0) if known else now_ms - 60 * 60_000
+    return max(min(known) - MARGIN_MS, 0) if known else max(now_ms - 60 * 60_000, 0)
 
 
 def _message(record: Any, offset: int, *, has_value: bool) -> Json:
