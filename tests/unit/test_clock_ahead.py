@@ -9,11 +9,12 @@ import pytest
 
 from tests.support.commands import run_command
 from tests.support.core_records import txn_key
+from tests.support.lock_stage import NAME, LockStage
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.connect import Clients, CoordinatorConnections
 from txlayer.adapters.memory.kafka import memory_clients
-from txlayer.cli import tx
-from txlayer.config import CoordinatorConfig
+from txlayer.cli import locks, tx
+from txlayer.config import ConsumerConfig, CoordinatorConfig
 
 MINUTE_MS = 60_000
 
@@ -64,6 +65,23 @@ def test_its_history_is_shown(stage: StillCoordinator, capsys: pytest.CaptureFix
 
     assert 0 == code
     assert "commit by producer" in out
+
+
+def test_a_lease_that_seems_expired_and_is_held_is_released(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locks_of = LockStage()
+    locks_of.assigned("host-1", generation=1)
+    held = locks_of.holder()
+    clients = replace(memory_clients(locks_of.kafka._link("cli", "cli"), ConsumerConfig()), wall_clock=time.time)
+    monkeypatch.setattr("txlayer.cli.locks.kafka_clients", lambda _config: clients)
+
+    code, out, err = run_command(locks.app, "release", NAME, "--reason", "ticket 12", capsys=capsys)
+
+    assert held is not None
+    assert (0, "") == (code, err)
+    assert locks_of.holder() is None
+    assert f"released {NAME}" in out
 
 
 @pytest.mark.parametrize("behind_ms", [-MINUTE_MS, 0, MINUTE_MS // 2])

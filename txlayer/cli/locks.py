@@ -117,7 +117,8 @@ def release(
             _end_unknown(queue, as_json=as_json)
         lease, state = status.lease, status.state
         effect = LeaseEffect.RELEASED
-        is_written = state is LockState.HELD or (yes and state is LockState.EXPIRED)
+        # One that seems expired may be held, where this machine's clock is ahead of the brokers'.
+        is_written = state is not LockState.RELEASED
         if state is LockState.HELD and not yes:
             held = sentence(status)
             output.confirm(f"txlayer locks release: {held},", f"{held}. End this lease?")
@@ -128,7 +129,7 @@ def release(
     if as_json:
         output.print_json(row)
     elif not is_written:
-        typer.echo(f"no consumer holds {queue}: its lease is {state.value}; nothing was written")
+        typer.echo(f"no consumer holds {queue}: its lease is released; nothing was written")
     elif effect is LeaseEffect.RELEASED:
         typer.echo(printable(f"released {queue}: the lease {lease.token} of {lease.holder} is over"))
     else:
