@@ -153,6 +153,10 @@ def test_a_member_of_the_next_generation_takes_a_dead_ones_queue_at_once(stage: 
     stage.assign(b, 6)
 
     assert {QUEUE: 1} == b.tokens
+    assert a.may_start()  # if it was only frozen: it has not read that; its token is the lower one
+    stage.thaw(a)
+    stage.run()
+    assert not a.may_start()
 
 
 @pytest.mark.promise("P10")
