@@ -29,8 +29,14 @@ from txlayer.core.dead_letters import (
 from txlayer.core.messages import Undecodable
 from txlayer.errors import InvariantError, RetriableError, TxLayerError
 from txlayer.runtime.environment import REAL, Background
-from txlayer.runtime.kafka_transactions import TIMEOUT_S, Entry, Fence, KafkaTransactions, WriterConnections
-from txlayer.runtime.producer_replacement import RECYCLE_AFTER_S
+from txlayer.runtime.kafka_transactions import (
+    RECYCLE_AFTER_S,
+    TIMEOUT_S,
+    Entry,
+    Fence,
+    KafkaTransactions,
+    WriterConnections,
+)
 
 
 class Truncation(Enum):

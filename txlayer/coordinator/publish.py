@@ -3,7 +3,7 @@
 Two writers take turns. A Kafka transaction begins only after the one before it was answered with success; while the
 broker still writes the markers of the last, the other writer's is under way. Never here: choosing the content.
 
-When a writer is replaced: txlayer/runtime/producer_replacement.py.
+When a writer is replaced: txlayer/runtime/kafka_transactions.py.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ from txlayer.runtime.kafka_transactions import (
     close_in_background,
     close_quietly,
     commit,
+    error_replaces_producer,
+    may_have_stale_requests,
     produce,
     raise_if_unacknowledged,
 )
-from txlayer.runtime.producer_replacement import error_replaces_producer, may_have_stale_requests
 
 logger = logging.getLogger("txlayer.coordinator")
 

@@ -1,7 +1,7 @@
 """Writers of real Kafka: the transactional one, and the idempotent one for half and op records.
 
 The client sends EndTxn and TxnOffsetCommit again on its own, and a late one lands in a later Kafka transaction
-(KAFKA-17754, seen on 4.3.0). `txlayer.runtime.producer_replacement` says when a writer is replaced because of that.
+(KAFKA-17754, seen on 4.3.0). `txlayer.runtime.kafka_transactions` says when a writer is replaced because of that.
 """
 
 import contextlib
