@@ -30,8 +30,7 @@ from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.pools import Caller, Chunk
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.consumer.service import make_caller
-from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.tracing import make_coordinator
+from txlayer.coordinator.loop import Coordinator, make_coordinator
 from txlayer.core.key_queue import Item
 from txlayer.producer.engine import assemble
 

@@ -36,8 +36,7 @@ from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.tracing import parse_traceparent
 from txlayer.config import CoordinatorConfig, ProducerConfig, SystemTopics
-from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.tracing import make_coordinator
+from txlayer.coordinator.loop import Coordinator, make_coordinator
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 
 GIVEN = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

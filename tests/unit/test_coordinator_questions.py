@@ -13,9 +13,9 @@ from txlayer.adapters.errors import Code
 from txlayer.adapters.tracing import TraceContext
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.metrics import CoordinatorSpans
 from txlayer.coordinator.publish import Precautions, Publisher
 from txlayer.coordinator.targets import GroupPresence
-from txlayer.coordinator.tracing import CoordinatorSpans
 from txlayer.core.codec import HALF_HEADER, decode_check
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.messages import CheckKind, CheckRecord

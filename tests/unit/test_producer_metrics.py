@@ -17,6 +17,7 @@ from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
 from txlayer.producer import steps
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.engine import assemble
+from txlayer.producer.interceptors import traced
 from txlayer.producer.metrics import (
     ANSWERS,
     DURATION,
@@ -33,7 +34,6 @@ from txlayer.producer.metrics import (
 from txlayer.producer.pipeline import PendingTransaction
 from txlayer.producer.questions import OpenLimit
 from txlayer.producer.submitted import SubmittedTransaction
-from txlayer.producer.tracing import traced
 
 
 class MeasuredWorld(World):

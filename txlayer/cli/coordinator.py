@@ -35,9 +35,9 @@ from txlayer.cli.services import (
     run_workers,
 )
 from txlayer.config import ClientConfig, CoordinatorConfig
+from txlayer.coordinator.loop import make_coordinator
 from txlayer.coordinator.metrics import ObservedCoordinator
 from txlayer.coordinator.setup import check_policies
-from txlayer.coordinator.tracing import make_coordinator
 from txlayer.operate.doctor import counted
 from txlayer.operate.topics import CoordinatorStatus, GroupReset, plan_reset, read_status, status_json
 

@@ -28,11 +28,10 @@ from txlayer.consumer.handlers import (
     T,
 )
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
-from txlayer.consumer.metrics import ConsumerStats
+from txlayer.consumer.metrics import AttemptSpans, ConsumerStats
 from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start, nobody_waits
 from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.pull import Desk
-from txlayer.consumer.tracing import AttemptSpans
 from txlayer.core.dead_letters import DeadLetter
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import DLQ_SUFFIX, check_group, is_topic_name

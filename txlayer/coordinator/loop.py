@@ -14,9 +14,10 @@ from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
+from txlayer.adapters.tracing import Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
-from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, log_reports
+from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorSpans, CoordinatorView, log_reports
 from txlayer.coordinator.publish import Publisher, PublishObserver
 from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import Recovery, encode_stored
@@ -584,3 +585,11 @@ class Coordinator:
 def _one_of_each(lists: Iterable[Iterable[str]]) -> Iterator[str]:
     """The first of each list, then the second of each, and so on."""
     return (name for row in zip_longest(*lists) for name in row if name is not None)
+
+
+def make_coordinator(
+    config: CoordinatorConfig, connections: CoordinatorConnections, *, tracing: Tracing
+) -> Coordinator:
+    """A coordinator whose forwards and questions make spans; with a tracing that is off nothing listens to it."""
+    spans = CoordinatorSpans(tracing, check_topic=config.topics.check) if tracing.is_on else None
+    return Coordinator(config, connections, observer=spans)

@@ -1,15 +1,21 @@
-"""The coordinator as seen from outside: its metrics and health, and the log lines of what batches report.
+"""The coordinator as seen from outside: its metrics and health, the log lines of what batches report, and the spans of what it publishes.
 
 The loop's thread writes the counts, per Kafka transaction and not per record. The threads that answer scrapes and probes read
 them while the loop works; a number may be one Kafka transaction behind another. Reading is bounded: of very many open
 transactions it takes an even sample, at most once every few seconds. A test compares docs/howto/metrics.md with these metrics.
+
+The spans follow from the context that the half records carry as an ordinary header. There is no span without one, or when the
+context is not sampled:
+
+    forward <topic>       one transaction's messages, from the Kafka transaction's begin until it was answered
+    check <ns>.check      one question; its context is the header `traceparent` of the question
 """
 
 import logging
 import time
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -30,14 +36,14 @@ from txlayer.adapters.metrics import (
     with_few_labels,
 )
 from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.tracing import TraceContext, trace_context_of
+from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tracing, age_ms, trace_context_of
 from txlayer.config import SystemTopics
 from txlayer.coordinator.shard import Shard
 from txlayer.core.ledger.batch import Batch, Positions, ReportKind
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.transaction import Target, Transaction, records_of
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import ParkReason, Resolution, txn_id_of
+from txlayer.core.messages import CheckKind, CheckRecord, ParkReason, Resolution, txn_id_of
 
 HALF_RECORDS = counter("txlayer_half_records_total", "Half records folded and stored, by offset.")
 OP_RECORDS = counter(
@@ -534,3 +540,107 @@ def _ids(batch: Batch, key: str, known: Mapping[str, TraceContext]) -> dict[str,
     context = (None if keep is None else trace_of(keep.txn)) or known.get(key)
     ids = {"txn_id": txn_id_of(key)}
     return ids if context is None else {**ids, "trace_id": context.trace_id}
+
+
+# --- spans: without tracing nothing here is called --------------------------------------------------------------------
+
+REMEMBERED_MAX = 10_000
+"""Contexts of transactions whose contents are on the doubt topic, or gone already: for the next question, or a refusal."""
+
+
+class CoordinatorSpans:
+    """Makes spans of what a coordinator's publishers publish: a `PublishObserver`."""
+
+    def __init__(self, tracing: Tracing, *, check_topic: str) -> None:
+        self.remembered: OrderedDict[str, TraceContext] = OrderedDict()
+        self._tracing = tracing
+        self._check_topic = check_topic
+        self._started_ns = 0
+        self._questions: list[Span] = []
+
+    def begun(self) -> None:
+        """A Kafka transaction begins; the spans of one that was not published are never ended, so they are never exported."""
+        self._started_ns = time.time_ns()
+        self._questions = []
+
+    def published(self, batches: Sequence[tuple[int, Batch]]) -> None:
+        """The Kafka transaction is committed."""
+        for span in self._questions:
+            span.end()
+        for partition, batch in batches:
+            for keep in batch.to_doubt.values():
+                if keep.is_whole and (context := trace_of(keep.txn)) is not None:
+                    self._remember(keep.txn.key, context)
+            for txn in batch.forwards:
+                context = trace_of(txn)
+                if context is not None and context.is_sampled:
+                    self._forwarded(partition, txn, context)
+
+    def asked(self, partition: int, check: CheckRecord, txn: Transaction | None) -> list[tuple[str, Any]] | None:
+        """The headers that carry the context of a question or notice; None: its transaction has none that is recorded."""
+        context = None if txn is None else trace_of(txn)
+        if context is None:
+            context = self.remembered.get(check.key)
+        if context is None or not context.is_sampled:
+            return None
+        if check.kind is CheckKind.QUESTION:
+            context = self._asked(partition, check, context)
+        return list(context.headers)
+
+    def _forwarded(self, partition: int, txn: Transaction, context: TraceContext) -> None:
+        self._remember(txn.key, context)
+        topics = txn.topics
+        attributes: dict[str, str | int | bool] = {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "forward",
+            "messaging.operation.type": "send",
+            "messaging.batch.message_count": txn.count,
+            "txlayer.txn_id": txn_id_of(txn.key),
+            "txlayer.producer_group": txn.group,
+            "txlayer.half.partition": partition,
+            "txlayer.half.offset": txn.last_offset,
+        }
+        if len(topics) == 1:
+            attributes["messaging.destination.name"] = topics[0]
+        self._tracing.start(
+            f"forward {topics[0]}" if len(topics) == 1 else "forward",
+            SpanRole.CLIENT,
+            attributes=attributes,
+            cause=context,
+            age_ms=age_ms(txn.born_ms),
+            links=_others(txn, context),
+            started_ns=self._started_ns,
+        ).end()
+
+    def _asked(self, partition: int, check: CheckRecord, context: TraceContext) -> TraceContext:
+        self._remember(check.key, context)
+        span = self._tracing.start(
+            f"check {self._check_topic}",
+            SpanRole.PRODUCER,
+            attributes={
+                "messaging.system": "kafka",
+                "messaging.operation.name": "check",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": self._check_topic,
+                "txlayer.txn_id": txn_id_of(check.key),
+                "txlayer.producer_group": check.producer_group,
+                "txlayer.half.partition": partition,
+                "txlayer.check_number": check.number,
+            },
+            cause=context,
+            age_ms=age_ms(check.born_ms),
+        )
+        self._questions.append(span)
+        return span.context or context
+
+    def _remember(self, key: str, context: TraceContext) -> None:
+        self.remembered[key] = context
+        self.remembered.move_to_end(key)
+        if len(self.remembered) > REMEMBERED_MAX:
+            self.remembered.popitem(last=False)
+
+
+def _others(txn: Transaction, context: TraceContext) -> list[TraceContext]:
+    """Contexts of a transaction's further messages, where their user gave them others than the first one's."""
+    found = [trace_context_of(record.headers()) for _, record in records_of(txn)]
+    return [c for c in dict.fromkeys(found) if c is not None and c != context][:LINKS_MAX]

@@ -28,13 +28,12 @@ from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, han
 from txlayer.producer.encoding import PartitionSelector, headers_of, new_time_ms
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import Entry, TransactionOptions, check_with_option, now_ms
-from txlayer.producer.interceptors import ProducerInterceptor, intercepting
+from txlayer.producer.interceptors import ProducerInterceptor, intercepting, traced, traced_handling
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LOOK_S, PendingTransaction, Pipeline, PipelineState, TransactionSendResult
 from txlayer.producer.questions import ParkedTransaction, RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering, OnParked
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
-from txlayer.producer.tracing import traced, traced_handling
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps, called
 from txlayer.runtime.environment import is_coroutine_function
 
