@@ -72,7 +72,7 @@ def test_a_commit_without_an_answer_is_asked_for_again_and_then_given_up() -> No
     writer = DeadLetterWriter(Connections(Deaf), group="g", name="n", timeout_s=10.0, clock=lambda: float(next(now)))
 
     with pytest.raises(BrokerUnavailableError):
-        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+        writer.write_letters([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
 
     assert 3 <= Deaf.asked <= 5
 
@@ -114,14 +114,14 @@ def test_without_the_replacement_it_publishes_a_dead_letter_whose_offset_is_not_
 
 def _be_killed_after_a_late_end(faulty_lab: FaultyLab, stage: Stage, writer: DeadLetterWriter) -> None:
     faulty_lab.echo("EndTxn")
-    writer.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
+    writer.write_letters([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
 
     def offsets(places: list[int]) -> dict[TopicPartition, StoredOffset]:
         faulty_lab.wait_for_echo()
         return killed(places)
 
     with pytest.raises(KilledError):
-        writer.write([stage.given_up(1)], offsets=offsets, member=stage.member)
+        writer.write_letters([stage.given_up(1)], offsets=offsets, member=stage.member)
     end_what_was_left(stage.connections, [writer.name])
     writer.close()
 
@@ -140,7 +140,7 @@ def test_a_writer_is_replaced_before_the_next_kafka_transaction_when_its_end_was
     connections = Connections(Slow)
     writer = DeadLetterWriter(connections, group="g", name="n", clock=lambda: now[0])
     for _ in range(3):
-        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+        writer.write_letters([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
 
     assert ["n", "n"] == connections.names
     assert 1 == writer.replaced_count
@@ -151,7 +151,7 @@ def test_a_writer_that_was_idle_for_long_is_replaced_because_brokers_forget_it()
     writer = DeadLetterWriter(connections, group="g", name="n", clock=lambda: now[0])
     for idle_s in (0.0, 3_599.0, 3_601.0):
         now[0] += idle_s
-        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+        writer.write_letters([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
 
     assert ["n", "n"] == connections.names
 
@@ -184,7 +184,7 @@ def test_the_close_of_a_client_that_was_replaced_or_has_failed_is_not_waited_for
 
     def write() -> None:
         now[0] += 3_601.0  # idle for so long, it is replaced
-        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+        writer.write_letters([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
 
     write()
     write()
@@ -216,7 +216,7 @@ def test_a_client_is_closed_at_once_if_the_machine_starts_no_thread_for_it(monke
     background = Threads()
     writer = DeadLetterWriter(Connections(Refused), group="g", name="n", background=background)
     with pytest.raises(BrokerUnavailableError):
-        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+        writer.write_letters([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
     writer.close()
     end_what_was_left(Connections(Refused), ["former"], background=background)
 

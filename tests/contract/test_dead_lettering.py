@@ -64,7 +64,7 @@ def test_a_dead_letter_is_its_message_in_its_partition_with_one_header_more(
     headers = [("tags", b"TagA"), ("txl-id", b"order-1"), ("odd", None)]
     given = stage.given_up(17, partition=1, key=b"customer-7", value=None, headers=headers)
 
-    found = writer.write([given], offsets=stage.behind(17, partition=1), member=stage.member)
+    found = writer.write_letters([given], offsets=stage.behind(17, partition=1), member=stage.member)
 
     stage.wait_for(None)  # type: ignore[arg-type]  # the message's value is null
     (seen,) = stage.seen()
@@ -82,7 +82,7 @@ def test_the_offsets_are_made_of_the_places_of_the_dead_letters(stage: Stage, wr
         asked.append(places)
         return {(stage.topic, 0): StoredOffset(9, f"parked at {places[-1]}")}
 
-    found = writer.write([stage.given_up(7), stage.given_up(8)], offsets=offsets, member=stage.member)
+    found = writer.write_letters([stage.given_up(7), stage.given_up(8)], offsets=offsets, member=stage.member)
 
     assert [found] == asked
     stage.wait_for(b"message 7", b"message 8")
@@ -94,7 +94,7 @@ def test_a_result_is_written_in_the_same_kafka_transaction(stage: Stage, writer:
     result = ReplayRecord(ReplayKind.RESULT, "ticket-12", 3, ReplayOutcome.HANDLED)
     answer = Answered(stage.topic, 1, b"customer-7", result)
 
-    found = writer.write([], [answer], offsets=stage.behind(4), member=stage.member)
+    found = writer.write_letters([], [answer], offsets=stage.behind(4), member=stage.member)
 
     assert [] == found
     assert StoredOffset(5, "") == stage.stored()
@@ -105,7 +105,7 @@ def test_a_result_is_written_in_the_same_kafka_transaction(stage: Stage, writer:
 
 def test_many_kafka_transactions_follow_each_other(stage: Stage, writer: DeadLetterWriter) -> None:
     for offset in range(5):
-        writer.write([stage.given_up(offset)], offsets=stage.behind(offset), member=stage.member)
+        writer.write_letters([stage.given_up(offset)], offsets=stage.behind(offset), member=stage.member)
 
     stage.wait_for(*(f"message {offset}".encode() for offset in range(5)))
     assert StoredOffset(5, "") == stage.stored()
@@ -118,10 +118,10 @@ def test_a_dead_letter_that_is_refused_advances_no_offset(lab: Lab) -> None:
     stage = make_stage(lab, settings={"max.message.bytes": "20000"})
     incompressible = random.Random(1).randbytes(40_000)
     writer = stage.writer()
-    writer.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
+    writer.write_letters([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
 
     with pytest.raises(RefusedRecordError) as raised:
-        writer.write(
+        writer.write_letters(
             [stage.given_up(1), stage.given_up(2, value=incompressible)], offsets=stage.behind(2), member=stage.member
         )
 
@@ -139,7 +139,7 @@ def test_a_dead_letter_topic_that_is_missing_advances_no_offset(lab: Lab) -> Non
     writer = stage.writer()
 
     with pytest.raises(TxLayerError, match=stage.dead_letters):
-        writer.write([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
+        writer.write_letters([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
 
     end_what_was_left(stage.connections, [writer.name])
     assert stage.stored() is None
@@ -149,10 +149,10 @@ def test_a_dead_letter_topic_that_is_missing_advances_no_offset(lab: Lab) -> Non
 
 def test_after_a_failure_the_writer_writes_nothing_any_more(stage: Stage, writer: DeadLetterWriter) -> None:
     with pytest.raises(KilledError):
-        writer.write([stage.given_up(1)], offsets=killed, member=stage.member)
+        writer.write_letters([stage.given_up(1)], offsets=killed, member=stage.member)
 
     with pytest.raises(LifecycleError):
-        writer.write([stage.given_up(2)], offsets=stage.behind(2), member=stage.member)
+        writer.write_letters([stage.given_up(2)], offsets=stage.behind(2), member=stage.member)
 
     end_what_was_left(stage.connections, [writer.name])
     assert [] == stage.seen()
@@ -163,7 +163,7 @@ def test_dead_letters_without_an_offset_are_a_defect_of_ours_and_not_written(
     stage: Stage, writer: DeadLetterWriter
 ) -> None:
     with pytest.raises(InvariantError):
-        writer.write([stage.given_up(1)], offsets=lambda _places: {}, member=stage.member)
+        writer.write_letters([stage.given_up(1)], offsets=lambda _places: {}, member=stage.member)
 
     end_what_was_left(stage.connections, [writer.name])
     assert [] == stage.seen()
@@ -174,16 +174,16 @@ def test_a_writer_that_was_closed_writes_nothing(stage: Stage, writer: DeadLette
     writer.close()
 
     with pytest.raises(LifecycleError):
-        writer.write([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
+        writer.write_letters([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
 
 
 # --- owners that come and go ------------------------------------------------------------------------------------------
 
 
 def test_one_killed_between_flush_and_commit_leaves_nothing_behind(stage: Stage, writer: DeadLetterWriter) -> None:
-    writer.write([stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member)
+    writer.write_letters([stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member)
     with pytest.raises(KilledError):
-        writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
+        writer.write_letters([stage.given_up(2)], offsets=killed, member=stage.member)
 
     stored = stage.stored_after_fencing((stage.topic, 0), (stage.topic, 1))
 
@@ -195,26 +195,26 @@ def test_one_killed_between_flush_and_commit_leaves_nothing_behind(stage: Stage,
 
 
 def test_what_a_successor_finds_and_writes_again_stands_there_once(stage: Stage, writer: DeadLetterWriter) -> None:
-    writer.write([stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member)
+    writer.write_letters([stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member)
     with pytest.raises(KilledError):
-        writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
+        writer.write_letters([stage.given_up(2)], offsets=killed, member=stage.member)
 
     place = (stage.topic, 0)
     stored = stage.stored_after_fencing(place)[place]
     successor = stage.writer()
     assert stored is not None
-    successor.write([stage.given_up(stored.offset)], offsets=stage.behind(stored.offset), member=stage.member)
+    successor.write_letters([stage.given_up(stored.offset)], offsets=stage.behind(stored.offset), member=stage.member)
 
     stage.wait_for(b"message 1", b"message 2")
     successor.close()
 
 
 def test_a_writer_whose_name_was_ended_is_fenced(stage: Stage, writer: DeadLetterWriter) -> None:
-    writer.write([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
+    writer.write_letters([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
     end_what_was_left(stage.connections, [writer.name])
 
     with pytest.raises(FencedError):
-        writer.write([stage.given_up(2)], offsets=stage.behind(2), member=stage.member)
+        writer.write_letters([stage.given_up(2)], offsets=stage.behind(2), member=stage.member)
 
     stage.wait_for(b"message 1")
     assert StoredOffset(2, "") == stage.stored()
@@ -227,7 +227,7 @@ def test_a_member_that_the_group_left_behind_stores_nothing_and_writes_nothing(
     successor, _ = join(stage.connections, stage.topic)
 
     with pytest.raises(MemberFencedError):
-        writer.write([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
+        writer.write_letters([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
 
     end_what_was_left(stage.connections, [writer.name])
     assert stage.stored() is None
@@ -269,13 +269,13 @@ def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(stage:
     connections = _UnansweredConnections(stage, is_done=is_done)
     writer = DeadLetterWriter(connections, group=stage.group, name=unique_name("writer"))
     with pytest.raises(TxLayerError, match="nobody answered"):
-        writer.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
+        writer.write_letters([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
 
     place = (stage.topic, 0)
     stored = stage.stored_after_fencing(place, former_writers=[writer.name])[place]
     successor = stage.writer()
     if stored is None:
-        successor.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
+        successor.write_letters([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
 
     assert is_done == (stored is not None)
     stage.wait_for(b"message 0")

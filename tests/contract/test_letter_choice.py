@@ -46,7 +46,7 @@ class Field:
             given.append(one._replace(letter=one.letter._replace(reason=reason)))
         fixed = fixed_part(self._count + 1, attempts={}, parked=parked or {}, stuck=stuck or {})
         text = encode(self._count + 1, (), fixed, bytes_max=4096).text
-        offsets = self._writer.write(
+        offsets = self._writer.write_letters(
             given, offsets=self.stage.behind(self._count, metadata=text), member=self.stage.member
         )
         self._wait_for(self.stage.dead_letters, count=self._count)
@@ -57,7 +57,7 @@ class Field:
         answers = [Answered(self.stage.topic, 0, b"k", record) for record in records]
         before = len(self.stage.lab.read(self.stage.replays))
         stored = {(self.stage.replays, 0): StoredOffset(1, "")}
-        self._writer.write([], answers, offsets=lambda _: stored, member=self.stage.member)
+        self._writer.write_letters([], answers, offsets=lambda _: stored, member=self.stage.member)
         self._wait_for(self.stage.replays, count=before + len(records))
 
     def _wait_for(self, topic: str, *, count: int) -> None:

@@ -60,7 +60,7 @@ class SlowWriter:
         self.now_ms = 0
         self.tried: list[int] = []
 
-    def write(self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any) -> None:
+    def write_letters(self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any) -> None:
         del answers, member
         self.tried.append(len(letters))
         self.now_ms += min(len(letters) * TIMEOUT_MS // 10, TIMEOUT_MS + 1)
@@ -129,7 +129,7 @@ def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
 class DeafWriter(SlowWriter):
     """One queue's dead letters are never acknowledged; those of others are at once."""
 
-    def write(self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any) -> None:
+    def write_letters(self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any) -> None:
         del answers, member
         self.tried.append(len(letters))
         if any(given_up.letter.origin.partition == 0 for given_up in letters):

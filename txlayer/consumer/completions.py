@@ -98,7 +98,7 @@ class Completions:
 
         began_ms = self._now_ms()
         try:
-            writer.write(letters, answers, offsets=offsets, member=member)
+            writer.write_letters(letters, answers, offsets=offsets, member=member)
         except TxLayerError as exc:
             self._not_written(due)
             refused = writer.refused if isinstance(exc, RefusedRecordError) else ()

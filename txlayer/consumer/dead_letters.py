@@ -28,15 +28,7 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.messages import Undecodable
 from txlayer.errors import InvariantError, RetriableError, TxLayerError
-from txlayer.runtime.environment import REAL, Background
-from txlayer.runtime.kafka_transactions import (
-    RECYCLE_AFTER_S,
-    TIMEOUT_S,
-    Entry,
-    Fence,
-    KafkaTransactions,
-    WriterConnections,
-)
+from txlayer.runtime.kafka_transactions import Entry, Fence, KafkaTransactions, WriterConnections
 
 
 class Truncation(Enum):
@@ -70,43 +62,16 @@ OffsetsOf = Callable[[list[int]], Mapping[TopicPartition, StoredOffset]]
 """Maps the offsets of the dead letters just written to what is stored with them. A parked key's metadata hold its last one."""
 
 
-class DeadLetterWriter:
-    """The dead-letter writer of one assignment. Not thread-safe.
-
-    Args:
-        connections: makes its producer at the first write; most consumers write no dead letter.
-        group: the consumer group.
-        name: transactional id, drawn for this assignment, and stored for every partition before the first write.
+class DeadLetterWriter(KafkaTransactions):
+    """The Kafka transactions that write the dead letters and answers of one assignment, under a `name` drawn for it, which is stored
+    for every partition before the first of them. Its producer is made then: most consumers write no dead letter. Not thread-safe.
     """
 
-    def __init__(
-        self,
-        connections: WriterConnections,
-        *,
-        group: str,
-        name: str,
-        timeout_s: float = TIMEOUT_S,
-        recycle_after_s: float = RECYCLE_AFTER_S,
-        clock: Callable[[], float] = time.monotonic,
-        background: Background = REAL.background,
-    ) -> None:
-        self.name = name
+    def __init__(self, connections: WriterConnections, *, group: str, **given: Any) -> None:
+        super().__init__(connections, **given)
         self._group = group
-        self._transactions = KafkaTransactions(
-            connections,
-            name=name,
-            timeout_s=timeout_s,
-            recycle_after_s=recycle_after_s,
-            clock=clock,
-            background=background,
-        )
 
-    @property
-    def replaced_count(self) -> int:
-        """Number of producers that were replaced because one of their requests could still be in flight."""
-        return self._transactions.replaced_count
-
-    def write(
+    def write_letters(
         self, letters: Sequence[GivenUpMessage], answers: Sequence[Answered] = (), *, offsets: OffsetsOf, member: Any
     ) -> list[int]:
         """Append dead letters and results, and store offsets, in one Kafka transaction; returns the dead letters' offsets.
@@ -131,25 +96,11 @@ class DeadLetterWriter:
                 raise InvariantError("a Kafka transaction of dead letters that stores no offset")
             return Fence(wanted, member)
 
-        written_at = self._transactions.write(entries, fence=fence)
-        return written_at[: len(letters)]
-
-    @property
-    def has_sent_nothing(self) -> bool:
-        """True if the last `write` failed before any offset was sent, or if there was none: what is open stores no offset."""
-        return self._transactions.has_sent_nothing
-
-    @property
-    def refused(self) -> list[int]:
-        """The indexes of the dead letters that were refused when the last `write` raised `RefusedRecordError`."""
-        return self._transactions.refused
-
-    def close(self) -> None:
-        """Close the producer, after an error without waiting; an open Kafka transaction is left to the next owner."""
-        self._transactions.close()
+        return self.write(entries, fence=fence)[: len(letters)]
 
     def _dead_letter(self, given_up: GivenUpMessage) -> Entry:
         record, letter, cut = given_up
+        topic, partition = dead_letter_topic(self._group, letter.origin.topic), letter.origin.partition
         if cut is not Truncation.NOTHING:
             key, size_bytes = record.key(), len(record)
             if cut is Truncation.KEY_TOO:
@@ -157,11 +108,9 @@ class DeadLetterWriter:
             sender = ReceivedMessage(record)
             letter = letter._replace(txn_id=sender.txn_id or "", producer_group=sender.producer_group or "")
             left = [(CUT_HEADER, b"%d" % size_bytes), (DLQ_HEADER, encode_dead_letter(letter))]
-            topic = dead_letter_topic(self._group, letter.origin.topic)
-            return Entry(topic, letter.origin.partition, key, None, left)
+            return Entry(topic, partition, key, None, left)
         headers = [*(record.headers() or ()), (DLQ_HEADER, encode_dead_letter(letter))]
-        topic = dead_letter_topic(self._group, letter.origin.topic)
-        return Entry(topic, letter.origin.partition, record.key(), record.value(), headers)
+        return Entry(topic, partition, record.key(), record.value(), headers)
 
     def _answer(self, answer: Answered) -> Entry:
         topic = replay_topic(self._group, answer.topic)
