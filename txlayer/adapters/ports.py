@@ -479,6 +479,14 @@ def no_such_topic(topic: str, *, create: str = "txlayer topics apply") -> TopicM
     return TopicMismatchError(f"no such topic; `{create}` creates it", topic=topic, found="none")
 
 
+def limits_of(topic_limits: Callable[[str], TopicLimits | None], topic: str) -> TopicLimits:
+    """What `topic_limits` says of a topic that must be there, else `no_such_topic`."""
+    limits = topic_limits(topic)
+    if limits is None:
+        raise no_such_topic(topic)
+    return limits
+
+
 def partition_count_of(admin: Administration, topic: str, *, create: str = "txlayer topics apply") -> int:
     """Partition count of a topic that must be there, else `no_such_topic`; the rest as `Administration.partition_count`."""
     count = admin.partition_count(topic)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from txlayer.adapters.ports import HalfWriter, TopicLimits, no_such_topic
+from txlayer.adapters.ports import HalfWriter, TopicLimits, limits_of
 from txlayer.config import SystemTopics
 from txlayer.core.history import operator_reason
 from txlayer.core.messages import Headers
@@ -54,10 +54,7 @@ def check_operator_rights(topic_limits: Callable[[str], TopicLimits | None], top
         UsageError: one of these topics does not exist.
     """
     for topic in (topics.op, topics.locks):
-        limits = topic_limits(topic)
-        if limits is None:
-            raise no_such_topic(topic)
-        if not limits.is_writable:
+        if not limits_of(topic_limits, topic).is_writable:
             raise NotAuthorisedError("acting needs the rights of the role operator", resource=topic, operation="write")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import LINGER_MS, ConnectProducer, ProducerConnections
-from txlayer.adapters.ports import HistoryStart, TopicLimits, no_such_topic
+from txlayer.adapters.ports import HistoryStart, TopicLimits, limits_of
 from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
@@ -421,8 +421,8 @@ def open_engine(
     """
     connections = connect(config)
     try:
-        half = _limits(connections, config.topics.half)
-        op = _limits(connections, config.topics.op)
+        half = limits_of(connections.topic_limits, config.topics.half)
+        op = limits_of(connections.topic_limits, config.topics.op)
         if half.partition_count != op.partition_count:
             raise TopicMismatchError(
                 "half and op records of a transaction share one partition number; nothing was started",
@@ -510,13 +510,6 @@ def assemble(
         check_with=check_with,
         watchers=watchers,
     )
-
-
-def _limits(connections: ProducerConnections, topic: str) -> TopicLimits:
-    limits = connections.topic_limits(topic)
-    if limits is None:
-        raise no_such_topic(topic)
-    return limits
 
 
 def _batch_bytes_max(half: TopicLimits, op: TopicLimits) -> int:

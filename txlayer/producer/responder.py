@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.metrics import Family, Health, ObservedRole, Sample, counter, gauge, stall_of, with_few_labels
-from txlayer.adapters.ports import no_such_topic
+from txlayer.adapters.ports import limits_of
 from txlayer.adapters.readers import CheckReader
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
@@ -395,7 +395,7 @@ def open_responder(
         return CheckReader(
             connections.make_check_member(group),
             topic=topic,
-            count_partitions=partial(_count_partitions, connections, topic),
+            count_partitions=lambda: limits_of(connections.topic_limits, topic).partition_count,
             positions=positions,
             start_patience_s=config.start_timeout.total_seconds(),
         )
@@ -431,13 +431,6 @@ def open_responder(
     return responder
 
 
-def _count_partitions(connections: ProducerConnections, topic: str) -> int:
-    limits = connections.topic_limits(topic)
-    if limits is None:
-        raise no_such_topic(topic)
-    return limits.partition_count
-
-
 OF_STATS: Mapping[str, Family] = {
     "asked": counter("txlayer_responder_questions_total", "Check-backs that this instance had to answer."),
     "late": counter(
@@ -471,11 +464,11 @@ class ObservedResponder(ObservedRole):
 
     def __init__(self, *, group: str, **given: Any) -> None:
         super().__init__(name=group, **given)
-        self._stats: Callable[[], ResponderStats | None] = _nothing
+        self._stats: Callable[[], ResponderStats | None] = lambda: None
 
     def follow(self, stats: Callable[[], ResponderStats | None] | None) -> None:
         """Use this source from now on; None: its client failed, and a new one is being made."""
-        self._stats = _nothing if stats is None else stats
+        self._stats = stats or (lambda: None)
 
     def _look(self, now: float) -> tuple[Health, Iterable[Sample]]:
         stats = self._stats()
@@ -491,10 +484,6 @@ def health_of(stats: ResponderStats | None, *, now: float) -> Health:
         # The class only: a broker's message may contain internal names.
         return Health(stalled, f"it hears nothing: {type(stats.failure).__name__}; see the log")
     return Health(stalled, "" if stats.is_member else "it is no member of its check group yet")
-
-
-def _nothing() -> None:
-    return None
 
 
 def _samples(stats: ResponderStats) -> Iterator[Sample]:
