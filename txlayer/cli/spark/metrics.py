@@ -3,33 +3,24 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from txlayer.adapters.metrics import Family, FamilyKind, Health, ObservedRole, Sample
+from txlayer.adapters.metrics import Health, ObservedRole, Sample, counter, gauge
 
-RUNS = Family("txlayer_audit_runs_total", FamilyKind.COUNTER, "Runs, by their end: complete or failed.", ("end",))
-SECONDS = Family("txlayer_audit_run_seconds", FamilyKind.GAUGE, "How long the last complete run took.")
-AGE = Family("txlayer_audit_age_seconds", FamilyKind.GAUGE, "Time since the end of the last complete run.")
-VERDICTS = Family(
-    "txlayer_audit_transactions", FamilyKind.GAUGE, "Transactions in the ledger, by verdict.", ("verdict",)
-)
-BEHIND = Family(
-    "txlayer_audit_behind_records",
-    FamilyKind.GAUGE,
-    "Offsets of committed records that the last run did not read.",
-    ("topic",),
-)
-HIDDEN = Family(
+RUNS = counter("txlayer_audit_runs_total", "Runs, by their end: complete or failed.", "end")
+SECONDS = gauge("txlayer_audit_run_seconds", "How long the last complete run took.")
+AGE = gauge("txlayer_audit_age_seconds", "Time since the end of the last complete run.")
+VERDICTS = gauge("txlayer_audit_transactions", "Transactions in the ledger, by verdict.", "verdict")
+BEHIND = gauge("txlayer_audit_behind_records", "Offsets of committed records that the last run did not read.", "topic")
+HIDDEN = gauge(
     "txlayer_audit_hidden_records",
-    FamilyKind.GAUGE,
     "Offsets behind an open Kafka transaction, which no reader of committed records sees.",
-    ("topic",),
+    "topic",
 )
-RECORDS = Family("txlayer_audit_records_total", FamilyKind.COUNTER, "Records that bronze read.")
-UNREADABLE = Family(
+RECORDS = counter("txlayer_audit_records_total", "Records that bronze read.")
+UNREADABLE = gauge(
     "txlayer_audit_unreadable",
-    FamilyKind.GAUGE,
     "What bronze could not read: gaps that retention left, and real topics that are absent, or hidden behind a Kafka "
     "transaction that stays open.",
-    ("cause",),
+    "cause",
 )
 FAMILIES = (RUNS, SECONDS, AGE, RECORDS, VERDICTS, BEHIND, HIDDEN, UNREADABLE)
 LATE = 3
