@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import ClassVar, Literal, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, Unpack
 
 from txlayer.consumer.handlers import BatchHandlerFunction
 from txlayer.consumer.pools import Caller, Pool, ThreadPool
@@ -20,7 +20,10 @@ Workers = Literal["threads", "processes"]
 class _PlainConsumer(ConsumerService[HandlerResult, BatchHandlerFunction]):
     """Workers, and waiting for the end on a thread; shared by both consumers."""
 
-    _workers: Workers = "threads"
+    def __init__(self, *, workers: Workers = "threads", **options: Any) -> None:
+        super().__init__(**options)
+        one_of("workers", workers, "threads", "processes")
+        self._workers = workers
 
     def run(self, should_stop: Callable[[], bool] | None = None) -> None:
         """Handle messages until `stop`, `should_stop` or Ctrl-C; then let running handlers end, store and leave the group.
@@ -171,9 +174,7 @@ class OrderedConsumer(_PlainConsumer):
         workers: Workers = "threads",
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        super().__init__(order=order_of(parallel_by), null_keys=null_keys, **options)
-        one_of("workers", workers, "threads", "processes")
-        self._workers = workers
+        super().__init__(order=order_of(parallel_by), null_keys=null_keys, workers=workers, **options)
 
 
 class ConcurrentConsumer(_PlainConsumer):
@@ -186,6 +187,4 @@ class ConcurrentConsumer(_PlainConsumer):
     keeps_order: ClassVar[bool] = False
 
     def __init__(self, *, workers: Workers = "threads", **options: Unpack[ConsumerOptions]) -> None:
-        super().__init__(order=QueueOrder.NONE, **options)
-        one_of("workers", workers, "threads", "processes")
-        self._workers = workers
+        super().__init__(order=QueueOrder.NONE, workers=workers, **options)
