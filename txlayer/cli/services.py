@@ -197,10 +197,11 @@ STOP_PATIENCE_S = 30.0
 
 
 class StopSignal:
-    """Set by SIGTERM and SIGINT. The second one ends the process with the signal's default action."""
+    """Set by SIGTERM and SIGINT; `is_set` and `wait` are those of an event. The second one ends the process with the signal's default action."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self.is_set, self.wait = self._event.is_set, self._event.wait
 
     def install(self) -> None:
         """Install the signal handlers. Only the main thread may call this."""
@@ -217,14 +218,6 @@ class StopSignal:
             self._event.set()
 
         threading.Thread(target=wait_for_end, name="txlayer-parent", daemon=True).start()
-
-    def is_set(self) -> bool:
-        """True after a signal."""
-        return self._event.is_set()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for a signal. Returns True if there was one."""
-        return self._event.wait(timeout_s)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if self._event.is_set():

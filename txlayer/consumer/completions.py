@@ -100,7 +100,8 @@ class Completions:
         try:
             writer.write_letters(letters, answers, offsets=offsets, member=member)
         except TxLayerError as exc:
-            self._not_written(due)
+            for owned, items in due:
+                owned.queue.not_written(items)
             refused = writer.refused if isinstance(exc, RefusedRecordError) else ()
             if not self._cut_refused([letters[at] for at in refused if at < len(letters)], exc):
                 self._failed(due, took_ms=self._now_ms() - began_ms)
@@ -189,10 +190,6 @@ class Completions:
             self._size.failed()
             if self._size.of(END_COUNT_MAX * len(due)) < len(items) or self._size.of(DUE_BYTES_MAX) < size_bytes:
                 return
-
-    def _not_written(self, due: list[tuple[OwnedPartition, list[Item[Any]]]]) -> None:
-        for owned, items in due:
-            owned.queue.not_written(items)
 
     def _cut_refused(self, refused: list[GivenUpMessage], reason: TxLayerError) -> bool:
         """Cut refused dead letters; returns False if there are none."""

@@ -171,8 +171,8 @@ class Dispatcher:
                         continue
                 if pool.chunk_s:
                     self._begin_chunk(owned, min(owned.chunk_size.count, room), now_ms)
-                else:
-                    self._begin_jobs(owned, min(SIDE_BY_SIDE_COUNT_MAX, room, free), now_ms)
+                elif jobs := self._taken(owned, min(SIDE_BY_SIDE_COUNT_MAX, room, free), now_ms):
+                    self._submit(owned, jobs)
                 if self.in_flight_count > before:
                     again.append(owned)
             waiting = again
@@ -201,12 +201,6 @@ class Dispatcher:
             self._submit(owned, together, lasts)
         for job in alone:
             self._submit(owned, [job])
-
-    def _begin_jobs(self, owned: OwnedPartition, count_max: int, now_ms: int) -> None:
-        """Start jobs that run side by side."""
-        jobs = self._taken(owned, count_max, now_ms)
-        if jobs:
-            self._submit(owned, jobs)
 
     def _taken(self, owned: OwnedPartition, count_max: int, now_ms: int) -> list[Job]:
         batch_max = owned.route.batch_count_max

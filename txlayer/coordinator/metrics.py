@@ -186,10 +186,6 @@ _NEVER = float("inf")
 _WITH_REASON = frozenset({ReportKind.PARKED, ReportKind.HELD})
 
 
-def _call_times(*stages: str) -> dict[str, Histogram]:
-    return {stage: Histogram(CALL_S) for stage in stages}
-
-
 @dataclass(slots=True)
 class PublishStats:
     """Counts and times of publishing."""
@@ -204,7 +200,7 @@ class PublishStats:
     seconds: Histogram = field(default_factory=lambda: Histogram(CALL_S))
     """Duration of a Kafka transaction, from its beginning to the answer of its commit."""
     stage_seconds: dict[str, Histogram] = field(
-        default_factory=lambda: _call_times("write", "flush", "offsets", "commit")
+        default_factory=lambda: {s: Histogram(CALL_S) for s in ("write", "flush", "offsets", "commit")}
     )
 
     def forwarded(self, transaction_count: int, further_count: int) -> None:

@@ -93,7 +93,9 @@ def checked(result: Any) -> HandlerResult | NotBegun | WrongResult:
         return None if result is None else Ack()
     try:
         if kind is Reject:
-            return _checked_reject(result)
+            if isinstance(result.reason, str):
+                return Reject(_plain(result.reason))
+            return WrongResult(f"Reject(reason=…) needs a text, not {_kind(result.reason)}")
         if kind is Retry or kind is Later:
             return _checked_delay(result, kind)
         if kind is NotBegun:
@@ -102,12 +104,6 @@ def checked(result: Any) -> HandlerResult | NotBegun | WrongResult:
         return WrongResult(f"a handler returned a {kind.__name__} that raises {type(exc).__name__} when it is read")
     said = f"the class {result.__name__}; an instance is needed, such as Ack()" if kind is type else kind.__name__
     return WrongResult(f"a handler returned {said}; it may return nothing, Ack, Retry, Later or Reject")
-
-
-def _checked_reject(result: Any) -> Reject | WrongResult:
-    if isinstance(result.reason, str):
-        return Reject(_plain(result.reason))
-    return WrongResult(f"Reject(reason=…) needs a text, not {_kind(result.reason)}")
 
 
 def _checked_delay(result: Any, kind: type[Retry | Later]) -> Retry | Later | WrongResult:

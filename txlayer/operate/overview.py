@@ -96,10 +96,9 @@ def query_id_on_doubt(raw_key: bytes | None, headers: Callable[[], Headers | Non
 class Overview:
     """Reads what is open. Memory: what a coordinator needs for the same transactions, without their content."""
 
-    def __init__(self, connections: CoordinatorConnections, *, slice_max: int = SLICE_MAX) -> None:
+    def __init__(self, connections: CoordinatorConnections) -> None:
         self._config = connections.config
         self._connections = connections
-        self._slice_max = slice_max
         self.op_ends: dict[int, int] = {}
         """{partition: op offset before which every line was looked at}; whole once `unsettled` is exhausted."""
 
@@ -152,7 +151,7 @@ class Overview:
 
     def _next_slice(self, left: dict[int, Range], partition: int) -> Range:
         start, end = left.pop(partition)
-        middle = min(start + self._slice_max, end)
+        middle = min(start + SLICE_MAX, end)
         if middle < end:
             left[partition] = (middle, end)
         return start, middle

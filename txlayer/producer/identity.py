@@ -118,7 +118,8 @@ def check_with_option(wanted: Iterable[str]) -> str:
         raise UsageError(f"check_with is a tuple of names, not {wanted!r}")
     try:
         parts = tuple(wanted)
-        refused = [part for part in parts if _is_refused_header(part.removeprefix("headers:"))]
+        names = ((part, part.removeprefix("headers:")) for part in parts)
+        refused = [p for p, n in names if n in codec.TRACE_HEADERS or n.startswith(RESERVED_HEADER_PREFIX)]
         encoded = codec.encode_check_with(parts)
     except (ValueError, AttributeError, TypeError) as exc:
         named = "key, tags, query_id, content and headers:NAME"
@@ -128,10 +129,6 @@ def check_with_option(wanted: Iterable[str]) -> str:
     if len(encoded) > codec.CHECK_WITH_LENGTH_MAX:
         raise UsageError(f"check_with: the names of its headers are too long (together {len(encoded)} bytes)")
     return encoded
-
-
-def _is_refused_header(name: str) -> bool:
-    return name in codec.TRACE_HEADERS or name.startswith(RESERVED_HEADER_PREFIX)
 
 
 def asked_options(check_with: str, query_id: str | None) -> str:

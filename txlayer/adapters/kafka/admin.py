@@ -267,7 +267,9 @@ class KafkaAdmin:
         self._create(wanted, validate_only=True)
         created = self._create(wanted, validate_only=False)
         self._wait_until(
-            lambda: all(d is not None and _has_leaders(d) for d in self._descriptions(created).values()),
+            lambda: all(
+                d is not None and all(map(_has_leader, d.partitions)) for d in self._descriptions(created).values()
+            ),
             f"created, but without a leader yet: {', '.join(created)}",
         )
         return created
@@ -554,10 +556,6 @@ def _known(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         if offset < 0:
             raise RetriableError(f"{topic}-{partition}: the broker said no offset")
     return offsets
-
-
-def _has_leaders(description: Any) -> bool:
-    return all(map(_has_leader, description.partitions))
 
 
 def _has_leader(partition: Any) -> bool:
