@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, Unpack
 
 from txlayer.consumer.context import context_of
@@ -319,9 +318,7 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _begin(self, *, is_waited_for: bool) -> None:

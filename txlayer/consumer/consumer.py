@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, Unpack
 
 from txlayer.consumer.handlers import BatchHandlerFunction
@@ -105,9 +104,7 @@ class _PlainConsumer(ConsumerService[HandlerResult, BatchHandlerFunction]):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _notify_end(self) -> None:

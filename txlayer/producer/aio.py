@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from txlayer.adapters.ports import Barrier
@@ -226,9 +225,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # --- transactions -------------------------------------------------------------------------------------------------
@@ -402,9 +399,7 @@ class AsyncTransaction(OpenTransaction):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
         if self._local is None:
             self.leave(exc)
         else:

@@ -11,7 +11,6 @@ from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
 from txlayer.adapters.bodies import Codec, function_of
@@ -446,9 +445,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- transactions -------------------------------------------------------------------------------------------------
@@ -638,9 +635,7 @@ class Transaction(OpenTransaction):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
         if self._local is None:
             self.leave(exc)
         else:

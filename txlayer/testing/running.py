@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from txlayer.adapters.connect import CoordinatorConnections, connect_coordinator
@@ -94,9 +93,7 @@ class RunningCoordinator:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._end()
         assert not self._thread.is_alive(), "the coordinator does not end"
         if error is None:
