@@ -36,12 +36,12 @@ from txlayer.coordinator.setup import count_partitions, ledger_settings
 from txlayer.coordinator.shard import latest_ms
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, Positions
-from txlayer.core.ledger.doubt import DoubtFold
+from txlayer.core.ledger.doubt import DoubtFold, HeadersOf
 from txlayer.core.ledger.ledger import LedgerSettings
 from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF, LinesAheadOfHalf
 from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, Effect, TxnEvent, TxnState, transition
-from txlayer.core.messages import Headers, OpMessage, Resolution, Source
+from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.errors import TxLayerError
 from txlayer.operate.overview import ContentlessLedger, committed_records, query_id_on_doubt, read_stored
 from txlayer.operate.rows import ROLLED_BACK, ROW_COUNT_MAX, UnsettledRows
@@ -196,13 +196,7 @@ class RowsFold(DoubtFold):
         """Offsets of doubt that are read."""
         return self._doubt_last - self._doubt_from
 
-    def fold(
-        self,
-        offset: int,
-        raw_key: bytes | None,
-        value: bytes | None,
-        headers: Callable[[], Headers | None] = lambda: None,
-    ) -> None:
+    def fold(self, offset: int, raw_key: bytes | None, value: bytes | None, headers: HeadersOf = lambda: None) -> None:
         self._doubt_last = offset
         if value is not None and raw_key is not None and raw_key.endswith(b"/0") and not raw_key.startswith(b"origin/"):
             named = query_id_on_doubt(raw_key, headers)

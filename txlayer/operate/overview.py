@@ -3,7 +3,7 @@
 Nothing is fenced, stored or written, and no group is joined, so any number may look at any time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -14,11 +14,10 @@ from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_store
 from txlayer.coordinator.setup import count_partitions, ledger_settings
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT
-from txlayer.core.ledger.doubt import DoubtFold, QuarantinedRecord, QuarantineFold
+from txlayer.core.ledger.doubt import DoubtFold, HeadersOf, QuarantinedRecord, QuarantineFold
 from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import Target, Transaction, accepting_target
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED
-from txlayer.core.messages import Headers
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
 SLICE_MAX = 100_000
@@ -72,19 +71,13 @@ class QueryFold(DoubtFold):
         super().__init__(op_offset=op_offset)
         self.query_ids: dict[str, str] = {}
 
-    def fold(
-        self,
-        offset: int,
-        raw_key: bytes | None,
-        value: bytes | None,
-        headers: Callable[[], Headers | None] = lambda: None,
-    ) -> None:
+    def fold(self, offset: int, raw_key: bytes | None, value: bytes | None, headers: HeadersOf = lambda: None) -> None:
         super().fold(offset, raw_key, value, headers)
         if value is not None and (named := query_id_on_doubt(raw_key, headers)) is not None:
             self.query_ids[named[0]] = named[1]
 
 
-def query_id_on_doubt(raw_key: bytes | None, headers: Callable[[], Headers | None]) -> tuple[str, str] | None:
+def query_id_on_doubt(raw_key: bytes | None, headers: HeadersOf) -> tuple[str, str] | None:
     """("id/nonce", the user's own id) if this is the first content of a transaction that has one."""
     if raw_key is None or not raw_key.endswith(b"/0"):
         return None

@@ -194,6 +194,9 @@ _FIRST_CONTENT = b"/0"
 """Suffix of the key of a transaction's first content."""
 
 
+HeadersOf = Callable[[], Headers | None]
+
+
 class DoubtFold:
     """Folds one partition of the doubt topic. Records come in offset order; the newest one under a key wins."""
 
@@ -216,13 +219,7 @@ class DoubtFold:
         self._content_at: dict[bytes, _Place] = {}  # by key, until its summary comes
         self._with_content = ""  # the newest transaction whose contents ended; its summary ends right behind them
 
-    def fold(
-        self,
-        offset: int,
-        raw_key: bytes | None,
-        value: bytes | None,
-        headers: Callable[[], Headers | None] = lambda: None,
-    ) -> None:
+    def fold(self, offset: int, raw_key: bytes | None, value: bytes | None, headers: HeadersOf = lambda: None) -> None:
         """Fold one record; a null value is a tombstone. `headers` is called only for contents, because they cost memory too."""
         if raw_key is not None and value is not None and raw_key.endswith(_FIRST_CONTENT):
             # Half of a million records that a restart reads; malformed keys are never looked up.
