@@ -167,13 +167,14 @@ class Caller:
         self._interceptors = tuple(interceptors)
         self._deserializers = Deserializers(key_deserializer, deserializer)
         self._key_deserializer = key_deserializer
-        self._attempt_timeout_s = attempt_timeout_s
+        self.attempt_timeout_s = attempt_timeout_s
+        """How long an attempt may take."""
         self._clock = clock
         self._wall_clock = wall_clock
 
     def run(self, chunk: Chunk) -> JobOutcome:
         """Do the jobs of a chunk; nothing that a handler raises leaves this call."""
-        clock, lease, timeout_s = self._clock, chunk.lease, self._attempt_timeout_s
+        clock, lease, timeout_s = self._clock, chunk.lease, self.attempt_timeout_s
         route, function = self._routes[lease.topic], self.bare_function(lease.topic)
         call = self._call if self._observer is None else self._call_observed
         jobs, failed, not_run = chunk.jobs, chunk.failed, chunk.not_run
@@ -216,11 +217,6 @@ class Caller:
         gone = {id(f.job) for f in failed}.union(map(id, not_run))
         done = [job for job in jobs if id(job) not in gone]
         return JobOutcome(chunk, done, failed, not_run, now - began)
-
-    @property
-    def attempt_timeout_s(self) -> float:
-        """How long an attempt may take."""
-        return self._attempt_timeout_s
 
     async def run_async(self, chunk: Chunk, job: Job, deadline: float) -> Failed | None:
         """Do one job of an asynchronous consumer; None: it was handled. Cancellation is told as a failure."""

@@ -12,12 +12,8 @@ class BatchSize:
     def __init__(self) -> None:
         self._halvings = 0
         self._pass_count = 0
-        self._is_stuck = False
-
-    @property
-    def is_stuck(self) -> bool:
+        self.is_stuck = False
         """True if the smallest ones take too long as well."""
-        return self._is_stuck
 
     def of(self, limit: int) -> int:
         """The part of `limit` that is allowed now, at least one."""
@@ -25,14 +21,14 @@ class BatchSize:
 
     def failed(self) -> None:
         """A Kafka transaction took too long."""
-        self._is_stuck = self._halvings == HALVINGS_MAX
+        self.is_stuck = self._halvings == HALVINGS_MAX
         self._halvings, self._pass_count = min(self._halvings + 1, HALVINGS_MAX), 0
 
     def passed(self) -> None:
         """A Kafka transaction succeeded."""
         if not self._halvings:
             return
-        self._is_stuck = False
+        self.is_stuck = False
         self._pass_count += 1
         if self._pass_count >= PASSES_TO_GROW:
             self._halvings, self._pass_count = self._halvings - 1, 0

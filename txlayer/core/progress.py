@@ -549,7 +549,8 @@ class Progress:
         self._names_keys = False  # True if the last snapshot did
         self._ahead = list(stored.finished)  # finished before a restart and not read again
         self._attempts = dict(stored.attempts)  # of unfinished records, and of those not read again
-        self._failed_until = max(stored.attempts, default=offset - 1) + 1
+        self.failed_until = max(stored.attempts, default=offset - 1) + 1
+        """No record from this offset on failed before a restart."""
         self._admitted = dict.fromkeys(stored.attempts)  # they have room in every snapshot
         self._uncounted: dict[int, None] = {}  # counts that are not in a snapshot yet
         self._on_the_way: deque[tuple[int, int]] = deque()  # (version, offset) of counts
@@ -573,11 +574,6 @@ class Progress:
         for offset in self._unfinished:
             return offset
         return self._past_ahead()
-
-    @property
-    def failed_until(self) -> int:
-        """No record from this offset on failed before a restart."""
-        return self._failed_until
 
     def read(self, offsets: Sequence[int], keys: Sequence[bytes | None] | None = None) -> Sequence[int]:
         """Note that records at these ascending offsets, with these keys, were read. Returns those to be handled.
