@@ -140,10 +140,16 @@ def test_a_summary_is_taken_or_not_whether_one_of_its_shape_was_seen_or_not(
     ]
 
 
-def test_a_summary_out_of_form_hides_a_dormant_transaction_until_one_in_form_follows() -> None:
+def fold_with_a_sleeper() -> DoubtFold:
+    """A sleeps, with its content at 5."""
     fold = DoubtFold()
     fold.fold(5, f"{A}/0".encode(), b"content")
     fold.fold(6, A.encode(), codec.encode_summary(PLAIN))
+    return fold
+
+
+def test_a_summary_out_of_form_hides_a_dormant_transaction_until_one_in_form_follows() -> None:
+    fold = fold_with_a_sleeper()
 
     fold.fold(7, A.encode(), b"1|open||garbage")
 
@@ -157,9 +163,7 @@ def test_a_summary_out_of_form_hides_a_dormant_transaction_until_one_in_form_fol
 
 
 def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> None:
-    fold = DoubtFold()
-    fold.fold(5, f"{A}/0".encode(), b"content")
-    fold.fold(6, A.encode(), codec.encode_summary(PLAIN))
+    fold = fold_with_a_sleeper()
 
     fold.fold(7, A.encode(), codec.encode_summary(PLAIN._replace(twin_offsets=(9,))))
     special = (set(fold.dormant.rows), fold.transactions[A].ensure_extras().doubt_offset)
@@ -172,8 +176,7 @@ def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> Non
 
 
 def test_a_tombstone_ends_a_sleeper() -> None:
-    fold = DoubtFold()
-    fold.fold(6, A.encode(), codec.encode_summary(PLAIN))
+    fold = fold_with_a_sleeper()
 
     fold.fold(7, A.encode(), None)
 

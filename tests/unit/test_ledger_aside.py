@@ -18,6 +18,13 @@ def kept_aside(driver: PartitionDriver) -> list[tuple[str, int]]:
     return [(origin.topic, origin.offset) for origin in driver.log.kept_aside]
 
 
+def give_up(driver: PartitionDriver) -> None:
+    """Lines that name nothing have waited long enough."""
+    driver.turn()
+    driver.give_up()
+    driver.turn()
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
@@ -60,19 +67,6 @@ def test_lines_from_which_nothing_follows_do_not_fill_a_batch() -> None:
         assert driver.advance(lines=1).is_empty
 
     assert {} == driver.ledger.transactions
-
-
-def test_lines_read_ahead_are_counted() -> None:
-    driver = PartitionDriver()
-    driver.op_lines(op_line("C", A, 0), op_line("C", B, 1))
-    driver.read()
-    assert 2 == driver.ledger.ops.line_count
-
-    driver.half(A)
-    driver.half(B)
-    driver.turn()
-
-    assert 0 == driver.ledger.ops.line_count
 
 
 @pytest.mark.promise("P11")
@@ -152,10 +146,7 @@ def test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked() 
 def test_half_records_that_come_later_join_what_was_parked() -> None:
     driver = PartitionDriver()
     driver.op("C", A, FAR_AWAY)
-    driver.read()
-    driver.advance()
-    driver.give_up()
-    driver.publish()
+    give_up(driver)
 
     driver.half(A, index=0, count=2)
     driver.turn()
@@ -165,13 +156,6 @@ def test_half_records_that_come_later_join_what_was_parked() -> None:
 
     assert [0, 1] == [message.index for message in driver.log.visible]
     assert {} == driver.log.contents_on_doubt(A)
-
-
-def give_up(driver: PartitionDriver) -> None:
-    """Lines that name nothing have waited long enough."""
-    driver.turn()
-    driver.give_up()
-    driver.turn()
 
 
 @pytest.mark.threat("write `<ns>.op`")
@@ -223,11 +207,8 @@ def test_a_misplaced_line_of_a_known_transaction_is_kept_aside_alone(is_settled:
     driver = PartitionDriver()
     offset = driver.half(A)
     driver.op_lines(*[op_line("R", A, offset)] * is_settled, op_line("C", A, FAR_AWAY))
-    driver.read()
-    driver.advance()
 
-    driver.give_up()
-    driver.turn()
+    give_up(driver)
 
     assert (None if is_settled else TxnState.OPEN) is driver.state(A)
     assert ({}, [("txlayer.op", 0)]) == (driver.log.on_doubt(), kept_aside(driver))
@@ -237,10 +218,8 @@ def test_a_misplaced_line_in_the_middle_of_a_record_is_passed_over() -> None:
     driver = PartitionDriver()
     good = driver.half(B)
     driver.op_lines(op_line("C", B, good), op_line("C", A, FAR_AWAY), op_line("U", B, good))
-    driver.turn()
 
-    driver.give_up()
-    driver.turn()
+    give_up(driver)
 
     assert (1, 0, [B]) == (driver.log.stored.op_offset, driver.log.stored.op_line, driver.reported(ReportKind.REPEAT))
 
@@ -253,10 +232,8 @@ def test_a_line_that_was_given_up_does_not_act_after_a_restart(is_older_one_open
     if is_older_one_open:
         driver.half(B)
     first = driver.half(A, index=0, count=2)
-    driver.read()
-    driver.say("C", A, first + 1)
-    driver.give_up()
-    driver.turn()
+    driver.op("C", A, first + 1)
+    give_up(driver)
 
     driver.half(A, index=1, count=2)
     driver.turn()
@@ -274,10 +251,8 @@ def test_a_line_that_was_given_up_does_not_decide_again_what_was_rolled_back_sin
     driver = PartitionDriver()
     driver.half(B, options=options("red", order=OrderMode.PREPARE))
     first = driver.half(A, index=0, count=2, options=options("red", order=OrderMode.PREPARE))
-    driver.read()
-    driver.say("C", A, first + 1)
-    driver.give_up()
-    driver.turn()
+    driver.op("C", A, first + 1)
+    give_up(driver)
     last = driver.half(A, index=1, count=2, options=options("red", order=OrderMode.PREPARE))
     driver.say("R", A, last)
 
@@ -292,9 +267,7 @@ def test_what_was_kept_aside_holds_back_doubt_no_longer_than_op_is_read_again() 
     held_back = driver.half(B)
     driver.turn()
     driver.op_lines("garbage", op_line("C", A, FAR_AWAY))
-    driver.turn()
-    driver.give_up()
-    driver.turn()
+    give_up(driver)
     assert 0 == driver.log.stored.doubt_low
 
     driver.op("R", B, held_back)
@@ -312,10 +285,8 @@ def test_lines_beyond_the_end_of_half_are_given_up_together(line_count: int) -> 
     good = driver.half(B)
     lines = [op_line("C", key, FAR_AWAY + n) for n, key in enumerate(keys)]
     driver.op_lines(*lines, op_line("C", B, good))
-    driver.turn()
 
-    driver.give_up()
-    driver.turn()
+    give_up(driver)
 
     assert [B] == driver.log.forwarded
     assert set(keys) == driver.log.on_doubt().keys()
@@ -335,15 +306,6 @@ def test_a_line_that_came_after_the_wait_is_waited_for_anew() -> None:
     assert [B] == driver.log.forwarded
 
 
-def test_a_half_header_may_not_be_taken_for_another_version() -> None:
-    driver = PartitionDriver()
-    driver.half_raw(half_header(A).replace(b"1|", b"3|", 1))
-
-    driver.turn()
-
-    assert ([("txlayer.half", 0)], []) == (kept_aside(driver), list(driver.ledger.transactions))
-
-
 @pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -357,10 +319,7 @@ def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_recor
         driver.half(older)  # open: half and op are read again from here
         driver.turn()
     driver.op("C", key, 1)
-    driver.read()
-    driver.advance()
-    driver.give_up()
-    driver.publish()
+    give_up(driver)
     assert {key: "misplaced"} == driver.reasons()
     if not is_line_read_again:
         driver.half(older)
@@ -387,9 +346,7 @@ def test_what_two_lines_of_one_batch_brought_and_rolled_back_stays_so_when_its_h
     driver, key = PartitionDriver(), txn_key("late")
     driver.half(txn_key("older"))
     driver.op_lines(op_line("C", key, FAR_AWAY), op_line("R", key, 0))
-    driver.turn()
-    driver.give_up()
-    driver.turn()
+    give_up(driver)
     assert {} == driver.reasons()
 
     offset = driver.half(key)

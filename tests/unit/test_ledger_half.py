@@ -36,6 +36,7 @@ def not_home() -> bytes:
         b"",
         b"\xff\xfe",
         b"garbage",
+        half_header(A).replace(b"1|", b"3|", 1),
         half_header(A).replace(b"1|", b"9|", 1),
         half_header(txn_key("elsewhere", is_home=False)),
         half_header(A, options=HalfOptions(key_hash(not_home()))),

@@ -130,12 +130,16 @@ def test_a_transition_that_is_not_in_the_table_says_so() -> None:
 
 def test_lines_read_ahead_are_counted_over_records() -> None:
     driver = PartitionDriver()
-    driver.op_lines(op_line("C", A, FAR_AWAY), op_line("C", B, FAR_AWAY))
-    driver.op("C", C, FAR_AWAY)
-
+    driver.op_lines(op_line("C", A, 0), op_line("C", B, 1))
+    driver.op("C", C, 2)
     driver.read()
-
     assert 3 == driver.ledger.ops.line_count
+
+    for key in (A, B, C):
+        driver.half(key)
+    driver.turn()
+
+    assert 0 == driver.ledger.ops.line_count
 
 
 def test_a_batch_ends_with_the_byte_that_fills_it_and_counts_its_lines() -> None:
