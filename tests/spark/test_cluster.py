@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LOCAL_CONFIG, Broker
+from tests.spark.test_commands import txlayer_spark
 from tests.support.arena import Arena
 from tests.support.logs import read_log
 from tests.support.planted import Field, Message
@@ -131,10 +132,10 @@ def test_a_batch_is_published_and_the_namespace_audited_by_two_workers(
     program.write_text(PROGRAM, "utf-8")
     page = tmp_path / "report.html"
 
-    command = Path(codec.__file__).parents[1] / "cli" / "spark" / "__main__.py"
+    command = txlayer_spark("program", folder=tmp_path).stdout.strip()
     where = ("-b", field.servers, "-n", field.namespace, "--data", str(tmp_path / "data"))
     done = cluster.submit(
-        *(str(program), str(command), field.servers, field.namespace, field.orders),
+        *(str(program), command, field.servers, field.namespace, field.orders),
         *("audit", *where, "--page", str(page), "--grace", "1h", "--json"),
         jars=runtime.jars,
         settings={"spark.sql.shuffle.partitions": "2"},
