@@ -11,52 +11,16 @@ from tests.support.lab import FaultyLab, Lab
 from tests.support.logs import Seen
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import GroupReader, StoredOffset, TopicPartition
 from txlayer.consumer.assignments import end_what_was_left
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, OffsetsOf
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, dead_letter_topic, replay_topic
-from txlayer.core.messages import Headers, Origin
+from txlayer.core.messages import Origin
 from txlayer.core.topics import CreateTopic
 from txlayer.runtime.kafka_transactions import stable_offsets
 
 AT_MS = 1_700_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class FakeRecord:
-    """A record as it was read from its topic."""
-
-    key_bytes: bytes | None
-    value_bytes: bytes | None
-    header_list: Headers | None
-    origin: Origin
-
-    def topic(self) -> str:
-        return self.origin.topic
-
-    def partition(self) -> int:
-        return self.origin.partition
-
-    def offset(self) -> int:
-        return self.origin.offset
-
-    def key(self) -> bytes | None:
-        return self.key_bytes
-
-    def value(self) -> bytes | None:
-        return self.value_bytes
-
-    def headers(self) -> Headers | None:
-        return self.header_list
-
-    def timestamp(self) -> tuple[int, int]:
-        return (1, AT_MS)
-
-    def error(self) -> None:
-        return None
-
-    def __len__(self) -> int:
-        return len(self.value_bytes or b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +55,16 @@ class Stage:
             DeadLetterReason.REJECTED, origin, AT_MS, 1, AT_MS, AT_MS, "", "no such customer", self.group
         )
         value = record.get("value", f"message {offset}".encode())
-        return GivenUpMessage(FakeRecord(record.get("key", b"key"), value, record.get("headers"), origin), letter)
+        read = MemoryRecord(
+            self.topic,
+            partition,
+            record.get("key", b"key"),
+            value,
+            record.get("headers"),
+            (1, AT_MS),
+            log_offset=offset,
+        )
+        return GivenUpMessage(read, letter)
 
     def stored_after_fencing(
         self, *partitions: TopicPartition, former_writers: Sequence[str] = ()

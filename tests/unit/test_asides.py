@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.support.codec_strategies import TOPIC, WHOLE
 from tests.support.protocol_page import vectors
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core import codec
 from txlayer.core.ledger.doubt import QuarantinedRecord, QuarantineFold
 from txlayer.core.messages import (
@@ -27,45 +28,20 @@ LINE = codec.encode_op(OpMessage(Resolution.COMMIT, TXN, "orders", 17, 900))
 WHY = codec.encode_why(Undecodable("belongs into partition 0", ParkReason.MISPLACED))
 
 
-class DoubtEntry:
+def doubt_entry(key: bytes | None, value: bytes | None, headers: Headers | None = None) -> MemoryRecord:
     """A record of the doubt topic."""
-
-    def __init__(
-        self, key: bytes | None, value: bytes | None, headers: Headers | None = None, *, place: Origin = PLACE
-    ) -> None:
-        self._key, self._value, self._headers, self._place = key, value, headers, place
-
-    def topic(self) -> str:
-        return self._place.topic
-
-    def partition(self) -> int:
-        return self._place.partition
-
-    def offset(self) -> int:
-        return self._place.offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, 5_000
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def headers(self) -> Headers | None:
-        return self._headers
+    return MemoryRecord(*PLACE[:2], key, value, headers, (2, 5_000), log_offset=PLACE.offset)
 
 
 def kept(
     *, key: bytes | None = None, value: bytes | None = None, headers: Headers = (), name: bytes = NAME
-) -> DoubtEntry:
+) -> MemoryRecord:
     """A record as a coordinator keeps it aside."""
     moved_value, moved_headers = codec.encode_content(key=key, value=value, headers=headers)
-    return DoubtEntry(name, moved_value, [*moved_headers, (codec.WHY_HEADER, WHY)])
+    return doubt_entry(name, moved_value, [*moved_headers, (codec.WHY_HEADER, WHY)])
 
 
-def folded(*entries: DoubtEntry) -> list[QuarantinedRecord]:
+def folded(*entries: MemoryRecord) -> list[QuarantinedRecord]:
     """What is kept aside after these."""
     fold = QuarantineFold()
     for entry in entries:
@@ -107,7 +83,7 @@ def test_a_doubt_key_of_the_protocol_page_is_of_a_transaction_or_of_a_record_kep
 )
 def test_any_other_key_names_no_record_kept_aside(raw: bytes | None) -> None:
     assert codec.parse_quarantine_key(raw) is None
-    assert [] == folded(DoubtEntry(raw, b"value"))
+    assert [] == folded(doubt_entry(raw, b"value"))
 
 
 def test_a_half_record_kept_aside_tells_its_origin_its_reason_and_its_sizes() -> None:
@@ -143,8 +119,8 @@ def test_a_line_kept_aside_names_its_transaction_where_it_can_be_read() -> None:
     why = [(codec.WHY_HEADER, WHY)]
 
     readable, garbage = folded(
-        DoubtEntry(b"origin/txlayer.op/3/9:0", LINE.encode(), why),
-        DoubtEntry(b"origin/txlayer.op/3/9:1", b"1|C|nonsense|0\xff", why),
+        doubt_entry(b"origin/txlayer.op/3/9:0", LINE.encode(), why),
+        doubt_entry(b"origin/txlayer.op/3/9:1", b"1|C|nonsense|0\xff", why),
     )
 
     assert (0, TXN) == (readable.line, readable.key)
@@ -153,7 +129,7 @@ def test_a_line_kept_aside_names_its_transaction_where_it_can_be_read() -> None:
 
 def test_a_record_without_a_reason_is_shown_without_one() -> None:
     for headers in (None, [("other", b"1")]):
-        (aside,) = folded(DoubtEntry(NAME, b"value", headers))
+        (aside,) = folded(doubt_entry(NAME, b"value", headers))
 
         assert ("", "") == (aside.reason, aside.why)
 
@@ -163,10 +139,10 @@ def test_the_newest_word_counts_and_a_null_value_ends_it() -> None:
     first, again = kept(value=b"1"), kept(value=b"again")
 
     assert [5] == [aside.value_bytes for aside in folded(first, again)]
-    assert [1028] == [aside.origin.offset for aside in folded(first, kept(name=other), DoubtEntry(NAME, None))]
+    assert [1028] == [aside.origin.offset for aside in folded(first, kept(name=other), doubt_entry(NAME, None))]
 
 
 @given(st.none() | st.binary(), st.lists(st.tuples(st.text(), st.none() | st.binary())))
 def test_no_bytes_under_such_a_name_raise(value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
     for name in (NAME, b"origin/txlayer.op/3/9:0"):
-        assert (value is not None) == bool(folded(DoubtEntry(name, value, headers)))
+        assert (value is not None) == bool(folded(doubt_entry(name, value, headers)))

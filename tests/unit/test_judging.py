@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.config import SystemTopics
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.messages import Origin
@@ -411,27 +412,6 @@ def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order() -> N
     assert (2, 1) == (proof.statuses()[5].proved_count, proof.statuses()[5].refuted_count)
 
 
-class OpRecord(NamedTuple):
-    """A record of the op topic."""
-
-    lines: tuple[str, ...]
-
-    def value(self) -> bytes:
-        return "\n".join(self.lines).encode()
-
-    def topic(self) -> str:
-        return "ns.op"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return 7
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1_700_000_000_000
-
-
 def commit(txn_id: str, *, last_offset: str) -> str:
     return f"1|C|{txn_id}/0123abcd|shop|{last_offset}|1700000000000|producer||"
 
@@ -440,7 +420,8 @@ def kept_ids(*lines: str) -> list[str]:
     with TraceIndex() as shelf:
         traces = TraceRecords(shelf, SystemTopics("ns"), partition_count=1)
         traces.half_starts, traces.half_ends = {0: 100}, {0: 200}
-        traces.op(OpRecord(lines))  # type: ignore[arg-type]  # of a record it reads these alone
+        value = "\n".join(lines).encode()
+        traces.op(MemoryRecord("ns.op", 0, None, value, None, (1, 1_700_000_000_000), log_offset=7))
         return [found.txn_id for found in shelf.each()]
 
 
