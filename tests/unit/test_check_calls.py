@@ -5,7 +5,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -29,9 +29,11 @@ def call_of(name: str, *, stale_at: float = 100.0) -> Call:
 
 
 class Application:
-    """A handler whose calls wait until the test lets them go."""
+    """A handler whose calls wait until the test lets them go, who calls it, and how the calls ended."""
 
     def __init__(self) -> None:
+        self.outcomes: deque[CallOutcome] = deque()
+        self.runners: list[ThreadCallRunner] = []
         self.begun: list[str] = []
         self.may_end: dict[str, threading.Event] = {}
 
@@ -47,189 +49,167 @@ class Application:
             raise SystemExit(name)
         return [name]
 
+    def threads(self, count_max: int = 2, clock: Callable[[], float] = lambda: 1.0) -> ThreadCallRunner:
+        """Calls on threads of ours."""
+        done = self.outcomes.append
+        made = ThreadCallRunner(self.answer, call_count_max=count_max, done=done, name="check", clock=clock)
+        self.runners.append(made)
+        return made
+
+    def on(self, executor: Executor, clock: Callable[[], float] = lambda: 1.0) -> ExecutorCallRunner:
+        """Calls on an executor of the user's."""
+        return ExecutorCallRunner(self.answer, executor=executor, done=self.outcomes.append, clock=clock)
+
+    def said(self) -> list[object]:
+        return [outcome.said for outcome in self.outcomes]
+
     def let_go(self) -> None:
         for event in self.may_end.values():
             event.set()
 
 
 @pytest.fixture
-def application() -> Iterator[Application]:
+def app() -> Iterator[Application]:
     made = Application()
     yield made
     made.let_go()
+    for runner in made.runners:
+        runner.close(PATIENCE_S)
 
 
-Make = Callable[..., ThreadCallRunner]
-
-
-@pytest.fixture
-def outcomes() -> deque[CallOutcome]:
-    return deque()
-
-
-@pytest.fixture
-def make(application: Application, outcomes: deque[CallOutcome]) -> Iterator[Make]:
-    made: list[ThreadCallRunner] = []
-
-    def calls(count_max: int = 2, clock: Callable[[], float] = lambda: 1.0) -> ThreadCallRunner:
-        made.append(
-            ThreadCallRunner(
-                application.answer, call_count_max=count_max, done=outcomes.append, name="check", clock=clock
-            )
-        )
-        return made[-1]
-
-    yield calls
-    application.let_go()
-    for one in made:
-        one.close(PATIENCE_S)
-
-
-def said(outcomes: deque[CallOutcome]) -> list[object]:
-    return [outcome.said for outcome in outcomes]
-
-
-def test_a_slow_call_does_not_hold_up_the_others(
-    make: Make, application: Application, outcomes: deque[CallOutcome]
-) -> None:
-    application.hold("slow")
-    calls = make()
+def test_a_slow_call_does_not_hold_up_the_others(app: Application) -> None:
+    app.hold("slow")
+    calls = app.threads()
     for name in ("slow", "a", "b", "c"):
         calls.begin(call_of(name))
 
-    wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="the three others")
+    wait_until(lambda: len(app.outcomes) == 3, within=PATIENCE_S, what="the three others")
 
-    assert [["a"], ["b"], ["c"]] == said(outcomes)
+    assert [["a"], ["b"], ["c"]] == app.said()
 
 
-def test_no_more_calls_are_made_at_a_time_than_the_limit_says(
-    make: Make, application: Application, outcomes: deque[CallOutcome]
-) -> None:
-    application.hold("a", "b")
-    calls = make(2)
+def test_no_more_calls_are_made_at_a_time_than_the_limit_says(app: Application) -> None:
+    app.hold("a", "b")
+    calls = app.threads(2)
     for name in ("a", "b", "c"):
         calls.begin(call_of(name))
-    wait_until(lambda: len(application.begun) == 2, within=PATIENCE_S, what="two calls")
+    wait_until(lambda: len(app.begun) == 2, within=PATIENCE_S, what="two calls")
 
-    application.may_end["a"].set()
-    wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="the first and the third")
+    app.may_end["a"].set()
+    wait_until(lambda: len(app.outcomes) == 2, within=PATIENCE_S, what="the first and the third")
 
-    assert {"a", "b", "c"} == set(application.begun)
+    assert {"a", "b", "c"} == set(app.begun)
 
 
-def test_calls_that_hang_are_replaced_and_what_they_say_later_is_told_as_late(
-    make: Make, application: Application, outcomes: deque[CallOutcome]
-) -> None:
-    application.hold("h1", "h2")
-    calls = make(2)
+def test_calls_that_hang_are_replaced_and_what_they_say_later_is_told_as_late(app: Application) -> None:
+    app.hold("h1", "h2")
+    calls = app.threads(2)
     hanging = [call_of("h1"), call_of("h2")]
     for call in hanging:
         calls.begin(call)
-    wait_until(lambda: len(application.begun) == 2, within=PATIENCE_S, what="both hang")
+    wait_until(lambda: len(app.begun) == 2, within=PATIENCE_S, what="both hang")
 
     assert [True, True] == [calls.give_up(call) for call in hanging]
     calls.begin(call_of("a"))
-    wait_until(lambda: len(outcomes) == 1, within=PATIENCE_S, what="the call behind them")
-    application.let_go()
-    wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="what came late")
+    wait_until(lambda: len(app.outcomes) == 1, within=PATIENCE_S, what="the call behind them")
+    app.let_go()
+    wait_until(lambda: len(app.outcomes) == 3, within=PATIENCE_S, what="what came late")
 
-    assert ["a"] == said(outcomes)[0]
+    assert ["a"] == app.said()[0]
     assert all(call.is_given_up for call in hanging)
 
 
-def test_who_hangs_too_often_is_not_replaced_for_ever(
-    make: Make, application: Application, monkeypatch: pytest.MonkeyPatch, outcomes: deque[CallOutcome]
-) -> None:
+def test_who_hangs_too_often_is_not_replaced_for_ever(app: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_handlers, "LOST_COUNT_MAX", 1)
-    application.hold("h1", "h2", "h3")
-    calls = make(1)
+    app.hold("h1", "h2", "h3")
+    calls = app.threads(1)
     for count, name in enumerate(("h1", "h2"), start=1):
         call = call_of(name)
         calls.begin(call)
-        wait_until(lambda n=count: len(application.begun) == n, within=PATIENCE_S, what=name)  # type: ignore[misc]  # bound now
+        wait_until(lambda n=count: len(app.begun) == n, within=PATIENCE_S, what=name)  # type: ignore[misc]  # bound now
         assert calls.give_up(call)
     calls.begin(call_of("a"))
     able = [calls.is_able]
 
-    application.may_end["h1"].set()
-    application.may_end["h2"].set()
-    wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="both came back, and the call that waited was made")
+    app.may_end["h1"].set()
+    app.may_end["h2"].set()
+    wait_until(
+        lambda: len(app.outcomes) == 3, within=PATIENCE_S, what="both came back, and the call that waited was made"
+    )
     able.append(calls.is_able)
     calls.begin(call_of("b"))
 
-    wait_until(lambda: len(outcomes) == 4, within=PATIENCE_S, what="the next call")
+    wait_until(lambda: len(app.outcomes) == 4, within=PATIENCE_S, what="the next call")
     assert [False, True] == able
 
 
 def test_behind_a_thread_that_hangs_and_cannot_be_replaced_just_then_no_call_waits_for_ever(
-    make: Make, application: Application, outcomes: deque[CallOutcome], monkeypatch: pytest.MonkeyPatch
+    app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    application.hold("h")
-    calls, hanging = make(1), call_of("h")
+    app.hold("h")
+    calls, hanging = app.threads(1), call_of("h")
     calls.begin(hanging)
-    wait_until(lambda: application.begun, within=PATIENCE_S, what="a call that hangs")
+    wait_until(lambda: app.begun, within=PATIENCE_S, what="a call that hangs")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         assert calls.give_up(hanging)
         calls.begin(call_of("a"))
-        stale = [outcome.is_stale for outcome in outcomes]
+        stale = [outcome.is_stale for outcome in app.outcomes]
     calls.begin(call_of("b"))
-    wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="the call behind it")
+    wait_until(lambda: len(app.outcomes) == 2, within=PATIENCE_S, what="the call behind it")
 
     assert [True] == stale
-    assert ["b"] == outcomes[1].said
+    assert ["b"] == app.outcomes[1].said
 
 
 @pytest.mark.fault("check handler: the machine cannot start a thread for it")
 @pytest.mark.promise("P7")
 def test_a_call_that_waits_behind_one_that_hangs_is_dropped_if_no_thread_can_be_started(
-    make: Make, application: Application, outcomes: deque[CallOutcome], monkeypatch: pytest.MonkeyPatch
+    app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its transaction is asked about again, and no question of another one has to come before."""
-    application.hold("h")
-    calls, hanging = make(1), call_of("h")
+    app.hold("h")
+    calls, hanging = app.threads(1), call_of("h")
     calls.begin(hanging)
     calls.begin(call_of("a"))
-    wait_until(lambda: application.begun, within=PATIENCE_S, what="a call that hangs")
+    wait_until(lambda: app.begun, within=PATIENCE_S, what="a call that hangs")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         assert calls.give_up(hanging)
 
-    assert [("a", True)] == [(o.call.requests[0].txn_id, o.is_stale) for o in outcomes]
+    assert [("a", True)] == [(o.call.requests[0].txn_id, o.is_stale) for o in app.outcomes]
 
 
 def refuse(_thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_call_that_has_ended_cannot_be_given_up(make: Make, outcomes: deque[CallOutcome]) -> None:
-    calls = make()
+def test_a_call_that_has_ended_cannot_be_given_up(app: Application) -> None:
+    calls = app.threads()
     call = call_of("a")
     calls.begin(call)
-    wait_until(lambda: outcomes, within=PATIENCE_S, what="the outcome")
+    wait_until(lambda: app.outcomes, within=PATIENCE_S, what="the outcome")
 
     assert not calls.give_up(call)
 
 
-def test_whatever_a_handler_raises_its_thread_goes_on(make: Make, outcomes: deque[CallOutcome]) -> None:
-    calls = make(1)
+def test_whatever_a_handler_raises_its_thread_goes_on(app: Application) -> None:
+    calls = app.threads(1)
     calls.begin(call_of("bad"))
     calls.begin(call_of("a"))
-    wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both")
+    wait_until(lambda: len(app.outcomes) == 2, within=PATIENCE_S, what="both")
 
-    assert SystemExit is type(outcomes[0].error)
-    assert ["a"] == outcomes[1].said
+    assert SystemExit is type(app.outcomes[0].error)
+    assert ["a"] == app.outcomes[1].said
 
 
-def test_a_call_whose_turn_comes_too_late_is_not_made(
-    make: Make, application: Application, outcomes: deque[CallOutcome]
-) -> None:
-    calls = make(1, clock=lambda: 5.0)
+def test_a_call_whose_turn_comes_too_late_is_not_made(app: Application) -> None:
+    calls = app.threads(1, clock=lambda: 5.0)
     calls.begin(call_of("old", stale_at=4.9))
-    wait_until(lambda: outcomes, within=PATIENCE_S, what="the outcome")
+    wait_until(lambda: app.outcomes, within=PATIENCE_S, what="the outcome")
 
-    assert outcomes[0].is_stale
-    assert [] == application.begun
+    assert app.outcomes[0].is_stale
+    assert [] == app.begun
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -335,40 +315,38 @@ def test_a_closed_loop_answers_nothing_and_breaks_nothing() -> None:
 # --- on an executor of the user's -------------------------------------------------------------------------------------
 
 
-def test_calls_run_on_the_users_executor_which_stays_open(
-    application: Application, outcomes: deque[CallOutcome]
-) -> None:
+def test_calls_run_on_the_users_executor_which_stays_open(app: Application) -> None:
     with ThreadPoolExecutor(1, thread_name_prefix="mine") as mine:
-        calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: 1.0)
+        calls = app.on(mine)
         for name in ("a", "bad"):
             calls.begin(call_of(name))
         calls.begin(call_of("old", stale_at=0.5))
-        wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="all calls")
+        wait_until(lambda: len(app.outcomes) == 3, within=PATIENCE_S, what="all calls")
         calls.close(0.0)
         assert 7 == mine.submit(lambda: 7).result()
 
-    assert [["a"], None, None] == said(outcomes)
-    assert [None, SystemExit, None] == [type(each.error) if each.error else None for each in outcomes]
-    assert [False, False, True] == [each.is_stale for each in outcomes]
-    assert ["a", "bad"] == application.begun
+    assert [["a"], None, None] == app.said()
+    assert [None, SystemExit, None] == [type(each.error) if each.error else None for each in app.outcomes]
+    assert [False, False, True] == [each.is_stale for each in app.outcomes]
+    assert ["a", "bad"] == app.begun
 
 
 def test_a_call_that_hangs_on_an_executor_is_given_up_and_too_many_stop_it(
-    application: Application, outcomes: deque[CallOutcome], monkeypatch: pytest.MonkeyPatch
+    app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_handlers, "LOST_COUNT_MAX", 0)
-    application.hold("h")
+    app.hold("h")
     call = call_of("h")
     with ThreadPoolExecutor(1) as mine:
-        calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: 1.0)
+        calls = app.on(mine)
         calls.begin(call)
-        wait_until(lambda: application.begun, within=PATIENCE_S, what="it hangs")
+        wait_until(lambda: app.begun, within=PATIENCE_S, what="it hangs")
 
         able = [calls.is_able]
         assert calls.give_up(call)
         able.append(calls.is_able)
-        application.let_go()
-        wait_until(lambda: outcomes, within=PATIENCE_S, what="what came late")
+        app.let_go()
+        wait_until(lambda: app.outcomes, within=PATIENCE_S, what="what came late")
 
     assert [True, False, True] == [*able, calls.is_able]
     assert not calls.give_up(call)
@@ -376,12 +354,10 @@ def test_a_call_that_hangs_on_an_executor_is_given_up_and_too_many_stop_it(
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-def test_calls_for_an_executor_that_is_shut_down_are_stale(
-    application: Application, outcomes: deque[CallOutcome], *, has_begun: bool
-) -> None:
-    application.hold("h")
+def test_calls_for_an_executor_that_is_shut_down_are_stale(app: Application, *, has_begun: bool) -> None:
+    app.hold("h")
     mine = ThreadPoolExecutor(1)
-    calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: 1.0)
+    calls = app.on(mine)
     if has_begun:
         calls.begin(call_of("h"))
         calls.begin(call_of("a"))
@@ -389,15 +365,15 @@ def test_calls_for_an_executor_that_is_shut_down_are_stale(
     if not has_begun:
         calls.begin(call_of("a"))
 
-    wait_until(lambda: outcomes, within=PATIENCE_S, what="it is stale")
+    wait_until(lambda: app.outcomes, within=PATIENCE_S, what="it is stale")
 
-    assert outcomes[0].is_stale
+    assert app.outcomes[0].is_stale
     assert not calls.is_able
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), queue.Full()])
 def test_an_executor_that_refuses_a_call_is_tried_again_after_a_while(
-    application: Application, outcomes: deque[CallOutcome], caplog: pytest.LogCaptureFixture, error: Exception
+    app: Application, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     class Refusing(ThreadPoolExecutor):
         """It refuses as long as it has a reason."""
@@ -411,7 +387,7 @@ def test_an_executor_that_refuses_a_call_is_tried_again_after_a_while(
 
     now = [1.0]
     with Refusing(1) as mine:
-        calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: now[0])
+        calls = app.on(mine, lambda: now[0])
         for name in "aa":
             calls.begin(call_of(name))
         able = []
@@ -420,16 +396,14 @@ def test_an_executor_that_refuses_a_call_is_tried_again_after_a_while(
             mine.reason = error if at < 33 else None
             able.append(calls.is_able)
         calls.begin(call_of("b", stale_at=99.0))
-        wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="all calls")
+        wait_until(lambda: len(app.outcomes) == 3, within=PATIENCE_S, what="all calls")
 
     assert [False, False, False, True] == able
-    assert [True, True, False] == [each.is_stale for each in outcomes]
+    assert [True, True, False] == [each.is_stale for each in app.outcomes]
     assert ["executor.refused"] == [record.getMessage() for record in caplog.records]
 
 
-def test_a_call_that_an_executor_cannot_make_is_answered_with_its_error(
-    application: Application, outcomes: deque[CallOutcome]
-) -> None:
+def test_a_call_that_an_executor_cannot_make_is_answered_with_its_error(app: Application) -> None:
     class Processes(ThreadPoolExecutor):
         """It pickles what it runs."""
 
@@ -438,29 +412,27 @@ def test_a_call_that_an_executor_cannot_make_is_answered_with_its_error(
             future.set_exception(TypeError("cannot pickle '_thread.lock' object"))
             return future
 
-    calls = ExecutorCallRunner(application.answer, executor=Processes(1), done=outcomes.append, clock=lambda: 1.0)
+    calls = app.on(Processes(1))
     calls.begin(call_of("a"))
 
-    assert [TypeError] == [type(each.error) for each in outcomes]
+    assert [TypeError] == [type(each.error) for each in app.outcomes]
     assert calls.is_able
 
 
-def test_an_executor_that_serves_no_call_for_long_stops_it_until_it_does(
-    application: Application, outcomes: deque[CallOutcome]
-) -> None:
+def test_an_executor_that_serves_no_call_for_long_stops_it_until_it_does(app: Application) -> None:
     now = [1.0]
-    application.hold("h")
+    app.hold("h")
     with ThreadPoolExecutor(1) as mine:
-        calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: now[0])
+        calls = app.on(mine, lambda: now[0])
         calls.begin(call_of("h"))
-        wait_until(lambda: application.begun, within=PATIENCE_S, what="it hangs")
+        wait_until(lambda: app.begun, within=PATIENCE_S, what="it hangs")
         calls.begin(call_of("a", stale_at=31.0))
         able = []
         for at in (31.0, 62.0):
             now[0] = at
             able.append(calls.is_able)
-        application.let_go()
-        wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both calls")
+        app.let_go()
+        wait_until(lambda: len(app.outcomes) == 2, within=PATIENCE_S, what="both calls")
 
     assert [True, False, True] == [*able, calls.is_able]
-    assert outcomes[1].is_stale
+    assert app.outcomes[1].is_stale
