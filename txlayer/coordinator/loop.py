@@ -108,7 +108,6 @@ class Coordinator:
         self._presence = GroupPresence(connections, config.topics, environment=environment)
         self._availability = Availability(connections, config.topics, environment=environment)
         self._left_out: frozenset[int] = frozenset()  # assigned partitions that are not available
-        self._has_failed = False  # since the last take-over
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
         self._shards: dict[int, Shard] = {}
@@ -198,7 +197,6 @@ class Coordinator:
             self._targets,
             unanswered=self._publisher.unanswered if self._publisher is not None else (),
         )
-        self._has_failed = True
         self._give_up_state()
         wait_before_rebuild(
             reason,
@@ -291,9 +289,8 @@ class Coordinator:
     def _available_of(self, partitions: list[int]) -> list[int]:
         """Those that can be taken over now; all, if none can: then the take-over fails until one can."""
         # Nearly always all are available: the question is worth its time after a failure.
-        is_asked = self._has_failed or self._left_out
+        is_asked = self._fruitless_count or self._left_out
         missing = self._availability.missing().intersection(partitions) if is_asked else frozenset[int]()
-        self._has_failed = False
         self._left_out = missing if len(missing) < len(partitions) else frozenset()
         if self._left_out:
             logger.error("partitions.unavailable", extra={"partitions": sorted(self._left_out)})
