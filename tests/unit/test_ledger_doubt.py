@@ -59,6 +59,17 @@ def test_moves_are_limited_per_batch_and_the_oldest_goes_first() -> None:
     assert ({A, B}, 2) == (set(driver.log.on_doubt()), driver.log.stored.low_water)
 
 
+def test_moving_twice_in_one_batch_is_moving_once() -> None:
+    driver = PartitionDriver()
+    driver.half(A)
+    driver.turn()
+
+    driver.tick(after_ms=60_000)
+    driver.pass_time()
+
+    assert [A] == driver.reported(ReportKind.MOVED)
+
+
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_what_is_on_doubt_is_forwarded_by_its_commit_and_ends_there(*, is_restarted: bool) -> None:
@@ -70,6 +81,15 @@ def test_what_is_on_doubt_is_forwarded_by_its_commit_and_ends_there(*, is_restar
     driver.say("C", A, 0)
 
     assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.log.contents_on_doubt(A))
+
+
+def test_what_is_on_doubt_ends_with_its_rollback() -> None:
+    driver = PartitionDriver()
+    driver.move_to_doubt(A)
+
+    driver.say("R", A, 0)
+
+    assert ([], {}) == (driver.log.visible, driver.log.on_doubt())
 
 
 def test_a_summary_that_is_written_again_says_when_the_transaction_was_born() -> None:
