@@ -785,21 +785,33 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
     of_half = found.where(F.isnotnull("_nonce"))
     # What doubt alone knows has no half offset any more; of the others it forgets those between the ends.
     claim.remove("pos")
-    ends = known.where(F.isnotnull("_told")).select(*_ATTEMPT, "_low", "_high")
+    ends = known.where(F.isnotnull("_told")).select(*_ATTEMPT, "_low", "_high", "_told")
     kept = messages.join(ends, list(_ATTEMPT), "left")
     kept = kept.where(F.isnull("pos") | F.isnotnull("_low"))
     kept = kept.select(
-        *claim, *expected[:-1], F.isnotnull("pos").alias("_stored"), "_low", "_high", F.col("d").alias("_content")
+        *claim,
+        *expected[:-1],
+        F.isnotnull("pos").alias("_stored"),
+        "_low",
+        "_high",
+        "_told",
+        F.col("d").alias("_content"),
     )
     own = ("_nonce", "_b", "_hash", "_w", "_t", "_half_ms", "_stored")
     others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
     is_its_own = ~is_broken & (~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high")))
+    # Of two attempts prepared in one millisecond, that of which doubt names this half record.
+    is_named = F.coalesce(F.array_contains("_told", F.col("pos")), F.lit(False))
+    claims = Window.partitionBy("txn_id", "b", "c").orderBy(
+        F.desc(F.coalesce(is_its_own, F.lit(False))), F.desc(is_named), "_nonce"
+    )
+    others = others.withColumn("_place", F.row_number().over(claims)).where(F.col("_place") == 1).drop("_place")
     others = others.withColumns(
         {
             "_nonce": F.when(is_its_own, F.col("_nonce")),
             "_hash": claimed(F.col("_content"), F.col("partition"), F.col("pos"), F.col("n"), F.col("born_ms")),
         }
-    ).drop("_low", "_high", "_content")
+    ).drop("_low", "_high", "_told", "_content")
     return of_half.unionByName(others).withColumn("nonce", F.coalesce("_nonce", F.lit(STRAY)))
 
 

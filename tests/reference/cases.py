@@ -410,6 +410,22 @@ half_record_of_a_later_index: ok
     half 0/3, half 2/3, half 1/3, half 2/3, C 3, show 0 2 3
 two_attempts: ok
     half txn=again/0000000a, half txn=again/0000000b, C 1, show 1
+# Half has second copies of both alone, and the attempts were prepared in one millisecond: doubt says where whose half records were.
+two_attempts_of_which_half_has_copies_alone: ok
+    half 0/2 txn=again/0000000a, half 0/2 txn=again/0000000b, half 1/2 txn=again/0000000a, half 1/2 txn=again/0000000b,
+    keep open 0 2, keep open 1 3, R 2, ended 0 1 txn=again/0000000a, C 3, show 1 3, ended 0 1 txn=again/0000000b,
+    half 0/2 txn=again/0000000a, half 1/2 txn=again/0000000a, half 0/2 txn=again/0000000b, half 1/2 txn=again/0000000b,
+    starts half=4
+two_attempts_of_which_half_has_copies_alone_and_the_other_is_visible: rolled_back
+    half 0/2 txn=again/0000000b, half 0/2 txn=again/0000000a, half 1/2 txn=again/0000000b, half 1/2 txn=again/0000000a,
+    keep open 0 2, keep open 1 3, R 2, ended 0 1 txn=again/0000000b, C 3, show 1 3, ended 0 1 txn=again/0000000a,
+    half 0/2 txn=again/0000000b, half 1/2 txn=again/0000000b, half 0/2 txn=again/0000000a, half 1/2 txn=again/0000000a,
+    starts half=4
+two_attempts_of_which_half_has_copies_alone_and_the_wrong_one_is_visible: leaked
+    half 0/2 txn=again/0000000a, half 0/2 txn=again/0000000b, half 1/2 txn=again/0000000a, half 1/2 txn=again/0000000b,
+    keep open 0 2, keep open 1 3, C 2, ended 0 1 txn=again/0000000a, R 3, show 1 3, ended 0 1 txn=again/0000000b,
+    half 0/2 txn=again/0000000a, half 1/2 txn=again/0000000a, half 0/2 txn=again/0000000b, half 1/2 txn=again/0000000b,
+    starts half=4
 many_messages_and_one_lost: torn
     half 0/70, half 1/70, half 2/70, half 3/70, half 4/70, half 5/70, half 6/70, half 7/70, half 8/70, half 9/70,
     half 10/70, half 11/70, half 12/70, half 13/70, half 14/70, half 15/70, half 16/70, half 17/70, half 18/70,

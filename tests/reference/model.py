@@ -522,14 +522,19 @@ def attach(world: World, record: Record, txn_id: str, origin: Origin) -> None:
             detail = "its half record belongs to no transaction"
             world.find(Kind.LEAKED, half.txn_key, record.place, detail=detail)
         return
+    possible = []
     for txn in world.transactions.values():
         # On doubt the half offsets between the first and the last one are forgotten.
         is_between = txn.first_offset <= origin.offset <= txn.last_offset
         is_possible = txn.was_on_doubt and txn.partition == origin.partition and is_between
         message = txn.messages.get(origin.index)
         if is_possible and message is not None and message.claim == claimed:
-            txn.shown.append((record, origin.index))
-            return
+            possible.append(txn)
+    if possible:
+        # Two attempts of one id may claim the same, and doubt names the half record of one of them.
+        named = [txn for txn in possible if origin.offset in txn.ends]
+        (named or possible)[0].shown.append((record, origin.index))
+        return
     is_known = origin.partition in world.partitions(world.half)
     if is_known and origin.offset < world.bounds_of(world.half, origin.partition).start:
         world.find(Kind.NOT_JUDGED, None, record.place, detail="its half record is gone")

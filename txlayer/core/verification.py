@@ -585,16 +585,18 @@ def _give_out(forwards: Iterable[ForwardTrace], attempts: Collection[_Attempt], 
 
 def _owner_on_doubt(forward: ForwardTrace, attempts: Collection[_Attempt], window: Window) -> _Attempt | None:
     """Find the owner by its summaries: on doubt, the half offsets between the first and the last are not kept."""
+    owners, others = list[_Attempt](), list[_Attempt]()
     for attempt in attempts:
         half = attempt.halves.get(forward.index)
-        if half is None or half.partition != forward.half_partition or not _is_claimed(half, forward):
-            continue
-        known = attempt.known_offsets
-        if attempt.was_on_doubt and min(known) <= forward.half_offset <= max(known):
-            return attempt
-        if forward.half_offset < window.starts.get(half.partition, 0):
+        if half is not None and half.partition == forward.half_partition and _is_claimed(half, forward):
+            known = attempt.known_offsets
+            is_between = attempt.was_on_doubt and min(known) <= forward.half_offset <= max(known)
+            (owners if is_between else others).append(attempt)
+    if not owners and forward.half_offset < window.starts.get(forward.half_partition, 0):
+        for attempt in others:
             attempt.gone.add((forward.index, forward.topic))
-    return None
+    # Of two attempts prepared in one millisecond, that of which doubt names this half record.
+    return min(owners, key=lambda owner: forward.half_offset not in owner.known_offsets, default=None)
 
 
 def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
