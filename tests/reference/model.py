@@ -352,7 +352,7 @@ class World:
         self.findings.append(Finding(kind, txn_key, places, detail))
 
     def is_young(self, at_ms: int) -> bool:
-        return self.settings.now_ms is not None and at_ms > self.settings.now_ms - self.settings.grace_ms
+        return self.settings.now_ms is not None and at_ms >= self.settings.now_ms - self.settings.grace_ms
 
     def is_allowed(self, topic: str) -> bool:
         if topic in self.system_topics or topic.startswith("__"):

@@ -17,6 +17,7 @@ FOUND = {
     611001421: "verify took an attempt for visible whose half records retention had taken but for a late second copy",
     720007059: "verify took a commit for incomplete of which half has nothing but a copy, and doubt everything",
     3257964853: "verify took what was forwarded in part for young because of a rollback that did not count",
+    4257553329: "the model took what was written exactly one grace ago for older",
     2555806529: "the model took an attempt for open whose commit names a half record that retention had taken",
 }
 """Seeds of histories about which two judges differed, and who was wrong."""
