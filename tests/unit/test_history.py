@@ -220,6 +220,28 @@ def test_what_became_of_it(
     assert counted in ([line.is_counted for line in history.op_lines], None)
 
 
+@pytest.mark.promise("P4")
+def test_an_abandon_behind_a_commit_that_is_incomplete_rolls_back(logs: Logs) -> None:
+    # No coordinator worked yet, or compaction took the record on doubt that says so.
+    logs.half(0, index=0, count=2)
+    logs.half(1, index=1, count=2)
+    logs.write("C 5 last=0, A 6 gone last=1, C 7 last=1")
+
+    history = logs.only()
+    assert (TxnState.ROLLED_BACK, "gone") == (history.state, history.reason)
+    assert history.ending is not None
+    assert (6, 1) == (history.ending.offset, history.ending.line)
+
+
+@pytest.mark.parametrize("steps", ["C 5 last=1, A 6 gone last=1", "C 5 last=0, C 6 last=1, A 7 gone last=1"])
+def test_an_abandon_behind_a_complete_commit_changes_nothing(logs: Logs, steps: str) -> None:
+    logs.half(0, index=0, count=2)
+    logs.half(1, index=1, count=2)
+    logs.write(steps)
+
+    assert TxnState.COMMITTED is logs.only().state
+
+
 def test_a_line_that_releases_messages_decides_nothing(logs: Logs) -> None:
     logs.half(0)
     logs.op(5, Resolution.COMMIT, source=Source.POLICY, time_ms=1_000)

@@ -327,11 +327,13 @@ def _is_counted(op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summar
 
 def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) -> tuple[TxnState | None, str]:
     summary, left_ms = traces.summary, traces.left_doubt_ms
-    for line in lines:
-        # After a commit, an abandon only affects a transaction that is not forwarded: it is on doubt, or its end there says so.
-        is_in_time = line is decision or summary is not None or traces.is_abandoned
-        if line.op.is_abandon and line.is_counted and is_in_time:
+    last_offset, is_over = _last_offset(traces.halves), False
+    for line in (each for each in lines if each.is_counted and each.op.is_decision):
+        # After a commit, an abandon only affects what is not forwarded: no commit was complete, it is on doubt, or its end there says so.
+        if line.op.is_abandon and (not is_over or summary is not None or traces.is_abandoned):
             return TxnState.ROLLED_BACK, line.op.reason
+        is_commit = line.op.resolution is Resolution.COMMIT
+        is_over |= line.op.last_offset >= last_offset if is_commit else line is decision
     stands = None if summary is None else _STATES.get(summary.state)
     if summary is not None and stands in _AFTER_A_COMMIT:
         return stands, summary.reason
@@ -343,6 +345,15 @@ def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) 
     if not traces.halves and any(line.op.is_release and line.is_counted for line in lines):
         return TxnState.COMMITTED, ""  # by a line that is older than what was read
     return (TxnState.OPEN, "") if left_ms is None else (None, "")
+
+
+def _last_offset(halves: Iterable[tuple[int, int, HalfHeader]]) -> int:
+    """Offset of the last half record, copies aside; 0 if not all were read: then any commit may be complete."""
+    firsts: dict[int, int] = {}
+    count = 0
+    for offset, _, half in halves:
+        count, firsts[half.index] = half.count, min(offset, firsts.get(half.index, offset))
+    return max(firsts.values()) if firsts and len(firsts) == count else 0
 
 
 def _decided_at(summary: DoubtSummary | None, decision: OpLine | None) -> tuple[int, int] | None:
