@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,28 @@ from txlayer.operate.dead_letters import DeadLetterLog
 from txlayer.operate.locks import LockAdmin
 from txlayer.operate.replay import Request, WrittenRequest, wait_until_taken
 from txlayer.operate.topics import plan_reset
+
+Commit = Callable[..., None]
+"""A writer's `commit`."""
+
+
+def connect_with(stage: Stage, commits: Callable[..., None]) -> Callable[[ConsumerConfig], ConsumerConnections]:
+    """Connections whose writers call `commits(commit, timeout_s=…)` where they would call `commit`."""
+
+    def connect(config: ConsumerConfig) -> ConsumerConnections:
+        made = stage.lab.connect_consumer(config)
+        make = made.make_writer
+
+        def make_writer(transactional_id: str, **settings: Any) -> Any:
+            writer = make(transactional_id, **settings)
+            writer.commit = partial(commits, writer.commit)  # type: ignore[method-assign]  # this one alone
+            return writer
+
+        made.make_writer = make_writer  # type: ignore[method-assign]  # likewise
+        return made
+
+    return connect
+
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
 
@@ -147,24 +170,11 @@ def test_what_was_rejected_before_the_group_shares_anew_is_a_dead_letter_and_is_
 def test_a_dead_letter_that_may_be_written_at_the_end_is_not_written_again(stage: Stage) -> None:
     """The answer to its commit is lost. What is stored then is not known, and nothing more may be stored over it."""
 
-    def connect(config: ConsumerConfig) -> ConsumerConnections:
-        made = stage.lab.connect_consumer(config)
-        make = made.make_writer
+    def commit_unheard(commit: Commit, *, timeout_s: float) -> None:
+        commit(timeout_s=timeout_s)
+        raise FencedError("as planned")
 
-        def make_writer(transactional_id: str, **settings: Any) -> Any:
-            writer = make(transactional_id, **settings)
-            commit = writer.commit
-
-            def commit_unheard(*, timeout_s: float) -> None:
-                commit(timeout_s=timeout_s)
-                raise FencedError("as planned")
-
-            writer.commit = commit_unheard  # type: ignore[method-assign]  # this one alone
-            return writer
-
-        made.make_writer = make_writer  # type: ignore[method-assign]  # likewise
-        return made
-
+    connect = connect_with(stage, commit_unheard)
     with stage.consumer(rejects_bad, store_interval=timedelta(hours=1), connect=connect):
         reject_before_a_store(stage)
 
@@ -252,30 +262,17 @@ def test_what_was_rejected_and_waits_for_room_to_park_its_key_is_not_handled_aga
 
 @pytest.mark.promise("P9")
 def test_what_was_rejected_is_not_handled_again_if_the_outcome_of_its_dead_letter_is_not_known(stage: Stage) -> None:
-    """Neither a message nor the replay of its dead letter: their Kafka transactions are aborted, which nobody hears of."""
+    """Neither a message nor the replay of its dead letter: their Kafka transactions are aborted, and the consumer is not told."""
     failing = 1
 
-    def connect(config: ConsumerConfig) -> ConsumerConnections:
-        made = stage.lab.connect_consumer(config)
-        make = made.make_writer
+    def fail_once(commit: Commit, *, timeout_s: float) -> None:
+        nonlocal failing
+        if not failing:
+            return commit(timeout_s=timeout_s)
+        failing -= 1
+        raise FencedError("as planned")
 
-        def make_writer(transactional_id: str, **settings: Any) -> Any:
-            writer = make(transactional_id, **settings)
-            commit = writer.commit
-
-            def fail_once(*, timeout_s: float) -> None:
-                nonlocal failing
-                if not failing:
-                    return commit(timeout_s=timeout_s)
-                failing -= 1
-                raise FencedError("as planned")
-
-            writer.commit = fail_once  # type: ignore[method-assign]  # this one alone
-            return writer
-
-        made.make_writer = make_writer  # type: ignore[method-assign]  # likewise
-        return made
-
+    connect = connect_with(stage, fail_once)
     stage.write(b"bad")
     with stage.consumer(rejects_bad, connect=connect) as consumer:
         stage.wait_for_letters([b"bad"])

@@ -190,7 +190,7 @@ commit_of_a_part_and_an_abandon_that_doubt_forgot: parked
 rollback_and_abandon_that_doubt_forgot: ok
     half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, half 2/4, content 2, summary open 0 1 2 count=4,
     R 1, A 1, C 2, half 3/4, C 3, show 0 1 2 3, ended 0 1 2 3
-# Whoever knew the half record of the rollback knew that of the commit before it.
+# A coordinator that knew the half record of the rollback knew that of the commit before it, too.
 commit_of_a_part_and_rollback_at_the_same_half_record: lost
     half 0/4, half 1/4, content 0, content 1, summary open 0 1 count=4, C 1, R 1, half 2/4, half 3/4, content 2, content 3,
     ended 0 1 2 3

@@ -173,7 +173,7 @@ def test_its_clock_runs_from_the_first_record_that_told_it_the_time() -> None:
 
 
 PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
-    "a question about nobody's transaction": (Kind.ASKED, lambda: asked(key=OTHER)),
+    "a question about an unknown transaction": (Kind.ASKED, lambda: asked(key=OTHER)),
     "a notice of a parking that did not happen": (Kind.ASKED, lambda: history(doubt=[summary(0)], check=[notice()])),
     "a question within the immunity": (Kind.ASKED, lambda: asked(at_ms=100)),
     "a question within its own immunity": (Kind.ASKED, lambda: asked(options=HalfOptions(immunity_ms=500))),

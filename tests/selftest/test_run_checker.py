@@ -171,7 +171,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "other bytes": (Kind.ALTERED, lambda: logs(real=[real(value=b"w")])),
     "a rolled back message": (Kind.CONTRARY, lambda: logs(op=[op(Resolution.ROLLBACK)])),
     "a decision against the database": (Kind.CONTRARY, lambda: replace(clean(), local={KEY: Resolution.ROLLBACK})),
-    "a garbage record that is not kept aside": (Kind.DROPPED, lambda: logs(half=[half(), half(1, header=b"garbage")])),
+    "a garbage record that is not quarantined": (Kind.DROPPED, lambda: logs(half=[half(), half(1, header=b"garbage")])),
     "a line that names nothing and is not kept aside": (
         Kind.DROPPED,
         lambda: logs(op=[op(Resolution.COMMIT), op(Resolution.COMMIT, 1, last_offset=50)]),
@@ -220,7 +220,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     ),
     "scheduled at rest": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("scheduled", decided_at=(0, 0)))),
     "held at rest": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", decided_at=(0, 0)))),
-    "waits behind nobody": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("waiting", decided_at=(0, 0)))),
+    "waits, and nothing is ahead": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("waiting", decided_at=(0, 0)))),
     "parked without a reason": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("parked-committed", decided_at=(0, 0)))),
     "another index or count than the half record's": (Kind.PHANTOM, lambda: logs(real=[real(count=2)])),
     "a half record of another count, forwarded": (

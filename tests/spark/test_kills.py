@@ -19,7 +19,7 @@ FAULTS = {"orphan", "leaked", "duplicate", "torn", "corrupt", "out_of_order", "l
 Point = Callable[[Path, str], bool]
 
 
-STANDING = """
+WAITING = """
 import sys
 from pyspark.sql import functions as F
 from tests.support.waiting import hang
@@ -31,9 +31,9 @@ sys.argv[1:] = arguments
 rows_of, kinds_of, last_of = bronze.to_bronze, Catalog.kinds, Catalog.last_batch
 
 def to_bronze(raw, **given):
-    # The task of one topic stands within its rows; that of another one ends.
-    stands = f"topic = '{topic}' AND offset = 5 AND reflect('java.lang.Thread', 'sleep', 600000L) IS NOT NULL"
-    return rows_of(raw, **given).where(~F.expr(stands))
+    # The task of one topic waits in the middle of its rows; those of other topics end.
+    waits = f"topic = '{topic}' AND offset = 5 AND reflect('java.lang.Thread', 'sleep', 600000L) IS NOT NULL"
+    return rows_of(raw, **given).where(~F.expr(waits))
 
 def kinds(catalog, folders):
     return hang() if folders[0].reader == int(number) else kinds_of(catalog, folders)
@@ -49,7 +49,7 @@ else:
     Catalog.last_batch = last_batch
 run_spark()
 """
-"""`bronze` that stands, until it is killed, at a step of one reader; its arguments are behind that step's."""
+"""`bronze` that waits at a step of one reader until it is killed. Its own arguments follow those of the step."""
 
 
 def _batches(data: Path, reader: str) -> list[Path]:
@@ -95,10 +95,10 @@ def test_a_ledger_beside_a_bronze_that_is_killed_says_nothing_that_is_not_so(
     two = (Message(field.orders), Message(field.stock))
     for _ in range(20):
         field.whole(*two, ordering_key=b"k")
-    stands_in = field.topic("op") if reader == "000" else field.stock
+    waits_in = field.topic("op") if reader == "000" else field.stock
     bronze = ("bronze", "-b", field.servers, "-n", field.namespace, "--data", "data", *SMALL)
-    stands = (point.__name__, reader, stands_in, *bronze)
-    with killed_when(lambda: point(data, reader), STANDING, *stands, folder=tmp_path):
+    arguments = (point.__name__, reader, waits_in, *bronze)
+    with killed_when(lambda: point(data, reader), WAITING, *arguments, folder=tmp_path):
         pass
     assert point(data, reader)
     # What came meanwhile is half of it known to the next one, and it is killed, too, at any moment.

@@ -65,7 +65,7 @@ class _CheckBack:
         for key, asked in self._questions.items():
             txn = self._judge.expected.get(key)
             if txn is None:
-                yield Finding(Kind.ASKED, key, "a question about nobody's transaction")
+                yield Finding(Kind.ASKED, key, "a question about an unknown transaction")
                 continue
             yield from self._early(txn, asked)
             yield from self._too_late(txn, asked)

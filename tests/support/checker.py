@@ -41,7 +41,7 @@ class Kind(Enum):
     OUT_OF_ORDER = "out-of-order"  #: one ordering key, one partition, the wrong order (P6)
     LEFT_ON_DOUBT = "left-on-doubt"  #: settled, and still on doubt
     FORGOTTEN = "forgotten"  #: undecided, and no successor would find it (P7)
-    DROPPED = "dropped"  #: a record that is none of ours is not kept aside, or more than once
+    DROPPED = "dropped"  #: a foreign record is not quarantined, or quarantined more than once
     BACKWARDS = "backwards"  #: stored positions that went back, or two owners in turns
     AHEAD = "ahead"  #: stored positions beyond what is forwarded
     UNSTEADY = "unsteady"  #: a reader saw what later was not so
@@ -49,7 +49,7 @@ class Kind(Enum):
     STUCK = "stuck"  #: something that must come to its end did not
     HOARDED = "hoarded"  #: more content in memory than its limits allow (P11)
     BROKEN = "broken"  #: a process ended by an error that it must not meet
-    ASKED = "asked"  #: a question too early, to nobody, or about what is over
+    ASKED = "asked"  #: a question that is too early, that no one can answer, or about a settled transaction
     MISCOUNTED = "miscounted"  #: questions and answers that are not as many as the summaries say
     GIVEN_UP = "given-up"  #: parked or rolled back by a policy before its time
     UNTOLD = "untold"  #: a resolution was refused, its group not told

@@ -231,9 +231,9 @@ def _doubt_of_another_mind(judge: Judge) -> Iterable[Finding]:
         elif summary.state == _HELD:
             yield Finding(Kind.STUCK, key, f"held for {summary.reason}")
         elif summary.state == _SCHEDULED:
-            yield Finding(Kind.STUCK, key, "scheduled, and nobody releases it")
+            yield Finding(Kind.STUCK, key, "scheduled, and never released")
         elif summary.state == _WAITING and not _is_blocked(summary, judge):
-            yield Finding(Kind.STUCK, key, "waits, and nobody goes before it")
+            yield Finding(Kind.STUCK, key, "waits, and nothing is ahead of it")
         elif is_decided and summary.state != _WAITING and not summary.reason:
             yield Finding(Kind.STUCK, key, f"{summary.state} without a reason")
 

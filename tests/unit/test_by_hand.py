@@ -157,7 +157,7 @@ def test_a_line_that_its_transaction_outgrew_on_doubt_is_ignored(action: Operato
 
 
 def test_a_line_that_releases_messages_is_not_told_as_the_decision() -> None:
-    """Whoever may write op writes it, and two operators roll back in one instant."""
+    """A client that may write op writes it, and two operators roll back in one instant."""
     still, key = StillCoordinator(), txn_key("young")
     offset = still.half(key)
     settlement = ManualSettlement(still.kafka.connect_coordinator(still.config, client="operator"))

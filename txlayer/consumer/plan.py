@@ -113,7 +113,7 @@ def _start_of(tp: TopicPartition, stored: StoredOffset, *, first: int, group: st
     return Start(stored.offset, found)
 
 
-def nobody_waits(*, is_late: bool = False) -> bool:
+def no_handler_waits(*, is_late: bool = False) -> bool:
     """No handler waits for the program."""
     del is_late
     return False
@@ -136,7 +136,7 @@ class ConsumerPlan:
     keeps_position: bool = True
     """False: the group's progress is in this process's memory alone."""
     breakers: Mapping[str, BreakerPolicy] = field(default_factory=dict)
-    give_back: Callable[..., bool] = nobody_waits
+    give_back: Callable[..., bool] = no_handler_waits
     """Called again and again while running handlers are waited for: those that wait for the program shall end. `is_late`: they are no
     longer waited for; True: they end at once, as the program answered or as given back."""
 
