@@ -86,10 +86,10 @@ def test_a_retry_takes_a_timedelta(stage: Stage) -> None:
     assert [1, 2] == [seen.attempt for seen in stage.journal.seen]
 
 
-@pytest.mark.parametrize("wrong", [KeyError, None])
+@pytest.mark.parametrize("wrong", [KeyError, SystemExit, None])
 @OF_HANDLERS
 def test_a_key_group_that_fails_is_told_once_and_stops_nothing(
-    stage: Stage, wrong: type[Exception] | None, caplog: pytest.LogCaptureFixture
+    stage: Stage, wrong: type[BaseException] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     def key_group(key: bytes | None) -> str:
         if key == b"odd" and wrong is not None:

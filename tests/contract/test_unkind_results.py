@@ -1,5 +1,7 @@
 """Results of users' handlers: what they return, raise and change, and what messages that failed keep in memory (P11)."""
 
+import io
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -80,7 +82,24 @@ def test_a_result_that_raises_when_it_is_looked_at_costs_no_worker(stage: Stage,
         stage.wait_for_letters([b"1"], within=10)
 
 
+class TextFormatter(logging.Formatter):
+    """Asks an error for its text, as PySpark's formatter and many others do."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return str(record.exc_info and record.exc_info[1])
+
+
+@pytest.fixture
+def asking_log() -> Iterator[None]:
+    handler, logger = logging.StreamHandler(io.StringIO()), logging.getLogger("txlayer")
+    handler.setFormatter(TextFormatter())
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+
+
 @pytest.mark.promise("P9")
+@pytest.mark.usefixtures("asking_log")
 @pytest.mark.parametrize("error", [LookupError, SystemExit])
 def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, error: type[BaseException]) -> None:
     class UnkindError(Exception):

@@ -16,7 +16,7 @@ from tests.conftest import Broker
 from tests.support.broker import create_topic
 from tests.support.logs import read_log
 from tests.support.planted import Field, Message
-from tests.support.spark_processes import killed_when
+from tests.support.spark_processes import files_in, has_content, killed_when
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
@@ -505,10 +505,10 @@ def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
 
     def written() -> list[Path]:
         """Whole files of the batch that does not end."""
-        return [path for path in third.rglob("*.parquet") if path.stat().st_size]
+        return [path for path in files_in(third, ".parquet") if has_content(path)]
 
     def finished() -> int:
-        return len(list(root.rglob("_SUCCESS")))
+        return len(files_in(root, "_SUCCESS"))
 
     where = (str(root), field.namespace, field.servers)
     with killed_when(written, PROGRAM, *where, folder=tmp_path, growing=finished):

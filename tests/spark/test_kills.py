@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import Broker
 from tests.spark.test_commands import RUN, SMALL, txlayer_spark
 from tests.support.planted import Field, Message
-from tests.support.spark_processes import killed_when
+from tests.support.spark_processes import files_in, has_content, killed_when
 from txlayer_spark import read_ledger
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
@@ -64,8 +64,7 @@ def a_batch_in_the_middle(data: Path, reader: str) -> bool:
     """A whole file of a batch is there that has no end yet."""
     folders = data.glob(f"bronze/v1/records/folder={reader}-*")
     return any(
-        not (folder / "_SUCCESS").exists() and any(file.stat().st_size for file in folder.rglob("*.parquet"))
-        for folder in folders
+        not (folder / "_SUCCESS").exists() and any(map(has_content, files_in(folder, ".parquet"))) for folder in folders
     )
 
 

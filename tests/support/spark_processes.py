@@ -16,6 +16,18 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": ":".join(sys.path)}
 
 
+def files_in(folder: Path, ending: str) -> list[Path]:
+    """The files below a folder in which a program writes and deletes meanwhile; `Path.rglob` fails where a folder goes."""
+    return [Path(at, name) for at, _, names in os.walk(folder) for name in names if name.endswith(ending)]
+
+
+def has_content(file: Path) -> bool:
+    """True if it is there and not empty."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_size > 0
+    return False
+
+
 def run_python(program: str, *arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A program, in a folder of the test's own, when it has ended."""
     return subprocess.run(

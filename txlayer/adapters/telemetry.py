@@ -47,6 +47,19 @@ def set_up_logging(*, log_format: str, level: str) -> None:
     logging.getLogger("txlayer.librdkafka").setLevel(logging.ERROR if level.upper() != "DEBUG" else logging.DEBUG)
 
 
+def showable(error: BaseException) -> BaseException:
+    """What to log for an error of the user's code: the error, or one with its traceback that has a text.
+
+    A formatter may ask it for its text, which may raise what no log handler catches, as `SystemExit`.
+    """
+    try:
+        str(error), repr(error)
+    except BaseException as exc:  # noqa: BLE001 - the user's code, too
+        text = f"{type(error).__qualname__}: its text raised {type(exc).__name__}"
+        return RuntimeError(text).with_traceback(error.__traceback__)
+    return error
+
+
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
     """The fields of a log line, without those that every record has."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}

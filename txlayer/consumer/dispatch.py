@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.telemetry import showable
 from txlayer.consumer.handlers import Handler, Route
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import (
@@ -401,10 +402,10 @@ class Dispatcher:
             if isinstance(name, str):
                 return str(name)[:KEY_GROUP_LENGTH_MAX]
             raise TypeError(f"key_group returned {type(name).__name__}, not a text")
-        except Exception:
+        except BaseException as exc:
             if not self._is_key_group_logged:
                 self._is_key_group_logged = True  # log once: it would fail for every message
-                logger.exception("key_group.failed", extra=log_fields_of(item.record))
+                logger.exception("key_group.failed", exc_info=showable(exc), extra=log_fields_of(item.record))
             return NO_KEY_GROUP
 
     def _fail(self, owned: OwnedPartition, failed: Failed) -> None:
@@ -447,7 +448,7 @@ def _log_failure(failed: Failed, *, is_over: bool) -> None:
         return  # the consumer cancelled it, because its queue has another owner
     if failed.error is not None:
         event = "message.undecodable" if failed.is_undecodable else "handler.raised"
-        logger.warning(event, exc_info=failed.error, extra=where)
+        logger.warning(event, exc_info=showable(failed.error), extra=where)
     elif isinstance(failed.result, NotBegun):
         return
     elif failed.error_type in ("Retry", "Reject", "Later"):

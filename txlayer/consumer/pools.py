@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.bodies import Deserializer
+from txlayer.adapters.telemetry import showable
 from txlayer.consumer.context import Context, Deserializers, Lease, ReceivedMessage, context_of, is_passing
 from txlayer.consumer.handlers import Handler, Interceptor, Route
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
@@ -289,8 +290,8 @@ class Caller:
                 result = _call_on_error(interceptor, message, context, exc)
                 try:
                     await _awaited(result)
-                except Exception:
-                    logger.exception("interceptor.raised", extra=ids_of(context))
+                except Exception as raised:
+                    logger.exception("interceptor.raised", exc_info=showable(raised), extra=ids_of(context))
             raise
         return _with_rest(result, unreadable)
 
@@ -396,9 +397,9 @@ def ids_of(context: Context) -> dict[str, object]:
 def _call_on_error(interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException) -> Any:
     try:
         return interceptor.on_error(message, context, error)
-    except Exception:
+    except Exception as exc:
         # The attempt has failed already, and for another reason.
-        logger.exception("interceptor.raised", extra=ids_of(context))
+        logger.exception("interceptor.raised", exc_info=showable(exc), extra=ids_of(context))
         return None
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
 from txlayer.adapters.ports import Barrier
+from txlayer.adapters.telemetry import showable
 from txlayer.config import seconds
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Message, Resolution
@@ -368,9 +369,10 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
             try:
                 said = on_parked(parked)
                 say(await said if inspect.isawaitable(said) else said)
-            except Exception:
+            except Exception as exc:
                 # The user's code. The coordinator sends the notice again.
-                logger.exception("on_parked.raised", extra={"txn_id": parked.txn_id, "trace_id": parked.trace_id})
+                extra = {"txn_id": parked.txn_id, "trace_id": parked.trace_id}
+                logger.exception("on_parked.raised", exc_info=showable(exc), extra=extra)
 
         def start(parked: ParkedTransaction, say: Callable[[object], None]) -> None:
             task = loop.create_task(hear(parked, say))

@@ -16,6 +16,7 @@ from functools import partial
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple, Protocol
 
+from txlayer.adapters.telemetry import showable
 from txlayer.adapters.tracing import (
     LINKS_MAX,
     Attributes,
@@ -154,7 +155,8 @@ class _Intercepted:
                 if isinstance(exc, KeyboardInterrupt | SystemExit) and current_thread() is main_thread():
                     raise  # a signal's handler may have raised it, which happened to interrupt a hook
                 # The user's code; the transaction goes on whatever it raises.
-                logger.exception("interceptor.raised", extra={"txn_id": self._sent.txn_id, "nonce": self._sent.nonce})
+                extra = {"txn_id": self._sent.txn_id, "nonce": self._sent.nonce}
+                logger.exception("interceptor.raised", exc_info=showable(exc), extra=extra)
 
 
 class Onlooker:

@@ -17,6 +17,7 @@ from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.metrics import Family, Health, ObservedRole, Sample, counter, gauge, stall_of, with_few_labels
 from txlayer.adapters.ports import limits_of
 from txlayer.adapters.readers import CheckReader
+from txlayer.adapters.telemetry import showable
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, ROLLBACK, CheckRecord, OpMessage, Resolution
@@ -343,18 +344,20 @@ class Responder:
             return
         try:
             self._refused_callback(refused)
-        except BaseException:
+        except BaseException as exc:
             # The user's code; answering goes on whatever it raises.
-            logger.exception("on_refused.raised", extra={"txn_id": refused.txn_id, "trace_id": refused.trace_id})
+            extra = {"txn_id": refused.txn_id, "trace_id": refused.trace_id}
+            logger.exception("on_refused.raised", exc_info=showable(exc), extra=extra)
 
     def _hear_parking(self, parked: ParkedTransaction, check: CheckRecord) -> None:
         logger.warning("transaction.parked", extra=parked._asdict())
         assert self._parked_callback is not None
         try:
             self._parked_callback(parked, partial(self._settle, check))
-        except BaseException:
+        except BaseException as exc:
             # The user's code. The coordinator sends the notice again.
-            logger.exception("on_parked.raised", extra={"txn_id": parked.txn_id, "trace_id": parked.trace_id})
+            extra = {"txn_id": parked.txn_id, "trace_id": parked.trace_id}
+            logger.exception("on_parked.raised", exc_info=showable(exc), extra=extra)
 
     def _settle(self, check: CheckRecord, said: object) -> None:
         if said is COMMIT or said is ROLLBACK:
