@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tests.conftest import LOCAL_CONFIG, Broker
@@ -30,6 +31,9 @@ SETTINGS = {
 if not os.environ.get("TXLAYER_TEST_COMPILED"):
     # To compile the plans of a few rows takes a fourth of a run of the ledger. `make sparks` compiles them, as users' sessions do.
     SETTINGS |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+# Its own gives each handler Spark's formatter, for ever. Those of pytest, which other tests use after these, are among them.
+del PySparkLogger.addHandler
 
 # Only these tests need their packages, which are large: `make sparks` and `make object-store` install them.
 collect_ignore = [
