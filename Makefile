@@ -37,7 +37,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas sparks object-store container mysql bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas sparks object-store container mysql bench images docs setup lint compiled jars rights kills audit sbom clean
 
 # CONSOLE=1 shows the day in a browser, and leaves it open at the end.
 demo: $(DEMO_STAMP)
@@ -46,7 +46,8 @@ demo: $(DEMO_STAMP)
 	$(BIN)/python examples/shop/demo.py $(if $(CONSOLE),--console)
 
 # One pytest at the end, so that the last lines are its summary. NIGHTLY=3/60 runs the third of sixty shares of the nightly tests, too.
-test: setup lint jars
+test: setup jars
+	@$(MAKE) --no-print-directory --jobs 2 lint compiled
 	$(BIN)/python -m pytest --nightly $(NIGHTLY) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS) $(REPORT)
 
 # FILES="tests/docs/test_demo.py …": these, whole.
@@ -211,6 +212,10 @@ lint: setup
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# In a fresh checkout the tests are compiled beside `lint`, which needs one core: else each worker does it for itself. Pytest tells of errors later.
+compiled: setup
+	@test -d tests/__pycache__ || $(BIN)/python -m pytest --collect-only --quiet >/dev/null 2>&1 || true
 
 # Jars of Kafka and of Spark's connector, and a Java, once per user; instant when they are there.
 jars: setup
