@@ -1,5 +1,7 @@
 """Each guard: the same world is clean with it and red without it; the list in the documentation is the list here."""
 
+import re
+
 import pytest
 
 from tests.selftest.test_check_judge import PLANTED as PLANTED_CHECKS
@@ -9,6 +11,7 @@ from tests.simulation.guards import (
     GUARDS,
     IS_SLOW,
     LOCAL_GUARDS,
+    PAGE,
     PLANS,
     SECOND_LINES,
     WITHOUT,
@@ -68,3 +71,10 @@ def test_the_documentation_lists_the_guards_as_they_are() -> None:
     assert [*SECOND_LINES] == [row[0] for row in rows_of("Second lines", column_count=3)]
     assert [*LOCAL_GUARDS] == [row[0] for row in rows_of("Guards of local transactions", column_count=4)]
     assert {*IS_SLOW, *PLANS} <= {*WITHOUT}
+
+
+def test_the_page_names_files_that_are_there() -> None:
+    root = PAGE.parents[2]
+    named = set(re.findall(r"`([\w/]+\.py)`", PAGE.read_text("utf-8")))
+
+    assert [] == [name for name in named if not any((*root.glob(f"t*/**/{name}"), *root.glob(name)))]

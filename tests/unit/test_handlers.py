@@ -178,14 +178,24 @@ def test_a_topic_that_is_not_read_or_is_named_twice_is_refused() -> None:
             consumer().handler(name, topic=topic)
 
 
-def test_an_interceptor_whose_hook_nothing_awaits_is_refused() -> None:
-    class Awaited(Interceptor):
-        async def before(self, message: ReceivedMessage, context: Context) -> None:
+class AwaitedFunction(Interceptor):
+    async def before(self, message: ReceivedMessage, context: Context) -> None:
+        raise PermissionError(message, context)
+
+
+class AwaitedObject(Interceptor):
+    class Hook:
+        async def __call__(self, message: ReceivedMessage, context: Context) -> None:
             raise PermissionError(message, context)
 
-    with pytest.raises(ConfigError, match=r"Awaited\.before"):
-        OrderedConsumer(group="g", topics=["t"], interceptors=[Awaited()])
-    AsyncOrderedConsumer(group="g", topics=["t"], interceptors=[Awaited()])
+    before = Hook()
+
+
+@pytest.mark.parametrize("kind", [AwaitedFunction, AwaitedObject])
+def test_an_interceptor_whose_hook_nothing_awaits_is_refused(kind: type[Interceptor]) -> None:
+    with pytest.raises(ConfigError, match=rf"{kind.__name__}\.before"):
+        OrderedConsumer(group="g", topics=["t"], interceptors=[kind()])
+    AsyncOrderedConsumer(group="g", topics=["t"], interceptors=[kind()])
 
 
 def test_a_batch_handler_takes_no_body() -> None:
