@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 
 from tests.support.consumers import Stage
-from tests.support.lab_memory import MemoryLab
+from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import pause, wait_until
+from txlayer.adapters.memory import Fault
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX, original_headers
-from txlayer.core.retry import Reject, Retry, RetryPolicy
+from txlayer.core.retry import AfterExhausted, Reject, Retry, RetryPolicy
 
 
 class Lazy(str):
@@ -236,3 +237,62 @@ def test_headers_of_messages_that_wait_stay_within_the_limit(stage: Stage) -> No
         gate.set()
 
     assert in_memory <= 2 * LIMIT
+
+
+class FullDisk(logging.Handler):
+    """A log handler that raises at one line, as some do whose disk or server is gone; the first time alone."""
+
+    def __init__(self, event: str) -> None:
+        super().__init__()
+        self.event = event
+        self.raised_count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == self.event and not self.raised_count:
+            self.raised_count += 1
+            raise OSError("no space left on device")
+
+
+@pytest.fixture
+def failing_log(request: pytest.FixtureRequest) -> Iterator[FullDisk]:
+    handler, logger = FullDisk(request.param), logging.getLogger("txlayer")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("failing_log", ["message.dead_lettered", "commit.unanswered"], indirect=True)
+def test_a_log_handler_that_raises_beside_a_commit_has_no_message_given_up_twice(failing_log: FullDisk) -> None:
+    """The consumer ends, and what it did not learn of its Kafka transaction is not stored over it."""
+    lab = MemoryLab()
+    stage = Stage(lab, partitions=2)
+    # The commit that is done for the second line's sake is never answered.
+    lab.faults.plan(Fault.LOSE_ANSWER, "EndTxn", client=DISTANT, times=1_000)
+    settings: dict[str, Any] = {
+        "kafka_transaction_timeout": timedelta(seconds=2),
+        "retry": RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK),
+        "connect": lambda config: lab.kafka.connect_consumer(config, client=DISTANT),
+    }
+    stage.write(b"0", key=b"a", partition=0)
+    stage.write(b"1", key=b"b", partition=1)
+
+    consumer = stage.plain(**settings)
+    consumer.handler(lambda *_: Reject("no"))
+    if failing_log.event == "message.dead_lettered":
+        lab.faults.forget()
+    consumer.start()
+    wait_until(lambda: consumer.failure is not None, within=10, what="its end")
+    with pytest.raises(OSError, match="no space left"):
+        consumer.close()
+    lab.faults.forget()
+    stage.write(b"2", key=b"a", partition=0)
+    stage.write(b"3", key=b"b", partition=1)
+    with stage.consumer(**settings):
+        stage.wait_stored(2, partition=0)
+        stage.wait_stored(2, partition=1)
+
+    assert 1 == failing_log.raised_count
+    assert [b"0", b"1", b"2", b"3"] == sorted(value or b"" for value in stage.letter_values())
+    assert [] == stage.journal.seen, "what was given up, and what follows its parked key, is handled by nobody"
+    stage.close()

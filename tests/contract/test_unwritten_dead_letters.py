@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 from tests.support.consumers import Stage
-from tests.support.lab_memory import MemoryLab
+from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
 from txlayer.consumer import offsets
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, Retry, RetryPolicy
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, NotAuthorisedError
 from txlayer.testing.running import comes_true
 
 RATE = 2_000_000
@@ -414,3 +414,33 @@ def test_leases_are_kept_while_no_partition_of_the_dead_letter_topic_can_be_read
     finally:
         cluster.topic = ""
         stage.close()
+
+
+@pytest.mark.promise("P9")
+def test_a_right_that_is_withdrawn_beside_a_commit_without_an_answer_has_no_message_given_up_twice() -> None:
+    """The consumer ends, and stores nothing over what the Kafka transaction may have stored."""
+    lab = MemoryLab()
+    stage = Stage(lab)
+    settings: dict[str, Any] = {
+        "retry": RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK),
+        "connect": lambda config: lab.kafka.connect_consumer(config, client=DISTANT),
+    }
+    lab.lose_answer("EndTxn")
+    lab.faults.refuse("EndTxn", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", client=DISTANT, times=1_000)
+    stage.write(b"0")
+
+    consumer = stage.plain(**settings)
+    consumer.handler(lambda *_: Reject("no"))
+    consumer.start()
+    wait_until(lambda: consumer.failure is not None, within=10, what="its end")
+    with pytest.raises(NotAuthorisedError):
+        consumer.close()
+    lab.faults.forget()
+    stage.write(b"1")
+    with stage.consumer(**settings):
+        stage.wait_stored(2)
+
+    assert 1 == lab.lost_count("EndTxn")
+    assert [b"0", b"1"] == stage.letter_values()
+    assert [] == stage.journal.seen, "what was given up, and what follows its parked key, is handled by nobody"
+    stage.close()

@@ -113,6 +113,7 @@ class Completions:
             self._failed_tries.passed(_source_of(owned, items))
             owned.queue.written(items, own, snapshots)
             owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
+        for owned, items, own, _ in ended:
             for item, offset in zip(items, own, strict=True):
                 if offset >= 0:
                     self._log_letter(owned, item, offset)

@@ -151,6 +151,11 @@ class Engine:
                     failure_count += 1
                     self._start_over(exc, failure_count)
             self._end()
+        except BaseException as exc:
+            if not isinstance(exc, TxLayerError) or isinstance(exc, InvariantError):
+                # A log handler that raises, a fault of ours: the queues may not know what is stored, and would store over it.
+                self._assignments.give_up()
+            raise
         finally:
             self.close()
 
@@ -331,10 +336,11 @@ class Engine:
             raise InvariantError("a dead letter is due, and nobody is there to write it")
         try:
             self._completions.write(assignments.owned.values(), assignments.writer, assignments.assignment.member)
-        except (UsageError, InvariantError):
-            raise
         except TxLayerError as exc:
             if not assignments.writer.has_sent_nothing:
+                assignments.give_up()  # nothing may be stored over what it may have stored
+                raise
+            if isinstance(exc, UsageError | InvariantError):
                 raise
             # The queues know what is due, and none of it was stored: only the writer is of no use any more.
             extra = {"group": self._plan.group, "reason": str(exc)}
