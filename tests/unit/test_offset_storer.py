@@ -78,6 +78,15 @@ def storer_over(reader: Reader) -> OffsetStorer:
     return OffsetStorer(cast("StoringGroupReader", reader), interval_s=0.0, timeout_s=5.0, clock=lambda: 1.0)
 
 
+def test_the_first_store_begins_at_once_also_on_a_machine_that_has_just_started() -> None:
+    reader = Reader()
+    storer = OffsetStorer(cast("StoringGroupReader", reader), interval_s=3600.0, timeout_s=5.0, clock=lambda: 1.0)
+
+    storer.begin([owned_partition()])
+
+    assert 1 == reader.begun_count
+
+
 def test_a_store_that_failed_is_over() -> None:
     reader, owned = Reader(), owned_partition()
     storer = storer_over(reader)

@@ -166,7 +166,7 @@ class OffsetStorer:
         self._timeout_s = timeout_s
         self._clock = clock
         self._begun: StoredVersions = []
-        self._begun_at = 0.0
+        self._begun_at = float("-inf")
         self.is_under_way = False
         """True until the outstanding store is acknowledged, even if its acknowledgement no longer matters."""
 
