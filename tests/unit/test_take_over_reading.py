@@ -1,6 +1,6 @@
 """What an engine reads: how far ahead of its handlers, and while it takes a further queue over: no record of the others is lost or overtaken."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,11 +12,11 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.assignments import Assignments
-from txlayer.consumer.context import FOR_EVER, Context, Lease, ReceivedMessage
+from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.engine import AHEAD_FACTOR, FILLED_SHARE, READ_COUNT_MAX, READY_FACTOR, Engine
 from txlayer.consumer.handlers import HandlerSet, Route
 from txlayer.consumer.ingest import Ingest
-from txlayer.consumer.lease_keeper import LeaseChanges
+from txlayer.consumer.lease_keeper import LeaseChanges, NoLeases
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, starts_of
@@ -34,21 +34,13 @@ TURNS = 100
 """More than any engine here needs."""
 
 
-class Leases:
+class Leases(NoLeases):
     """Each queue is gained when the test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.gained: dict[TopicPartition, int] = {}
         self.remarks: dict[TopicPartition, str] = {}
-
-    def start(self) -> None:
-        """Nothing."""
-
-    def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:
-        """The test says what is gained."""
-
-    def revoked(self, queues: Collection[TopicPartition]) -> None:
-        """Nothing."""
 
     def turn(self) -> LeaseChanges:
         gained, self.gained = self.gained, {}
@@ -56,13 +48,6 @@ class Leases:
 
     def remark(self, queue: TopicPartition, text: str) -> None:
         self.remarks[queue] = text
-
-    def valid_until(self, queue: TopicPartition) -> float:
-        del queue
-        return FOR_EVER
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 class AtOnce:
@@ -257,7 +242,7 @@ class Paused(Leases):
 
     is_held = True
 
-    def valid_until(self, queue: TopicPartition) -> float:
+    def valid_until(self, queue: TopicPartition) -> float | None:
         return super().valid_until(queue) if self.is_held else 0.0
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry, LockLog
@@ -41,33 +41,8 @@ class LeaseChanges(NamedTuple):
     """Queues that may not be processed any more."""
 
 
-class LeaseKeeper(Protocol):
-    """The lock registry, driven by the engine's thread; calls other than `start` and `close` take a few milliseconds at most."""
-
-    def start(self) -> None:
-        """Read the current leases."""
-
-    def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:
-        """The group assigned these queues to this member."""
-
-    def revoked(self, queues: Collection[TopicPartition]) -> None:
-        """Release these queues."""
-
-    def turn(self) -> LeaseChanges:
-        """Do what is due, and return the changes."""
-
-    def remark(self, queue: TopicPartition, text: str) -> None:
-        """Let operators read this beside the lease of a queue, as long as it is held; "": nothing."""
-
-    def valid_until(self, queue: TopicPartition) -> float | None:
-        """Monotonic seconds after which no handler may start; None if the lease is not held."""
-
-    def close(self) -> None:
-        """End, and release what is held."""
-
-
 class NoLeases:
-    """For consumers without order: an assigned queue may be processed at once."""
+    """In place of a `LockRegistry`, for consumers without order: an assigned queue may be processed at once."""
 
     def __init__(self) -> None:
         self._gained: dict[TopicPartition, int] = {}
@@ -136,7 +111,7 @@ class _Wanted:
 
 
 class LockRegistry:
-    """Keeps the leases of a consumer's queues. Not thread-safe.
+    """Keeps the leases of a consumer's queues. Not thread-safe. Calls other than `start` and `close` take a few milliseconds at most.
 
     After an error the state is unknown: close it and make a new one, with a new `holder`.
 
@@ -257,7 +232,7 @@ class LockRegistry:
         return LeaseChanges(gained, lost) if gained or lost else NO_CHANGES
 
     def remark(self, queue: TopicPartition, text: str) -> None:
-        """Write it with the next renewal, which comes at once."""
+        """Let operators read this beside the lease of a queue, as long as it is held; "": nothing. It is written at once, with a renewal."""
         wanted = self._wanted.get(queue)
         if wanted is not None and wanted.remark != text:
             wanted.remark = text
@@ -415,6 +390,10 @@ class LockRegistry:
             else:
                 looks.append(max(wanted.not_before, now + LOOK_S))
         return min(looks)
+
+
+LeaseKeeper = LockRegistry | NoLeases
+"""What decides whether a queue may be processed. The engine's thread drives it."""
 
 
 def _nobody_waits(_offset: int | None) -> None:

@@ -285,47 +285,37 @@ def _samples(stats: ConsumerStats) -> Iterator[Sample]:
 # --- spans: without tracing nothing here is called --------------------------------------------------------------------
 
 
-class AttemptSpans:
-    """Makes a span of each attempt: a `CallObserver`."""
-
-    def __init__(self, tracing: Tracing) -> None:
-        self._tracing = tracing
-
-    def attempt(self, job: Job, lease: Lease) -> AbstractContextManager[Callable[[Any], None]]:
-        """The current span while the handler runs; it ends with the result, or with the kind of what was raised."""
-        span = self._start(job, lease)
-        return current(span, partial(_end, span))
-
-    def _start(self, job: Job, lease: Lease) -> Span:
-        items = items_of(job)
-        messages = [ReceivedMessage(item.record) for item in items[:LINKS_MAX]]
-        first = messages[0]
-        attributes: dict[str, str | int | bool] = {
-            "messaging.system": "kafka",
-            "messaging.operation.name": "process",
-            "messaging.operation.type": "process",
-            "messaging.destination.name": lease.topic,
-            "messaging.destination.partition.id": str(lease.partition),
-            "messaging.consumer.group.name": lease.group,
-            "messaging.kafka.offset": first.offset,
-            "txlayer.attempt": items[0].attempt_count + 1,
-        }
-        if isinstance(job, list):
-            attributes["messaging.batch.message_count"] = len(items)
-        txn_id = first.txn_id
-        if txn_id is not None:
-            attributes["txlayer.txn_id"] = txn_id
-        causes = [c for m in messages if (c := trace_context_of(m.headers)) is not None]
-        # Several messages have several causes, and none of them is the parent.
-        is_one = len(items) == 1 and len(causes) == 1
-        return self._tracing.start(
-            f"process {lease.topic}",
-            SpanRole.CONSUMER,
-            attributes=attributes,
-            cause=causes[0] if is_one else None,
-            links=() if is_one else causes,
-            age_ms=age_ms(first.timestamp_ms if (origin := first.origin) is None else origin.born_ms),
-        )
+def attempt_span(tracing: Tracing, job: Job, lease: Lease) -> AbstractContextManager[Callable[[Any], None]]:
+    """The current span while the handler runs; it ends with the result, or with the kind of what was raised."""
+    items = items_of(job)
+    messages = [ReceivedMessage(item.record) for item in items[:LINKS_MAX]]
+    first = messages[0]
+    attributes: dict[str, str | int | bool] = {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": lease.topic,
+        "messaging.destination.partition.id": str(lease.partition),
+        "messaging.consumer.group.name": lease.group,
+        "messaging.kafka.offset": first.offset,
+        "txlayer.attempt": items[0].attempt_count + 1,
+    }
+    if isinstance(job, list):
+        attributes["messaging.batch.message_count"] = len(items)
+    if first.txn_id is not None:
+        attributes["txlayer.txn_id"] = first.txn_id
+    causes = [c for m in messages if (c := trace_context_of(m.headers)) is not None]
+    # Several messages have several causes, and none of them is the parent.
+    is_one = len(items) == 1 and len(causes) == 1
+    span = tracing.start(
+        f"process {lease.topic}",
+        SpanRole.CONSUMER,
+        attributes=attributes,
+        cause=causes[0] if is_one else None,
+        links=() if is_one else causes,
+        age_ms=age_ms(first.timestamp_ms if (origin := first.origin) is None else origin.born_ms),
+    )
+    return current(span, partial(_end, span))
 
 
 def _end(span: Span, result: Any) -> None:

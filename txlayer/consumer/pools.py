@@ -137,11 +137,11 @@ class JobOutcome(NamedTuple):
     seconds: float = 0.0  # that the calls took together
 
 
-class CallObserver(Protocol):
-    """Listens to the calls of handlers. Any number of threads and tasks may use it at a time; it does not raise."""
+AttemptObserver = Callable[[Job, Lease], AbstractContextManager[Callable[[Any], None]]]
+"""Surrounds one attempt, interceptors included: give what it hands out the result; an exception passes through. It does not raise.
 
-    def attempt(self, job: Job, lease: Lease) -> AbstractContextManager[Callable[[Any], None]]:
-        """Surrounds one attempt, interceptors included: give what it hands out the result; an exception passes through."""
+Any number of threads and tasks may use it at a time.
+"""
 
 
 class Caller:
@@ -161,7 +161,7 @@ class Caller:
         attempt_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        observer: CallObserver | None = None,
+        observer: AttemptObserver | None = None,
     ) -> None:
         self._observer = observer
         self._routes = routes
@@ -227,7 +227,7 @@ class Caller:
             if observer is None:
                 result = await self._call_async(route, job, deadline, chunk)
             else:
-                with observer.attempt(job, chunk.lease) as ended:
+                with observer(job, chunk.lease) as ended:
                     result = await self._call_async(route, job, deadline, chunk)
                     ended(result)
         except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is reported
@@ -249,7 +249,7 @@ class Caller:
 
     def _call_observed(self, route: Route, job: Job, deadline: float, chunk: Chunk) -> Any:
         assert self._observer is not None
-        with self._observer.attempt(job, chunk.lease) as ended:
+        with self._observer(job, chunk.lease) as ended:
             result = self._call(route, job, deadline, chunk)
             ended(result)
         return result

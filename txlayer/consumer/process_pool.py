@@ -35,7 +35,6 @@ from txlayer.consumer.pools import (
     Caller,
     Chunk,
     Failed,
-    FailedResult,
     Job,
     JobOutcome,
     Workers,
@@ -109,18 +108,8 @@ class SentRecord(NamedTuple):
         return self.stamp
 
 
-class SentFailure(NamedTuple):
-    """A failed job of a chunk, by its index."""
-
-    job_index: int
-    result: FailedResult
-    error_type: str
-    error_text: str
-    started_ms: int
-    index_in_batch: int
-    is_undecodable: bool
-    given_count: int
-    traceback: str  # empty: no exception
+SentFailure = tuple[int, Failed]
+"""A failed job of a chunk, by its index; the job itself is not sent."""
 
 
 class RaisedElsewhereError(Exception):
@@ -451,7 +440,7 @@ class _Process:
     def take(self) -> JobOutcome | None:
         """The outcome of its first chunk; None: it has sent a part of it."""
         answer: SentOutcome | SentFailure = self._pipe.recv()
-        if isinstance(answer, SentFailure):
+        if not isinstance(answer, SentOutcome):
             self._failed.append(answer)
             return None
         chunk = self.given.popleft()
@@ -499,7 +488,7 @@ class _Process:
         if not begun_at:
             # One is charged, so that what kills each process before it begins comes to an end.
             return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - self._turn_at)
-        has_failed = any(sent.job_index == index for sent in self._failed)
+        has_failed = any(failed_index == index for failed_index, _ in self._failed)
         if has_failed or self._killed_at not in (None, (chunk, index)):  # it died behind that one
             return self._outcome(chunk, index + has_failed, now - self._turn_at)
         if self._killed_at is not None:
@@ -520,16 +509,13 @@ class _Process:
 
     def _outcome(self, chunk: Chunk, ran_count: int, seconds: float) -> JobOutcome:
         jobs, failed = chunk.jobs, self._failures(chunk)
-        gone = {f.job_index for f in self._failed}
+        gone = {index for index, _ in self._failed}
         self._failed, self._running_index = [], 0
         done = [job for index, job in enumerate(jobs[:ran_count]) if index not in gone]
         return JobOutcome(chunk, done, failed, jobs[ran_count:], seconds)
 
     def _failures(self, chunk: Chunk) -> list[Failed]:
-        return [
-            Failed(chunk.jobs[f.job_index], *f[1:-1], error=RaisedElsewhereError(f.traceback) if f.traceback else None)
-            for f in self._failed
-        ]
+        return [failed._replace(job=chunk.jobs[index]) for index, failed in self._failed]
 
     def end(self, timeout_s: float) -> None:
         with contextlib.suppress(OSError):
@@ -596,8 +582,8 @@ class _Turns:
         """Send the failures that were not sent yet."""
         for failed in self._chunk.failed[self._sent_count :]:
             self._sent_count += 1
-            index, text = self._indexes[id(failed.job)], _traceback_of(failed.error)
-            self._pipe.send(SentFailure(index, *failed[1:-1], text))
+            error = None if failed.error is None else RaisedElsewhereError(_traceback_of(failed.error))
+            self._pipe.send((self._indexes[id(failed.job)], failed._replace(job=[], error=error)))
 
 
 class _Given(dict[int, int]):
@@ -642,9 +628,7 @@ def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes
             return
 
 
-def _traceback_of(error: BaseException | None) -> str:
-    if error is None:
-        return ""
+def _traceback_of(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
     except Exception as exc:  # noqa: BLE001 - the user's code: its text may raise

@@ -28,7 +28,7 @@ from txlayer.consumer.handlers import (
     T,
 )
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
-from txlayer.consumer.metrics import AttemptSpans, ConsumerStats
+from txlayer.consumer.metrics import ConsumerStats, attempt_span
 from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start, no_handler_waits
 from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.pull import Desk
@@ -417,12 +417,13 @@ class ConsumerService(ABC, Generic[R, B]):
         )
         for topic in self._topics:
             plan.settings_of(topic, config)
-        caller = make_caller(self._tracing)(
+        caller = Caller(
             routes,
             interceptors=self._interceptors,
             deserializer=self._deserializer,
             key_deserializer=self._key_deserializer,
             attempt_timeout_s=config.attempt_timeout.total_seconds(),
+            observer=partial(attempt_span, self._tracing) if self._tracing.is_on else None,
         )
         pool = self._make_pool(caller)
         connections = self._connect(config)
@@ -493,11 +494,6 @@ class ConsumerService(ABC, Generic[R, B]):
     def _raise_unreported_failure(self) -> None:
         if not self._is_failure_reported:  # `run` or `join` has raised it already
             self._raise_failure()
-
-
-def make_caller(tracing: Tracing) -> Callable[..., Caller]:
-    """`Caller`, with spans of its calls when tracing is on."""
-    return partial(Caller, observer=AttemptSpans(tracing)) if tracing.is_on else Caller
 
 
 def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> LeaseKeeper:

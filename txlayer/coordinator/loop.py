@@ -18,7 +18,7 @@ from txlayer.adapters.tracing import Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorSpans, CoordinatorView, log_reports
-from txlayer.coordinator.publish import Publisher, PublishObserver
+from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.refusals import Refusals
@@ -90,7 +90,7 @@ class Coordinator:
         connections: CoordinatorConnections,
         *,
         environment: Environment = REAL,
-        observer: PublishObserver | None = None,
+        observer: CoordinatorSpans | None = None,
     ) -> None:
         self._observer = observer
         self._traces = {} if observer is None else observer.remembered

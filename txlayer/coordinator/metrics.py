@@ -545,10 +545,11 @@ REMEMBERED_MAX = 10_000
 
 
 class CoordinatorSpans:
-    """Makes spans of what a coordinator's publishers publish: a `PublishObserver`."""
+    """Makes spans of what a coordinator's publishers publish. They call it on their thread; it does not raise."""
 
     def __init__(self, tracing: Tracing, *, check_topic: str) -> None:
         self.remembered: OrderedDict[str, TraceContext] = OrderedDict()
+        """By the key of a transaction, for log lines about one whose content is not in memory."""
         self._tracing = tracing
         self._check_topic = check_topic
         self._started_ns = 0
@@ -573,7 +574,7 @@ class CoordinatorSpans:
                     self._forwarded(partition, txn, context)
 
     def asked(self, partition: int, check: CheckRecord, txn: Transaction | None) -> list[tuple[str, Any]] | None:
-        """The headers that carry the context of a question or notice; None: its transaction has none that is recorded."""
+        """The headers that carry the context of a question or notice, about `txn` if it is in memory; None: there is none that is recorded."""
         context = None if txn is None else trace_of(txn)
         if context is None:
             context = self.remembered.get(check.key)

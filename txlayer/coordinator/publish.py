@@ -13,14 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from txlayer.adapters.errors import is_unknown
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
-from txlayer.adapters.tracing import TraceContext
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import is_cut
-from txlayer.coordinator.metrics import PublishStats
+from txlayer.coordinator.metrics import CoordinatorSpans, PublishStats
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, RecordToQuarantine
@@ -32,7 +31,7 @@ from txlayer.core.ledger.transaction import (
     due_contents,
     held_bytes,
 )
-from txlayer.core.messages import NONCE_LENGTH, CheckRecord, txn_id_of, user_headers
+from txlayer.core.messages import NONCE_LENGTH, txn_id_of, user_headers
 from txlayer.core.partitions import target_partition
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -57,23 +56,6 @@ from txlayer.runtime.kafka_transactions import (
 )
 
 logger = logging.getLogger("txlayer.coordinator")
-
-
-class PublishObserver(Protocol):
-    """Listens to a coordinator's publishers; called on its thread, and does not raise."""
-
-    @property
-    def remembered(self) -> Mapping[str, TraceContext]:
-        """Traces of transactions by their keys, for log lines about those whose content is not in memory."""
-
-    def begun(self) -> None:
-        """A Kafka transaction begins; one that began before and was not published does not count."""
-
-    def asked(self, partition: int, check: CheckRecord, txn: Transaction | None) -> list[tuple[str, Any]] | None:
-        """A question or notice is about to be written, about `txn` where it is in memory; returns the record's headers."""
-
-    def published(self, batches: Sequence[tuple[int, Batch]]) -> None:
-        """The Kafka transaction is committed."""
 
 
 SLOW_BYTES_MIN = 1 << 20
@@ -132,7 +114,7 @@ class Publisher:
         environment: Environment = REAL,
         stats: PublishStats | None = None,
         doubt_bytes_max: int | None = None,
-        observer: PublishObserver | None = None,
+        observer: CoordinatorSpans | None = None,
     ) -> None:
         self.name = name
         self._observer = observer
@@ -331,7 +313,7 @@ class _Records:
         precautions: Precautions,
         *,
         doubt_bytes_max: int | None,
-        observer: PublishObserver | None,
+        observer: CoordinatorSpans | None,
         timeout_s: float,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
