@@ -101,6 +101,8 @@ class Admin:
                 if record.timestamp_ms >= at_ms:
                     break
                 starts[place] = record.offset + 1
+            else:
+                starts[place] = max(starts[place], self._cluster.bounds[place].readable_end)
         return starts
 
     def close(self) -> None:

@@ -1,20 +1,27 @@
-"""A machine whose clock is years ahead of the brokers': what its commands count back from."""
+"""A machine whose clock is ahead of the brokers', or behind: what its commands count from."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
 from tests.support.commands import run_command
+from tests.support.console_letters import Group
 from tests.support.core_records import txn_key
 from tests.support.lock_stage import NAME, LockStage
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.connect import Clients, CoordinatorConnections
 from txlayer.adapters.memory.kafka import memory_clients
-from txlayer.cli import locks, tx
+from txlayer.adapters.readers import STORED_OFFSETS
+from txlayer.cli import dlq, locks, tx
+from txlayer.cli.verify import verify
 from txlayer.config import ConsumerConfig, CoordinatorConfig
+from txlayer.core.messages import HalfOptions, txn_id_of
 
 MINUTE_MS = 60_000
 
@@ -108,3 +115,161 @@ def test_of_one_that_is_ahead_the_newest_record_counts(ahead_ms: int) -> None:
 
 def test_of_an_empty_log_everything_is_read() -> None:
     assert 0 == clients_of(StillCoordinator(), time.time).history().now_ms()
+
+
+# --- the brokers' time itself -----------------------------------------------------------------------------------------
+
+HOUR_MS = 60 * MINUTE_MS
+OFF = pytest.mark.parametrize("off_ms", [HOUR_MS, -HOUR_MS], ids=["ahead", "behind"])
+
+
+def off(still: StillCoordinator, off_ms: int) -> Clients:
+    """Of a machine whose clock goes on beside the brokers'."""
+    return clients_of(still, lambda: (still.world.now_ms() + off_ms) / 1000)
+
+
+def running(still: StillCoordinator) -> None:
+    """A coordinator is a member of its group, and has just stored its offsets."""
+    still.kafka.create_topic(STORED_OFFSETS)
+    still.kafka.append(STORED_OFFSETS, b"offsets", timestamp_ms=still.world.now_ms())
+    member = still.kafka.connect_coordinator(still.config, client="running").make_group_reader()
+    member.start([still.topics.half])
+    member.read(record_count_max=1, timeout_s=0.0)
+
+
+@OFF
+def test_where_a_coordinator_runs_the_brokers_time_is_known(off_ms: int) -> None:
+    still = StillCoordinator()
+    still.half(txn_key("a"))
+    still.world.advance(ms=10 * MINUTE_MS)
+    running(still)
+
+    earliest_ms, latest_ms = off(still, off_ms).history().time()
+
+    assert earliest_ms == latest_ms
+    assert still.world.now_ms() - 1_000 <= latest_ms <= still.world.now_ms()
+
+
+def test_a_clock_that_is_right_is_believed_where_nothing_happens() -> None:
+    still = StillCoordinator()
+    still.half(txn_key("a"))
+    half_ms = still.world.now_ms()
+    still.world.advance(ms=HOUR_MS)
+
+    earliest_ms, latest_ms = off(still, 0).history().time()
+
+    assert half_ms - 1_000 <= earliest_ms <= half_ms
+    assert still.world.now_ms() == latest_ms
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[[StillCoordinator, int], None]:
+    """Commands of a machine whose clock is off by so much."""
+
+    def give(still: StillCoordinator, off_ms: int) -> None:
+        clients = off(still, off_ms)
+
+        def connect(config: CoordinatorConfig, **_how: Any) -> CoordinatorConnections:
+            return CoordinatorConnections(clients, config)
+
+        for name in ("adapters.connect", "cli.dlq", "cli.verify"):
+            monkeypatch.setattr(f"txlayer.{name}.kafka_clients", lambda _config: clients)
+        monkeypatch.setattr("txlayer.adapters.connect.connect_coordinator", connect)
+        monkeypatch.setattr("txlayer.cli.options.current_ms", lambda: still.world.now_ms() + off_ms)
+        monkeypatch.setattr("txlayer.cli.tx.current_ms", lambda: still.world.now_ms() + off_ms)
+
+    return give
+
+
+@OFF
+@pytest.mark.parametrize(
+    ("asked", "found"), [(["--since", "30m"], ["1"]), (["--until", "30m"], ["0"]), (["--since", "3h"], ["0", "1"])]
+)
+def test_dead_letters_since_and_until_are_told_by_the_brokers_time(
+    commands: Callable[[StillCoordinator, int], None],
+    capsys: pytest.CaptureFixture[str],
+    off_ms: int,
+    asked: list[str],
+    found: list[str],
+) -> None:
+    still = StillCoordinator()
+    group = Group(SimpleNamespace(stage=still))  # type: ignore[arg-type]  # its stage is all that is used
+    group.letter()
+    still.world.advance(ms=2 * HOUR_MS)
+    group.letter()
+    still.world.advance(ms=10 * MINUTE_MS)
+    running(still)
+    commands(still, off_ms)
+
+    code, out, err = run_command(dlq.app, "list", "--group", "loyalty", *asked, "--json", capsys=capsys)
+    drop = ["drop", "--group", "loyalty", "--all", *asked, "--dry-run", "--json", "--reason", "ticket 12"]
+    _, dropped, _ = run_command(dlq.app, *drop, capsys=capsys)
+
+    assert (0, "") == (code, err)
+    for rows in (json.loads(out), json.loads(dropped)):
+        assert [f"orders/0:{offset}" for offset in found] == [row["letter"] for row in rows]
+
+
+@OFF
+def test_what_is_on_its_way_is_not_lost_and_what_is_old_is_judged(
+    commands: Callable[[StillCoordinator, int], None], capsys: pytest.CaptureFixture[str], off_ms: int
+) -> None:
+    still = StillCoordinator()
+    for name, later_ms in (("old", 10 * MINUTE_MS), ("young", 1_000)):
+        still.commit(txn_key(name), still.half(txn_key(name)))
+        still.world.advance(ms=later_ms)
+    running(still)
+    commands(still, off_ms)
+    app = typer.Typer()
+    app.command()(verify)
+
+    code, out, _ = run_command(app, "--since", "30m", "--until", "0s", "--json", capsys=capsys)
+
+    findings = json.loads(out)["findings"]
+    assert 1 == code
+    assert [("lost", txn_id_of(txn_key("old")))] == [(each["verdict"], each["txn_id"]) for each in findings]
+
+
+@OFF
+def test_a_new_time_of_scheduled_messages_counts_from_the_brokers_time(
+    commands: Callable[[StillCoordinator, int], None], capsys: pytest.CaptureFixture[str], off_ms: int
+) -> None:
+    still = StillCoordinator()
+    key = txn_key("a")
+    due_ms = still.world.now_ms() + 24 * HOUR_MS
+    still.commit(key, still.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    still.work(seconds=2)
+    running(still)
+    commands(still, off_ms)
+
+    words = ["reschedule", txn_id_of(key), "--to", "2h", "--reason", "ticket 12", "--wait", "0s"]
+    code, _, err = run_command(tx.app, *words, capsys=capsys)
+
+    time_ms = int(still.said()[-1].rpartition(b"|")[2])
+    assert (0, "") == (code, err)
+    assert still.world.now_ms() - 1_000 <= time_ms - 2 * HOUR_MS <= still.world.now_ms()
+
+
+@OFF
+@pytest.mark.parametrize(("asked", "names"), [("--older-than", ["old"]), ("--younger-than", ["young"])])
+def test_ages_of_transactions_are_told_by_the_brokers_time(
+    commands: Callable[[StillCoordinator, int], None],
+    capsys: pytest.CaptureFixture[str],
+    off_ms: int,
+    asked: str,
+    names: list[str],
+) -> None:
+    still = StillCoordinator()
+    for name, later_ms in (("old", HOUR_MS), ("young", 2 * MINUTE_MS)):
+        still.half(txn_key(name))
+        still.world.advance(ms=later_ms)
+    running(still)
+    commands(still, off_ms)
+    shown = ["--open", asked, "30m", "--json"]
+
+    _, listed, _ = run_command(tx.app, "list", *shown, capsys=capsys)
+    rollback = ["rollback", "--all", *shown, "--reason", "ticket 12", "--dry-run"]
+    _, settled, _ = run_command(tx.app, *rollback, capsys=capsys)
+
+    for rows in (json.loads(listed), json.loads(settled)):
+        assert [txn_id_of(txn_key(name)) for name in names] == [row["txn_id"] for row in rows]

@@ -232,13 +232,13 @@ NOW_MS = 1_700_000_000_000
     ],
 )
 def test_a_time_is_so_long_ago_or_an_instant(text: str, at_ms: int) -> None:
-    assert at_ms == parse_instant("--since", text, now_ms=NOW_MS)
+    assert at_ms == parse_instant("--since", text, now_ms=lambda: NOW_MS)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2 h", "h", "1.2.3s", "2026-13-01", "12:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        parse_instant("--since", text, now_ms=NOW_MS)
+        parse_instant("--since", text, now_ms=lambda: NOW_MS)
 
 
 def test_a_dead_letter_is_named_with_its_topic_or_with_the_only_one() -> None:
@@ -267,14 +267,16 @@ def test_what_names_no_dead_letter_is_refused(text: str, topics: list[str]) -> N
 
 
 def test_a_key_is_text_or_hex() -> None:
-    by_text = DeadLetterFilters(key="Zoë").read(now_ms=NOW_MS)
-    by_hex = DeadLetterFilters(key_hex="5a6fc3ab").read(now_ms=NOW_MS)
+    by_text = DeadLetterFilters(key="Zoë").read(now_ms=lambda: NOW_MS)
+    by_hex = DeadLetterFilters(key_hex="5a6fc3ab").read(now_ms=lambda: NOW_MS)
 
     assert DeadLetterFilter("Zoë".encode()) == by_text == by_hex
 
 
 def test_every_option_narrows() -> None:
-    found = DeadLetterFilters(reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h").read(now_ms=NOW_MS)
+    found = DeadLetterFilters(reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h").read(
+        now_ms=lambda: NOW_MS
+    )
 
     assert not found.is_empty
     assert (NOW_MS - 7_200_000, NOW_MS - 3_600_000) == (found.since_ms, found.until_ms)

@@ -41,6 +41,7 @@ from txlayer.errors import (
     ConfigError,
     InstanceFencedError,
     MemberFencedError,
+    NotAuthorisedError,
     RetriableError,
     TxLayerError,
 )
@@ -259,6 +260,70 @@ class HalfOwner(NamedTuple):
     appended_ms: int
 
 
+class LogTime(NamedTuple):
+    """What is known of the brokers' time, which no broker tells; only what they append, and this machine's clock, says it."""
+
+    earliest_ms: int
+    """It is later. From here a search counts back that must miss nothing."""
+    latest_ms: int
+    """From here everything else counts. It is `earliest_ms` unless nothing happened for a minute and no coordinator runs: then it is this
+    machine's time, which may be ahead."""
+
+
+STORED_OFFSETS = "__consumer_offsets"
+"""The brokers append it by their own clocks, and coordinators at least once a minute."""
+_STEP_MS = 1_000
+LATEST_MS = 1 << 47
+"""The year 6429."""
+
+
+def log_time(admin: Administration, topics: SystemTopics, *, wall_ms: int) -> LogTime:
+    """The brokers' time of now, as far as their logs contradict `wall_ms`, the time of this machine.
+
+    Up to a minute they may differ. An older clock is behind; where a coordinator runs and nothing is as young as a minute, it is ahead.
+    """
+    ends = _ends_of_clocks(admin, topics)
+    tps = list(ends)
+
+    def has_since(at_ms: int) -> bool:
+        return any(offset < ends[tp] for tp, offset in admin.offsets_at(tps, at_ms=at_ms).items())
+
+    low_ms, until_ms = 0, wall_ms - CLOCK_ERROR_MS
+    if has_since(wall_ms + CLOCK_ERROR_MS + 1):
+        low_ms, until_ms = wall_ms + CLOCK_ERROR_MS + 1, wall_ms + 2 * CLOCK_ERROR_MS
+        while until_ms < LATEST_MS and has_since(until_ms):
+            low_ms, until_ms = until_ms, 2 * until_ms - wall_ms
+    elif has_since(wall_ms - CLOCK_ERROR_MS):
+        return LogTime(wall_ms, wall_ms)
+    while until_ms - low_ms > _STEP_MS:
+        middle_ms = (low_ms + until_ms) // 2
+        if has_since(middle_ms):
+            low_ms = middle_ms
+        else:
+            until_ms = middle_ms
+    is_stored = any(topic == STORED_OFFSETS for topic, _ in tps)
+    is_known = low_ms > wall_ms or (low_ms > 0 and is_stored and _has_members(admin, topics.coordinator_group))
+    return LogTime(low_ms, low_ms if is_known else wall_ms)
+
+
+def _ends_of_clocks(admin: Administration, topics: SystemTopics) -> dict[TopicPartition, int]:
+    """The ends of partitions to which brokers append by their own clocks, of topics that these credentials may ask about."""
+    found: dict[TopicPartition, int] = {}
+    for topic in (topics.half, topics.op, topics.locks, STORED_OFFSETS):
+        try:
+            found |= admin.end_offsets([(topic, number) for number in range(admin.partition_count(topic) or 0)])
+        except NotAuthorisedError:
+            continue  # the others say it
+    return found
+
+
+def _has_members(admin: Administration, group: str) -> bool:
+    try:
+        return bool(admin.group(group).members)
+    except NotAuthorisedError:
+        return False
+
+
 class LogHistoryReader:
     """Reads from the topics what happened to one transaction id. Each call makes its own clients. Thread-safe."""
 
@@ -298,27 +363,18 @@ class LogHistoryReader:
         return fold.histories()
 
     def now_ms(self) -> int:
-        """The time from which "so long ago" is counted: this machine's, or less than that.
+        """The time from which a search back begins: this machine's, or less than that where it may be ahead of the brokers'.
 
-        Where half and op have no record of its last minute, it is at most a minute before their newest one: a clock that is ahead of the
-        brokers' hides nothing, and where nothing happened for long, more is read. Raises as `read`.
+        Where nothing happened for long, more is read than was asked for. Raises as `read`.
         """
-        now_ms, topics = int(self._clients.wall_clock() * 1000), self._topics
         with closing(self._clients.admin()) as admin:
-            count = partition_count_of(admin, topics.half)
-            tps = [(topic, number) for topic in (topics.half, topics.op) for number in range(count)]
-            ends = admin.end_offsets(tps)
-            before_ms, until_ms = now_ms - CLOCK_ERROR_MS, now_ms
-            low_ms = 0
-            while until_ms - low_ms > CLOCK_ERROR_MS:
-                # The first look is at the last minute; then each halves what is left.
-                found = admin.offsets_at(tps, at_ms=before_ms)
-                if any(offset < ends[tp] for tp, offset in found.items()):
-                    low_ms = before_ms
-                else:
-                    until_ms = before_ms
-                before_ms = (low_ms + until_ms) // 2
-        return now_ms if until_ms == now_ms else low_ms
+            partition_count_of(admin, self._topics.half)
+        return min(self.time().earliest_ms, int(self._clients.wall_clock() * 1000))
+
+    def time(self) -> LogTime:
+        """The brokers' time of now. Raises as `Administration`."""
+        with closing(self._clients.admin()) as admin:
+            return log_time(admin, self._topics, wall_ms=int(self._clients.wall_clock() * 1000))
 
     def ids_of(self, query_id: str, *, start: HistoryStart) -> list[str]:
         """The ids of transactions with this id of the user's, in half since `start`, or on doubt; the oldest first. Raises as `read`."""

@@ -13,6 +13,7 @@ import typer
 
 from txlayer import __version__
 from txlayer.adapters.connect import kafka_clients
+from txlayer.adapters.readers import log_time
 from txlayer.cli import output
 from txlayer.cli.coordinator import store_reset
 from txlayer.cli.dlq import RequestId
@@ -27,6 +28,7 @@ from txlayer.cli.options import (
     Yes,
     administration,
     command,
+    current_ms,
     option,
     parse_start,
 )
@@ -243,5 +245,6 @@ def reset(
     config = cluster.config(ClientConfig)
     check_group(group)
     with administration(config) as admin:
-        plan = plan_reset(admin, group, topic, to=parse_start(to), token_above=token_above)
+        begin = parse_start(to, now_ms=lambda: log_time(admin, config.topics, wall_ms=current_ms()).latest_ms)
+        plan = plan_reset(admin, group, topic, to=begin, token_above=token_above)
         store_reset(admin, group, plan, "Store these offsets?", is_dry_run=dry_run, is_sure=yes, as_json=as_json)

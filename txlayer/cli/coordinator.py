@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from txlayer import __version__
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.ports import Administration, GroupMember
+from txlayer.adapters.readers import log_time
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
@@ -20,6 +21,7 @@ from txlayer.cli.options import (
     Yes,
     administration,
     command,
+    current_ms,
     duration,
     option,
     parse_start,
@@ -117,9 +119,8 @@ def reset(
     config = connection.config(ClientConfig)
     topics = config.topics
     with administration(config) as admin:
-        plan = plan_reset(
-            admin, topics.coordinator_group, (topics.half, topics.op), to=parse_start(to), of_coordinators=True
-        )
+        begin = parse_start(to, now_ms=lambda: log_time(admin, topics, wall_ms=current_ms()).latest_ms)
+        plan = plan_reset(admin, topics.coordinator_group, (topics.half, topics.op), to=begin, of_coordinators=True)
         store_reset(
             admin,
             topics.coordinator_group,

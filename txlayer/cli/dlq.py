@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from txlayer.cli.options import (
     ClusterOptions,
     Operator,
     Reason,
+    brokers_ms,
     command,
     current_ms,
     option,
@@ -96,7 +97,9 @@ class DeadLetterFilters(Bundle):
         str | None, option("--until", "Only those given up before: so long ago, or a time.", "2h|TIME")
     ] = None
 
-    def read(self, *, states: Sequence[DeadLetterState] = (), now_ms: int) -> DeadLetterFilter:
+    def read(
+        self, *, states: Sequence[DeadLetterState] = (), now_ms: Callable[[], int] = current_ms
+    ) -> DeadLetterFilter:
         if self.key is not None and self.key_hex is not None:
             raise UsageError("--key and --key-hex: name the key once")
         raw = None if self.key is None else self.key.encode("utf-8", "surrogateescape")
@@ -131,10 +134,12 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List a group's dead letters, the oldest first; those that were handled or dropped only when asked for."""
-    now_ms = current_ms()
-    wanted = filters.read(states=state or (), now_ms=now_ms)
-    with opened_logs(kafka_clients(cluster.config(ClientConfig)), group, topic or ()) as logs:
+    filters.read()  # a slip is told before a broker is asked
+    clients = kafka_clients(cluster.config(ClientConfig))
+    with opened_logs(clients, group, topic or ()) as logs:
+        wanted = filters.read(states=state or (), now_ms=brokers_ms(clients))
         found = dead_letters.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
+    now_ms = current_ms()
     rows = [dead_letters.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
     output.show(
         rows,
@@ -224,7 +229,7 @@ class Asking(DeadLetterFilters):
             topics=topics,
             names=tuple(parse_letter(text, topics=topics) for text in letters or ()),
             is_all=self.is_all,
-            wanted=self.read(now_ms=current_ms()),
+            wanted=self.read(),
             limit=self.limit,
             rate=self.rate,
             patience_s=parse_duration("--wait", self.wait).total_seconds(),
@@ -266,6 +271,7 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
     clients = kafka_clients(cluster.config(ClientConfig))
     topics = order.topics or tuple(dict.fromkeys(name.topic for name in order.names))
     with opened_logs(clients, order.group, topics) as logs:
+        order = replace(order, wanted=asking.read(now_ms=brokers_ms(clients)))
         choice = _confirmed(order, logs, asking)
         if asking.dry_run:
             outcomes = replaying.planned(order, choice)

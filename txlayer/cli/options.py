@@ -37,6 +37,7 @@ from txlayer.config import (
 from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from txlayer.adapters.connect import Clients
     from txlayer.adapters.kafka.admin import KafkaAdmin
 
 C = TypeVar("C", bound=ClientConfig)
@@ -140,6 +141,11 @@ def current_ms() -> int:
     return int(time.time() * 1000)
 
 
+def brokers_ms(clients: Clients) -> Callable[[], int]:
+    """The brokers' time of now, asked for once, when it is needed."""
+    return functools.cache(lambda: clients.history().time().latest_ms)
+
+
 def command(app: typer.Typer, name: str | None = None, **more: Any) -> Callable[[T], T]:
     """Add a command to a group; its parameters may be bundles of options."""
 
@@ -226,28 +232,35 @@ def duration(option: str, text: str | None) -> timedelta | None:
     return None if text is None else parse_duration(option, text)
 
 
-def parse_instant(name: str, text: str, *, now_ms: int) -> int:
+def parse_instant(name: str, text: str, *, now_ms: Callable[[], int]) -> int:
     """Milliseconds since 1970 of `2h` (so long ago) or of an ISO 8601 time (UTC when it names no zone).
 
-    What is before 1970 is 1970: Kafka knows no earlier time.
+    What is before 1970 is 1970: Kafka knows no earlier time. Only "so long ago" asks what time it is.
     """
     try:
         return max(ms_of_iso(text), 0)
     except (ValueError, OverflowError):
         pass  # it may be so long ago
     try:
-        return max(now_ms - milliseconds(parse_duration(name, text)), 0)
+        length_ms = milliseconds(parse_duration(name, text))
     except ConfigError as exc:
         raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
+    return max(now_ms() - length_ms, 0)
 
 
-def parse_start(text: str) -> Literal["earliest", "latest"] | int:
+def check_instant(name: str, text: str | None) -> None:
+    """Raise as `parse_instant`: a slip is told before a broker is asked."""
+    if text is not None:
+        parse_instant(name, text, now_ms=current_ms)
+
+
+def parse_start(text: str, *, now_ms: Callable[[], int] = current_ms) -> Literal["earliest", "latest"] | int:
     """What `--to` names: earliest, latest, or milliseconds since 1970 as `parse_instant` reads them."""
     if text == "earliest":
         return "earliest"
     if text == "latest":
         return "latest"
-    return parse_instant("--to", text, now_ms=current_ms())
+    return parse_instant("--to", text, now_ms=now_ms)
 
 
 # --- secrets -----------------------------------------------------------------------------------------------------------

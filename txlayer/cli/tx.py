@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -24,7 +24,18 @@ from rich.text import Text
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Bundle, Connection, Operator, Reason, command, current_ms, option, parse_instant
+from txlayer.cli.options import (
+    AsJson,
+    Bundle,
+    Connection,
+    Operator,
+    Reason,
+    check_instant,
+    command,
+    current_ms,
+    option,
+    parse_instant,
+)
 from txlayer.config import CoordinatorConfig, milliseconds, parse_duration
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
@@ -91,6 +102,12 @@ def _age(option: str, text: str | None) -> int | None:
     return None if text is None else milliseconds(parse_duration(option, text))
 
 
+def _now_ms(connections: CoordinatorConnections, wanted: Filter) -> int:
+    """The brokers' time, where an age says which transactions are meant; else this machine's, which nobody is asked for."""
+    is_by_age = wanted.older_ms is not None or wanted.younger_ms is not None
+    return connections.history().time().latest_ms if is_by_age else current_ms()
+
+
 # --- looking -----------------------------------------------------------------------------------------------------------
 
 LIMIT = 100
@@ -139,8 +156,8 @@ def list_(
             "--older-than alone"
         )
     config = connection.config(CoordinatorConfig)
-    now_ms = current_ms()
     with _connected(config) as connections:
+        now_ms = _now_ms(connections, wanted)
         quarantined = read_quarantined(connections)
         if kept_aside:
             found = [a for a in quarantined if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
@@ -230,8 +247,8 @@ def show(
     else:
         if query_id is None:
             check_txn_id(what)
-        parse_instant("--since", since, now_ms=current_ms())  # a slip is told before a broker is asked
-        start = HistoryStart(parse_instant("--since", since, now_ms=reader.now_ms()))
+        check_instant("--since", since)
+        start = HistoryStart(parse_instant("--since", since, now_ms=reader.now_ms))
         ids = [what] if query_id is None else reader.ids_of(query_id, start=start)
         found = [each for txn_id in ids[:SHOWN_MAX] for each in reader.read(txn_id, start=start, with_checks=True)]
         output.note_counts((len(ids[SHOWN_MAX:]), "more ids; the oldest are shown"), err=as_json)
@@ -289,8 +306,8 @@ def export(
     if path is not None:
         _check_path(path, is_forced=force)
     config = connection.config(CoordinatorConfig)
-    now_ms = current_ms()
     with _connected(config) as connections:
+        now_ms = _now_ms(connections, wanted)
         found = (
             each
             for each in Overview(connections).unsettled()
@@ -427,11 +444,13 @@ def reschedule(
 ) -> None:
     from txlayer.operate.settle import time_to_come
 
-    time_ms = time_to_come("--to", to, now_ms=current_ms())
-    _settle(settling.order(_RESCHEDULE, txn_ids, time_ms), settling, connection, as_json=as_json)
+    order = settling.order(_RESCHEDULE, txn_ids, time_to_come("--to", to, now_ms=current_ms()))
+    _settle(order, settling, connection, to=to, as_json=as_json)
 
 
-def _settle(order: SettlementOrder, settling: Settling, connection: Connection, *, as_json: bool) -> None:
+def _settle(
+    order: SettlementOrder, settling: Settling, connection: Connection, *, to: str | None = None, as_json: bool
+) -> None:
     from txlayer.operate import settle as settles
 
     patience_s = parse_duration("--wait", settling.wait).total_seconds()
@@ -439,8 +458,12 @@ def _settle(order: SettlementOrder, settling: Settling, connection: Connection, 
     config = connection.config(CoordinatorConfig)
     with _connected(config) as connections:
         settlement = settles.ManualSettlement(connections)
-        since_ms = 0 if order.is_all else max(connections.history().now_ms() - since_ms, 0)
-        plan = settles.plan_of(order, settlement, since_ms=since_ms, now_ms=current_ms())
+        history = connections.history()
+        if to is not None:
+            order = replace(order, time_ms=settles.time_to_come("--to", to, now_ms=history.time().latest_ms))
+        since_ms = 0 if order.is_all else max(history.now_ms() - since_ms, 0)
+        now_ms = _now_ms(connections, order.wanted)
+        plan = settles.plan_of(order, settlement, since_ms=since_ms, now_ms=now_ms)
         outcomes = list(plan.known)
         if settling.dry_run:
             outcomes += settles.planned(plan)

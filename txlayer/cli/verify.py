@@ -1,5 +1,7 @@
 """`txlayer verify`: a window of the topics read by plain clients, and what it proves of P1 to P6."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -7,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from txlayer.adapters.connect import kafka_clients
+from txlayer.adapters.readers import LogTime
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, current_ms, option, parse_instant, with_bundles
@@ -53,24 +56,30 @@ def verify(
 
     It reads with plain consumers and changes nothing. docs/howto/verify.md explains every line.
     """
-    config, now_ms = connection.config(ClientConfig), current_ms()
-    since_ms = parse_instant("--since", since, now_ms=now_ms)
-    until_ms = None if until is None else parse_instant("--until", until, now_ms=now_ms)
-    if until_ms is not None and until_ms <= since_ms:
-        raise UsageError(f"the window ends before it begins: --since {since} --until {until}")
-    asked = WantedWindow(
-        since_ms,
-        until_ms,
+    config = connection.config(ClientConfig)
+    wanted = WantedWindow(
+        *_window(since, until, lambda: LogTime(current_ms(), current_ms())),  # a slip is told before a broker is asked
         tuple(sorted(set(topics or ()))),
         milliseconds(parse_duration("--grace", grace)),
         milliseconds(parse_duration("--overdue-after", overdue_after)),
     )
+    clients = kafka_clients(config)
+    since_ms, until_ms = _window(since, until, cache(clients.history().time))
+    asked = wanted._replace(since_ms=since_ms, until_ms=until_ms)
     with output.two_step_progress("reading", "judging") as (read, judged):
-        found = verify_window(kafka_clients(config), asked, on_read=read, on_judged=judged)
+        found = verify_window(clients, asked, on_read=read, on_judged=judged)
     body = verification_json(found, asked=asked, config=config)
     output.show(body, lambda _: verification_tables(found, config=config, limit=limit), as_json=as_json)
     if found.proof.is_refuted:
         raise typer.Exit(ExitCode.FINDING)
+
+
+def _window(since: str, until: str | None, now: Callable[[], LogTime]) -> tuple[int, int | None]:
+    since_ms = parse_instant("--since", since, now_ms=lambda: now().earliest_ms)
+    until_ms = None if until is None else parse_instant("--until", until, now_ms=lambda: now().latest_ms)
+    if until_ms is not None and until_ms <= since_ms:
+        raise UsageError(f"the window ends before it begins: --since {since} --until {until}")
+    return since_ms, until_ms
 
 
 def where_of(finding: VerdictFinding) -> str:

@@ -16,9 +16,7 @@ from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import UnresolvedAction
 
 CLOCK_ERROR_MS = 60_000
-"""Maximum trusted difference between clocks. Beyond it, `tx list`, `verify --since` and the user's own times are wrong by
-more than a grace.
-"""
+"""Maximum trusted difference between clocks. Beyond it, the user's own times are wrong by more than a grace."""
 
 GAPS_MAX = 10_000
 """Settled transactions that may stay here, waiting or due, in addition to as many as are open."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of, partition_count_of
-from txlayer.adapters.readers import Range, records_of
+from txlayer.adapters.readers import Range, log_time, records_of
 from txlayer.config import DOUBT_AFTER_MAX, ClientConfig, SystemTopics, milliseconds
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
@@ -494,7 +494,8 @@ class WindowReader:
             counts = {topic: count_of(topic) for topic in wanted}
             missing = {topic for topic, number in counts.items() if number is None}
             reals = [(topic, p) for topic, number in counts.items() for p in range(number or 0)]
-            cut_ms = int(self._clients.wall_clock() * 1000)
+            # What is judged is as old as the brokers say: by a clock that is ahead, what is just on its way is lost.
+            cut_ms = log_time(admin, self._topics, wall_ms=int(self._clients.wall_clock() * 1000)).latest_ms
             # From here on the order of the lines is the argument (see above).
             real_ranges = self._real_ranges(admin, reals, asked.since_ms, traces.earliest_ms)
             others = self._doubt_and_op(admin, count, asked.since_ms)

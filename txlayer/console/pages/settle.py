@@ -168,7 +168,8 @@ async def settle(console: Console, request: Request) -> Response:
         wanted = wanted_of(fields_of(form, FILTERS) | {"older": ""} | _UNSORTED)
         asked = replace(asked, wanted=wanted, until_ms=until_ms)
     if action is OperatorAction.RESCHEDULE:
-        asked = replace(asked, time_ms=time_to_come("the new time", form.get("to", "").strip(), now_ms=now_ms))
+        time = await console.desk.call(console.clients.history().time)
+        asked = replace(asked, time_ms=time_to_come("the new time", form.get("to", "").strip(), now_ms=time.latest_ms))
     if count > 1 and form.get("confirm", "").strip().replace(",", "") != str(count):
         raise UsageError(f"type the number of transactions, {count}, to confirm; nothing was written")
     _check_current(console)
