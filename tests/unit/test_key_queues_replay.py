@@ -303,7 +303,7 @@ def test_one_key_whose_replay_fails_does_not_keep_new_messages_of_other_keys_bac
 @pytest.mark.promise("P9")
 def test_answered_replays_are_not_handled_again_after_a_restart_behind_one_that_fails() -> None:
     policy = RetryPolicy(backoff_first_ms=300_000)
-    stage = stage_with(40_000, QueueSettings(policy=policy))
+    stage = stage_with(8_000, QueueSettings(policy=policy, metadata_bytes_max=1_100, parked_keys_max=1))
     handled = replay_all_but_bad(stage)
     answered = len(stage.answers)
     assert handled == answered
@@ -350,24 +350,25 @@ def test_a_pause_that_ended_is_not_repeated_behind_a_replay_without_a_key_that_f
 def test_what_was_found_out_of_answered_requests_is_not_stored_in_part() -> None:
     """An owner that knew a part would handle the others again. Until all has room, the next owner has to look, too."""
     draw = random.Random(1)
-    answered = [n for n in range(60_000) if draw.random() < 0.5]
-    queues: PartitionQueue[str] = PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0)
+    count, settings = 8_000, QueueSettings(metadata_bytes_max=540, parked_keys_max=1)
+    answered = [n for n in range(count) if draw.random() < 0.5]
+    queues: PartitionQueue[str] = PartitionQueue(topic=Start(0), replays=Start(0), settings=settings, now_ms=0)
     queues.knows_replays = False
     queues.learn_answered([(n, n + 1) for n in answered])
 
     early = queues.snapshot(ItemSource.REPLAY)
     was_full = queues.is_full
-    for n in range(60_000):
+    for n in range(count):
         request = ReplayRecord(ReplayKind.REPLAY, "all", n)
         queues.add_replay(request, offset=n, key=b"%d" % n, record="r", size_bytes=1)
-    handled = queues.take(60_000, now_ms=0)
+    handled = queues.take(count, now_ms=0)
     queues.handled(handled)
-    items = queues.take_due(60_000, of_requests=True)
+    items = queues.take_due(count, of_requests=True)
     queues.written(items, [-1] * len(items), queues.ending(items, [-1] * len(items)))
     late = queues.snapshot(ItemSource.REPLAY)
 
     assert NOTHING is decode(early.offset, early.metadata)
     assert not was_full
-    assert len(answered) + len(handled) == 60_000
-    assert (60_000, StoredProgress()) == (late.offset, decode(late.offset, late.metadata))
+    assert len(answered) + len(handled) == count
+    assert (count, StoredProgress()) == (late.offset, decode(late.offset, late.metadata))
     assert NOTHING is not decode(late.offset, late.metadata)

@@ -417,7 +417,8 @@ def test_keys_have_no_room_where_runs_have_and_nothing_that_was_stored_is_missin
             if key == b"x":
                 progress.finish([offset])
         finished += [offset] * (key == b"x")
-        snapshot = by_runs.snapshot()
+        if offset % 10 == 0:
+            snapshot = by_runs.snapshot()
 
     assert snapshot.metadata == by_key.snapshot().metadata
     again = restarted(snapshot, metadata_bytes_max=limit).read(range(by_runs.position))
