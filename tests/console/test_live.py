@@ -97,6 +97,31 @@ def test_positions_that_jumped_over_a_transaction_are_noticed() -> None:
     assert view.picture().keys() == {later}
 
 
+def test_a_view_that_did_not_look_for_days_shows_nothing_whose_tombstones_are_gone() -> None:
+    """A machine was asleep, or had no way to the brokers: meanwhile doubt was compacted."""
+    stage = StillCoordinator(**SOON)
+    settled, left = txn_key("settled"), txn_key("left")
+    at = stage.half(settled)
+    stage.half(left)
+    stage.work(seconds=6)
+    view = Onlooker(stage)
+    view.look()
+    assert view.picture().keys() == {settled, left}
+    stage.commit(settled, at)
+    stage.work(seconds=2)
+    later = stage.half(txn_key("later"))
+    stage.work(seconds=6)
+    stage.world.advance(ms=3 * 24 * 3_600_000)
+    stage.kafka.clean()
+
+    view.look()
+
+    assert ["settled"] == stage.visible()
+    assert later
+    assert view.picture() == picture_of(stage)
+    assert settled not in view.picture()
+
+
 def test_more_partitions_are_found() -> None:
     stage = StillCoordinator()
     view = Onlooker(stage)

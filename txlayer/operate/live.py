@@ -12,7 +12,8 @@ Two sources make the picture, and each is believed where it knows better:
 Every second the view asks how far the coordinators are and where the logs end. Once it has read to these ends, its picture
 is that of the moment at which it asked: `PartitionNow.true_ms`. If the ledger then holds a transaction that the coordinators
 do not hold any more (after `txlayer coordinator reset`, or when doubt gives up a line that counted here), the partition is folded
-again from the stored positions.
+again from the stored positions. After hours without a picture everything is folded again: of what was settled meanwhile,
+compaction may have removed the tombstones, too.
 
 Beside its rows it counts rates and latencies of the last minutes, and quarantined records.
 """
@@ -25,6 +26,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -393,6 +395,8 @@ RETRY_S = 2.0
 """Pause after a failure."""
 REFOLD_S = 30.0
 """A partition is folded again at most this often."""
+PICTURE_AGE_MAX_MS = 12 * 3_600_000
+"""Without a picture for so long everything is folded again. Tombstones of doubt stay for a day (its `min.compaction.lag.ms`)."""
 READ_COUNT_MAX = 10_000
 READ_S = 0.2
 """Records of one step, and how long it waits for the first."""
@@ -460,6 +464,8 @@ class _Followed:
     ledger: YoungLedger
     stored: StoredPositions
     folded_at: float
+    folded_ms: int
+    """When its fold began, by the wall clock, which goes on while a machine sleeps."""
     shown: dict[str, tuple[TxnState, int]] = field(default_factory=dict)
     """The rows that are not on doubt: their state, and how many half records are there."""
     forwarded: deque[tuple[OpPosition, list[Transaction]]] = field(default_factory=deque)
@@ -522,6 +528,7 @@ class LiveView:
         self._reader: LogReader | None = None
         self._poll: _Poll | None = None
         self._polled_at = self._looked_at = float("-inf")
+        self._is_out_of_date = False
         self._groups: dict[str, None] = {}  # in the order in which they were seen last
         self._minutes = Minutes()
 
@@ -563,6 +570,8 @@ class LiveView:
         self._connections.close()
 
     def _go_on(self) -> None:
+        if self._is_out_of_date:
+            self._begin_anew()
         now = self._clock()
         is_settled = self.state.group_state == STABLE
         if now - self._looked_at >= (PRESENCE_S if is_settled else POLL_S):
@@ -579,7 +588,9 @@ class LiveView:
         if self._poll is not None:
             self._believe(self._poll)
         if self._counting is None and self.state.is_ready:
-            self._counting = self._environment.background.start(self._count_quarantined, name="txlayer-kept-aside")
+            self._counting = self._environment.background.start(
+                partial(self._count_quarantined, self._quarantine, dict(self._doubt_from)), name="txlayer-kept-aside"
+            )
         if self.state.problem and self._polled_at >= now:
             self.state = self.state._replace(problem="", problem_ms=0)
 
@@ -599,6 +610,12 @@ class LiveView:
         self._poll = None
         self.rows.clear()
 
+    def _begin_anew(self) -> None:
+        self._forget()
+        self._quarantine, self._counting = Quarantine(), None
+        self._doubt_from.clear()
+        self._is_out_of_date = False
+
     def _close_reader(self) -> None:
         if self._reader is not None:
             with suppress(TxLayerError):
@@ -606,6 +623,7 @@ class LiveView:
         self._reader, self._assigned = None, frozenset()
 
     def _fold(self, partitions: Collection[int]) -> None:
+        began_ms = self._now_ms()
         count = count_partitions(self._connections, self._topics)
         settings = ledger_settings(self._config, partition_count=count)
         self.state = self.state._replace(is_ready=False)
@@ -627,7 +645,7 @@ class LiveView:
             self._positions[self._topics.op, p] = positions.op_offset
             self._positions[self._topics.doubt, p] = ledger.doubt_index.next_offset
             self._doubt_from.setdefault((self._topics.doubt, p), positions.doubt_low)
-            self._followed[p] = _Followed(ledger, stored[p], self._clock())
+            self._followed[p] = _Followed(ledger, stored[p], self._clock(), began_ms)
         self._poll = None
         self._polled_at = float("-inf")
         self._close_reader()
@@ -822,6 +840,9 @@ class LiveView:
 
     def _show(self, p: int, poll: _Poll) -> None:
         followed, topics = self._followed[p], self._topics
+        if poll.at_ms - (followed.folded_ms if followed.now is None else followed.now.true_ms) > PICTURE_AGE_MAX_MS:
+            self._is_out_of_date = True
+            return
         before, followed.stored = followed.stored.positions, poll.stored[p]
         stored, ledger = followed.stored.positions, followed.ledger
         reached = (stored.op_offset, stored.op_line)
@@ -889,19 +910,19 @@ class LiveView:
         if len(self._groups) > GROUPS_MAX:
             del self._groups[next(iter(self._groups))]
 
-    def _count_quarantined(self) -> None:
+    def _count_quarantined(self, quarantine: Quarantine, before: Mapping[TopicPartition, int]) -> None:
         """Read what is before the fold in doubt, once: no position says where the first record that is kept aside is."""
         earlier = Quarantine()
         try:
             with closing(self._connect()) as connections:
-                starts = connections.start_offsets(list(self._doubt_from))
-                ranges = {tp: (start, self._doubt_from[tp]) for tp, start in starts.items()}
+                starts = connections.start_offsets(list(before))
+                ranges = {tp: (start, before[tp]) for tp, start in starts.items()}
                 for record in committed_records(connections, ranges):
                     earlier.note(record.key(), is_there=record.value() is not None)
         except TxLayerError as exc:
             logger.warning("kept_aside.not_counted", extra={"reason": str(exc)})
         else:
-            self._quarantine.add_earlier(earlier)
+            quarantine.add_earlier(earlier)
         self._environment.keep_for_long()
 
     # --- groups -------------------------------------------------------------------------------------------------------
