@@ -160,6 +160,14 @@ def test_who_is_asked_by_hand_need_not_be_old_enough_nor_present() -> None:
     assert [] == findings_of(replace(told, absences=[Absence("g", 0, 700)]))
 
 
+def test_who_gives_another_time_does_not_ask_for_a_question() -> None:
+    moved = OpMessage(UNKNOWN, KEY, "g", 0, 5, Source.OPERATOR, time_ms=900)
+    lines = [Seen(OP, 0, 0, None, codec.encode_ops([codec.encode_op(moved)]), [], 15)]
+    told = history(op=lines, doubt=[summary(0)], check=[question(at_ms=20)])
+
+    assert [] != findings_of(told)
+
+
 def test_a_clock_that_runs_too_fast_is_believed_as_far_as_it_may() -> None:
     assert [] == findings_of(replace(asked(at_ms=100), clock_drift=0.2))
 

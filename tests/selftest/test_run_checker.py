@@ -293,6 +293,18 @@ def test_what_is_wrong_is_found(what: str) -> None:
     assert kind in found
 
 
+@pytest.mark.parametrize("resolution", [COMMIT, Resolution.UNKNOWN], ids=["a release", "another time"])
+def test_a_line_with_a_time_decides_nothing(resolution: Resolution) -> None:
+    timed = codec.encode_ops([codec.encode_op(OpMessage(resolution, KEY, "g", 0, 5, Source.POLICY, time_ms=15))])
+    lines = [Seen(OP, 0, 0, None, timed, [], 20), op(ROLLBACK, 1)]
+    judge = checker.Judge(Logs([half()], lines, [], [], {REAL: 1}), partition_count=1)
+
+    judge.verdict()
+
+    assert (ROLLBACK, (1, 0)) == (judge.expected[KEY].decision, judge.expected[KEY].decided_at)
+    assert ([], 0) == (judge.conflicts, judge.expected[KEY].commit_count)
+
+
 def test_every_place_where_the_judge_can_find_something_has_found_what_was_planted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

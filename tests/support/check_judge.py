@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import chain
 from urllib.parse import unquote
 
-from tests.support.checker import Expected, Finding, Judge, Kind
+from tests.support.checker import Expected, Finding, Judge, Kind, decides
 from tests.support.history import History
 from tests.support.logs import Seen
 from txlayer.core import codec
@@ -114,8 +114,8 @@ class _CheckBack:
     def _take_line(self, op: OpMessage, record: Seen, position: Position) -> None:
         self._lines.append((op, record, position))
         self._judge.counts[f"{op.resolution.name.lower()} by {op.source.value}"] += 1
-        if op.resolution is not Resolution.UNKNOWN:
-            return
+        if op.resolution is not Resolution.UNKNOWN or op.time_ms is not None:
+            return  # it answers nothing, and asks for no question
         if op.source is Source.OPERATOR:
             self._by_hand.add(op.key)
         elif op.source in _ANSWERING and op.check_number is not None:
@@ -257,7 +257,7 @@ class _CheckBack:
     def _by_policy(self) -> Iterable[Finding]:
         for op, record, position in self._lines:
             txn = self._judge.expected.get(op.key)
-            is_end = op.resolution in (Resolution.COMMIT, Resolution.ROLLBACK) and not op.is_release
+            is_end = decides(op)
             if op.source is Source.POLICY and txn is not None and is_end:
                 answers = self._answers.get(op.key, {}).values()
                 count = sum(answered_at < position for answered_at in answers)

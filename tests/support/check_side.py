@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.support.arena import Arena
+from tests.support.checker import decides
 from tests.support.doubt import read_doubt
 from tests.support.history import Absence, History
 from tests.support.load import GROUP as LOAD
@@ -99,7 +100,7 @@ class CheckSide:
             for record in read_log(self._arena.servers, [topic])[topic]
             for line in _lines(record.value)
         )
-        return {op.key for op in lines if isinstance(op, OpMessage) and op.resolution is not Resolution.UNKNOWN}
+        return {op.key for op in lines if isinstance(op, OpMessage) and decides(op)}
 
     def _parked(self) -> set[str]:
         summaries = read_doubt(self._arena.servers, self._arena.topics.doubt).summaries

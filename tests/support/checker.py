@@ -181,7 +181,7 @@ class Judge:
             and txn.partition == record.partition
             and op.last_offset in txn.offsets
             and op.producer_group == txn.head.producer_group
-            and op.resolution is not Resolution.UNKNOWN
+            and decides(op)
         )
         if txn is None or not is_about_it:
             self._verdict.counts["idle lines"] += 1
@@ -317,6 +317,11 @@ def _is_part(head: HalfHeader, txn: Expected | None) -> bool:
     if txn is None:
         return head.index == 0
     return head.count == txn.head.count and head.index <= len(txn.records)
+
+
+def decides(op: OpMessage) -> bool:
+    """Whether a line commits or rolls back. One with a time releases messages or moves them, and any other `U` asks (protocol.md, "Op record")."""
+    return op.resolution in (Resolution.COMMIT, Resolution.ROLLBACK) and op.time_ms is None
 
 
 def home_of(head: HalfHeader, *, partition_count: int) -> int:
