@@ -3,7 +3,7 @@
 import html
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -449,6 +449,78 @@ def test_a_line_that_came_too_late_is_named_when_the_request_is_found_again(desk
     desk.site.console.jobs._jobs.clear()
 
     assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={job.subject}")
+
+
+def incomplete(desk: Desk, key: str) -> None:
+    """A commit that came before the last half message."""
+    desk.stage.commit(key, desk.stage.half(key, count=2))
+    desk.stage.half(key, index=1, count=2)
+
+
+def scheduled(desk: Desk, key: str) -> None:
+    due_ms = desk.stage.world.now_ms() + 3_600_000
+    desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    desk.stage.work(seconds=2)
+
+
+def held(desk: Desk, key: str) -> None:
+    desk.stage.commit(key, desk.stage.half(key, topic="nowhere"))
+    desk.stage.work(seconds=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "action", "more"),
+    [
+        (incomplete, "abandon", {}),
+        (held, "abandon", {}),
+        (held, "commit", {}),
+        (scheduled, "cancel", {}),
+        (scheduled, "reschedule", {"to": "1m"}),
+    ],
+)
+def test_of_what_acts_after_a_commit_the_commit_is_not_told_as_what_came_first(
+    desk: Desk, make: Callable[[Desk, str], None], action: str, more: dict[str, str]
+) -> None:
+    key = txn_key("a")
+    make(desk, key)
+    desk.look()
+    page = desk.settle(desk.plan(desk.get("/transactions"), action, key), **more)
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()
+    again = desk.get(f"/request?id={job.subject}")
+
+    assert "<dt>refused</dt>" not in page
+    assert "came first" not in again
+    assert '<span class="level">carried out</span>' in again
+
+
+def test_an_abandon_after_what_is_forwarded_says_that_the_commit_came_first(desk: Desk) -> None:
+    (key,) = desk.prepare("a")
+    plan = desk.plan(desk.get("/transactions"), "abandon", key)
+    desk.stage.commit(key, 0)
+    desk.settle(plan)
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()
+
+    assert [txn_id_of(key)] == desk.stage.visible()
+    assert "commit by producer" in desk.get(f"/request?id={job.subject}")
+
+
+def test_what_was_abandoned_after_an_incomplete_commit_is_not_told_as_committed(desk: Desk) -> None:
+    """By another person, between the look and the request."""
+    key = txn_key("a")
+    incomplete(desk, key)
+    desk.look()
+    plan = desk.plan(desk.get("/transactions"), "abandon", key)
+    desk.stage.op(op_line("A", key, 1, source=Source.OPERATOR, reason="anna: she asked"))
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    page = desk.settle(plan)
+
+    assert [] == desk.stage.visible()
+    assert "<dt>already</dt><dd>1</dd>" in page
+    assert "rolled back already" in page
 
 
 @pytest.mark.parametrize(("group", "offset"), [("another", 0), ("shop", 1)])

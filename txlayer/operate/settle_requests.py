@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from txlayer.coordinator.setup import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import Resolution, Source, Undecodable, txn_id_of
+from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, txn_id_of
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.live import LiveView
 from txlayer.operate.operators import REASON_LENGTH_MAX, signature_of
@@ -359,8 +359,7 @@ def _gone(
     """What was settled between the look at it and the request: by which line, where that is known."""
     if not keys:
         return
-    wanted = set(keys)
-    decided = _first_decisions(connections, request, is_wanted=lambda line: line.op.key in wanted)
+    decided = _endings(connections, request, set(keys))
     for key in keys:
         partition, line = decided.get(key, (None, None))
         if line is None:
@@ -379,7 +378,7 @@ class FoundLine(NamedTuple):
     partition: int
     line: RecordedLine
     is_carried_out: bool  # coordinators have gone past it
-    first: RecordedLine | None = None  # the commit or rollback that came before it and decides; None: none did
+    first: RecordedLine | None = None  # what came before it and says the contrary; None: nothing did
 
 
 @dataclass(slots=True)
@@ -426,43 +425,77 @@ def read_requests(
     return sorted(found.values(), key=lambda each: each.first_ms, reverse=True)
 
 
-def with_first_decisions(found: FoundRequest, connections: CoordinatorConnections) -> list[FoundLine]:
-    """Its first lines, each with the decision that came before it, as far back as the moment at which the request began."""
+def with_contrary_decisions(found: FoundRequest, connections: CoordinatorConnections) -> list[FoundLine]:
+    """Its first lines, each with the contrary decision that came before it, as far back as the moment at which the request began."""
     own = {each.line.op.key for each in found.lines}
-    first = _first_decisions(connections, found.request, is_wanted=lambda line: line.op.key in own)
+    endings = _endings(connections, found.request, own)
     lines = []
     for each in found.lines:
-        _, line = first.get(each.line.op.key, (0, each.line))
-        lines.append(each._replace(first=line) if line.position < each.line.position else each)
+        _, line = endings.get(each.line.op.key, (0, each.line))
+        is_late = line.position < each.line.position and _is_contrary(each.line.op, line.op)
+        lines.append(each._replace(first=line) if is_late else each)
     return lines
 
 
-def _first_decisions(
-    connections: CoordinatorConnections, request: SettlementRequest, *, is_wanted: Callable[[RecordedLine], bool]
+def _is_contrary(said: OpMessage, decision: OpMessage) -> bool:
+    """True if what was said can have no effect after that decision; a commit tries again what is held, and a new time needs one."""
+    is_rolled_back = decision.resolution is Resolution.ROLLBACK
+    if said.resolution is Resolution.ROLLBACK:
+        return not is_rolled_back
+    return is_rolled_back or (said.resolution is Resolution.UNKNOWN and not said.is_reschedule)
+
+
+def _endings(
+    connections: CoordinatorConnections, request: SettlementRequest, keys: Collection[str]
 ) -> dict[str, tuple[int, RecordedLine]]:
-    """{key: (partition, its first commit or rollback since the request began)}; only lines that count."""
-    firsts: dict[tuple[str, int, int, str], RecordedLine] = {}
+    """{key: (partition, the line that decides it)}, of what was said since the request began: the first commit or rollback, or an abandon after it."""
+    named: dict[tuple[str, int, int, str, bool], RecordedLine] = {}
     for partition, line in _op_lines(connections, since_ms=request.begun_ms):
-        if line.op.is_decision and is_wanted(line) and len(firsts) < NAMED_MAX:
-            firsts.setdefault((line.op.key, partition, line.op.last_offset, line.op.producer_group), line)
-    counted = _that_count(connections, [(partition, line) for (_, partition, *_), line in firsts.items()])
-    found: dict[str, tuple[int, RecordedLine]] = {}
-    for partition, line in sorted(counted, key=lambda each: each[1].position):
-        found.setdefault(line.op.key, (partition, line))
+        op = line.op
+        if op.is_decision and op.key in keys and len(named) < NAMED_MAX:
+            named.setdefault((op.key, partition, op.last_offset, op.producer_group, op.is_abandon), line)
+    counted = _that_count(connections, [(partition, line) for (_, partition, *_), line in named.items()])
+    said: defaultdict[str, list[tuple[int, RecordedLine, bool]]] = defaultdict(list)
+    for each in sorted(counted, key=lambda each: each[1].position):
+        said[each[1].op.key].append(each)
+    abandoned = _abandoned(connections, request, said)
+    return {key: _ending(lines, is_abandoned=key in abandoned) for key, lines in said.items()}
+
+
+def _ending(lines: Iterable[tuple[int, RecordedLine, bool]], *, is_abandoned: bool) -> tuple[int, RecordedLine]:
+    """(partition, line) that decides; an abandon also after a commit, if that was not complete, or if doubt says that it acted."""
+    first, is_over = None, False
+    for partition, line, is_whole in lines:
+        if line.op.is_abandon and (not is_over or is_abandoned):
+            return partition, line
+        first = first or (partition, line)
+        is_over |= is_whole if line.op.resolution is Resolution.COMMIT else line is first[1]
+    assert first is not None
+    return first
+
+
+def _abandoned(connections: CoordinatorConnections, request: SettlementRequest, keys: Collection[str]) -> set[str]:
+    """Those of which doubt says since the request began that they were abandoned after their commit."""
+    found = set()
+    doubts = _records_since(connections, connections.config.topics.doubt, since_ms=request.begun_ms) if keys else ()
+    for record in doubts:
+        key, index = codec.parse_doubt_key(record.key()) or ("", None)
+        if index is None and key in keys and codec.is_abandoned(record.value(), record.headers()):
+            found.add(key)
     return found
 
 
 def _that_count(
     connections: CoordinatorConnections, lines: Iterable[tuple[int, RecordedLine]]
-) -> Iterator[tuple[int, RecordedLine]]:
-    """Those (partition, line) that name a half record of their transaction and its producer group, or one that retention removed."""
+) -> Iterator[tuple[int, RecordedLine, bool]]:
+    """(partition, line, whether it names the last half record) of those that name one of their transaction, or one that retention removed, and its group."""
     topic = connections.config.topics.half
     named: defaultdict[TopicPartition, defaultdict[int, list[RecordedLine]]] = defaultdict(lambda: defaultdict(list))
     for partition, line in lines:
         named[topic, partition][line.op.last_offset].append(line)
     starts, ends = connections.start_offsets(list(named)), connections.end_offsets(list(named))
     for tp, by_offset in named.items():
-        yield from ((tp[1], line) for offset, each in by_offset.items() if offset < starts[tp] for line in each)
+        yield from ((tp[1], line, True) for offset, each in by_offset.items() if offset < starts[tp] for line in each)
     there = ([o for o in sorted(by_offset) if starts[tp] <= o < ends[tp]] for tp, by_offset in named.items())
     for turn in zip_longest(*there):
         ranges = {tp: (offset, offset + 1) for tp, offset in zip(named, turn, strict=True) if offset is not None}
@@ -470,19 +503,21 @@ def _that_count(
             half = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
             for line in named[topic, record.partition()][record.offset()]:
                 if not isinstance(half, Undecodable) and half[:2] == (line.op.key, line.op.producer_group):
-                    yield record.partition(), line
+                    yield record.partition(), line, half.index + 1 == half.count
 
 
 def _op_lines(
     connections: CoordinatorConnections, *, since_ms: int, with_bytes: bytes = b""
 ) -> Iterator[tuple[int, RecordedLine]]:
     """The lines since then of records with these bytes; at most so many records are looked at."""
-    topics = connections.config.topics
-    tps = [(topics.op, p) for p in range(count_partitions(connections, topics))]
+    return _lines_with(with_bytes, _records_since(connections, connections.config.topics.op, since_ms=since_ms))
+
+
+def _records_since(connections: CoordinatorConnections, topic: str, *, since_ms: int) -> Iterator[Any]:
+    tps = [(topic, p) for p in range(count_partitions(connections, connections.config.topics))]
     starts = connections.offsets_at(tps, at_ms=since_ms - MARGIN_MS)
     ends = connections.end_offsets(tps)
-    records = committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps})
-    return _lines_with(with_bytes, islice(records, SCANNED_MAX))
+    return islice(committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps}), SCANNED_MAX)
 
 
 def _lines_with(mark: bytes, records: Iterable[Any]) -> Iterator[tuple[int, RecordedLine]]:

@@ -43,7 +43,7 @@ from txlayer.operate.settle_requests import (
     read_requests,
     request_id_of,
     rows_of,
-    with_first_decisions,
+    with_contrary_decisions,
     work_off,
 )
 from txlayer.operate.unsettled import PARKED, unsettled_json
@@ -288,7 +288,7 @@ def _find(console: Console, request_id: str) -> tuple[FoundRequest | None, list[
         found = read_requests(connections, since_ms=begun_ms, request_id=request_id)
         if not found:
             return None, []
-        return found[0], with_first_decisions(found[0], connections)
+        return found[0], with_contrary_decisions(found[0], connections)
 
 
 async def all_of_them(console: Console, request: Request) -> Response:
