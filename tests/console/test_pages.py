@@ -20,10 +20,11 @@ from txlayer.console import show
 from txlayer.console.access import AccessRules
 from txlayer.console.pages.overview import changes
 from txlayer.console.work import Desk, Jobs
-from txlayer.core.codec import HALF_HEADER
+from txlayer.core.codec import HALF_HEADER, encode_op
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_letter
-from txlayer.core.messages import HalfOptions, Origin, Source, txn_id_of
+from txlayer.core.messages import HalfOptions, OpMessage, Origin, Resolution, Source, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError
+from txlayer.operate import time_text
 from txlayer.operate.dead_letters import consumed_topics
 from txlayer.operate.live import Minute
 from txlayer.operate.overview import Overview
@@ -164,6 +165,60 @@ def test_a_resolution_that_contradicts_the_decision_is_said_to_be_refused(
     said = re.sub(r' <span class="place">[^<]*</span> <span class="detail">', "{} ", page)
     assert 1 == said.count(says)
     assert 1 == said.count("came first")
+
+
+def said_of(page: str) -> list[tuple[str, str]]:
+    """(what, detail) of each op line of a timeline."""
+    rows = re.findall(
+        r'<strong>([^<]*)</strong> <span class="place">op [^<]*</span>(?: <span class="detail">([^<]*)<)?', page
+    )
+    return [(html.unescape(what), html.unescape(detail)) for what, detail in rows]
+
+
+def test_an_abandon_after_a_commit_says_what_it_gives_up(site: Site) -> None:
+    key = txn_key("a")
+    site.stage.commit(key, site.stage.half(key, count=2))
+    at = site.stage.half(key, index=1, count=2)
+    site.stage.op(op_line("A", key, at, source=Source.OPERATOR, reason="zoe: she asked"))
+    address = f"/transaction?id={txn_id_of(key)}"
+
+    before = said_of(site.get(address))
+    site.stage.work(seconds=2)
+    after = said_of(site.get(address))
+
+    given_up = "operator zoe; reason: she asked; gives up what was committed and not forwarded"
+    assert [("commit by producer", "decides"), ("abandon by operator", given_up)] == after
+    assert [*after[:1], ("abandon by operator", f"{given_up}; no coordinator has carried it out")] == before
+
+
+def test_a_line_with_a_time_is_no_resolution(site: Site) -> None:
+    key, due_ms = txn_key("a"), site.stage.world.now_ms() + 60_000
+    at = site.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms))
+    site.stage.commit(key, at)
+    moved = OpMessage(Resolution.UNKNOWN, key, "shop", at, 5, Source.OPERATOR, reason="zoe: later", time_ms=due_ms + 1)
+    site.stage.op(encode_op(moved))
+    site.stage.work(seconds=70)
+
+    said = said_of(site.get(f"/transaction?id={txn_id_of(key)}"))
+
+    assert ["commit by producer", "another time by operator", "release by policy"] == [what for what, _ in said]
+    assert all(f"time: {time_text(due_ms + 1)}" in detail for _, detail in said[1:])
+
+
+def test_where_no_half_message_was_read_it_is_not_said_that_the_real_topics_lack_it(site: Site) -> None:
+    key = txn_key("a")
+    at = site.stage.half(key)
+    site.stage.work(seconds=5)
+    site.stage.world.advance(ms=2 * 3_600_000)
+    site.stage.commit(key, at)
+    site.stage.work(seconds=2)
+
+    page = site.get(f"/transaction?id={txn_id_of(key)}")
+
+    assert [txn_id_of(key)] == site.stage.visible()
+    assert "The real topics do not have" not in page
+    assert "None of its half messages was read" in page
+    assert "The real topics do not have" not in site.get(f"/transaction?id={txn_id_of(key)}&since=1d")
 
 
 def test_values_are_shown_when_they_are_asked_for_and_that_is_logged(

@@ -16,7 +16,7 @@ from txlayer.core.ledger.transaction import Content
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OpMessage, Source, user_headers
 from txlayer.errors import ConfigError
-from txlayer.operate import Json, length_text
+from txlayer.operate import Json, length_text, time_text
 from txlayer.operate.overview import UnsettledTransaction, committed_records
 from txlayer.operate.unsettled import options_json, unsettled_json
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
@@ -141,6 +141,7 @@ def _op_line_json(n: OpLine) -> Json:
         "producer_group": n.op.producer_group,
         "last_half_offset": n.op.last_offset,
         "check_number": n.op.check_number,
+        "time_ms": n.op.time_ms,
         "is_counted": n.is_counted,
     }
 
@@ -223,7 +224,7 @@ def _events(history: Json) -> Iterator[Event]:
 
 def _op_event(line: Json, history: Json, asked_ms: dict[int, int]) -> Event:
     position = {"offset": line["offset"], "line": line["line"]}
-    is_decision = position == history["decided_at"]
+    is_decision, is_ending = position == history["decided_at"], line is _ending(history)
     kind = "decided" if is_decision else "answered" if line["check_number"] is not None else "said"
     parts = []
     if (number := line["check_number"]) is not None:
@@ -235,14 +236,28 @@ def _op_event(line: Json, history: Json, asked_ms: dict[int, int]) -> Event:
         parts.append(f"reason: {line['reason']}")
     if not line["is_counted"]:
         parts.append(_why_not(line, history))
-    elif is_decision:
-        parts.append("decides" + ("" if history["is_applied"] is not False else "; no coordinator has carried it out"))
+    elif is_decision or is_ending:
+        said = "decides" if is_decision else "gives up what was committed and not forwarded"
+        is_open = is_ending and history["is_applied"] is False
+        parts.append(said + ("; no coordinator has carried it out" if is_open else ""))
+    elif line["time_ms"] is not None:
+        parts.append(f"time: {time_text(line['time_ms'])}")
     elif (first := _contrary_decision(line, history)) is not None:
         parts.append(f"refused: the {first.lower()} came first")
     place = f"op {history['partition']}:{line['offset']}, line {line['line']}"
-    return Event(
-        line["appended_ms"], kind, f"{line['resolution'].lower()} by {line['source']}", place, "; ".join(parts)
-    )
+    what = line["resolution"].lower()
+    if line["time_ms"] is not None:
+        what = "release" if what == "commit" else "another time"
+    return Event(line["appended_ms"], kind, f"{what} by {line['source']}", place, "; ".join(parts))
+
+
+def _ending(history: Json) -> Json | None:
+    """The line that decides; of one that was abandoned after its commit, that of the abandon."""
+    counted = [line for line in history["op_lines"] if line["is_counted"]]
+    place = history["decided_at"]
+    decision = next((each for each in counted if {"offset": each["offset"], "line": each["line"]} == place), None)
+    is_given_up = history["state"] == TxnState.ROLLED_BACK.value and decision and decision["resolution"] == "COMMIT"
+    return next((each for each in counted if each["resolution"] == "ABANDON"), None) if is_given_up else decision
 
 
 def _contrary_decision(line: Json, history: Json) -> str | None:
