@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
 from txlayer.consumer.dead_letters import Answered
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.progress import KEY_HASH_BYTES, encode, fixed_part
+from txlayer.core.progress import KEY_HASH_BYTES, StoredProgress, encode, fixed_part
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import TopicMismatchError
 from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPosition, topics_of
@@ -44,7 +44,7 @@ class Field:
             self._count += 1
             one = self.stage.given_up(self._count, key=key)
             given.append(one._replace(letter=one.letter._replace(reason=reason)))
-        fixed = fixed_part(self._count + 1, attempts={}, parked=parked or {}, stuck=stuck or {})
+        fixed = fixed_part(self._count + 1, StoredProgress(parked=parked or {}, stuck=stuck or {}))
         text = encode(self._count + 1, (), fixed, bytes_max=4096).text
         offsets = self._writer.write_letters(
             given, offsets=self.stage.behind(self._count, metadata=text), member=self.stage.member

@@ -25,7 +25,7 @@ from txlayer.core import codec
 from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
 from txlayer.core.leases import LockKind, LockRecord, encode_lock
 from txlayer.core.messages import COMMIT, ROLLBACK, CheckKind, CheckRecord, Resolution
-from txlayer.core.progress import Attempts, encode, fixed_part
+from txlayer.core.progress import Attempts, StoredProgress, encode, fixed_part
 
 GROUP, TOPIC, OFFSETS = "loyalty", "orders", "__consumer_offsets"
 A, B = b"a", b"b"
@@ -99,13 +99,8 @@ def committed(
 
 
 def progress(at_ms: int, offset: int, *finished: tuple[int, int], attempts: Mapping[int, int] | None = None) -> Seen:
-    fixed = fixed_part(
-        offset,
-        writer="w",
-        is_paused=False,
-        parked={},
-        attempts={o: Attempts(n, 1) for o, n in (attempts or {}).items()},
-    )
+    found = StoredProgress("w", attempts={o: Attempts(n, 1) for o, n in (attempts or {}).items()})
+    fixed = fixed_part(offset, found)
     return committed(at_ms, offset, encode(offset, finished, fixed, bytes_max=4096).text)
 
 
@@ -252,7 +247,7 @@ def test_all_open_dead_letters_of_a_parked_key_are_replayed_when_nobody_waits(
 
 
 def test_what_is_stored_says_which_keys_are_parked() -> None:
-    fixed = fixed_part(0, writer="w", is_paused=False, parked={b"12345678": 3}, attempts={})
+    fixed = fixed_part(0, StoredProgress("w", parked={b"12345678": 3}))
     text = encode(0, (), fixed, bytes_max=4096).text
 
     assert {3} == parked_in(StoredOffset(0, text))

@@ -35,7 +35,7 @@ from txlayer.core.dead_letters import (
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.leases import LockKind, LockRecord, encode_lock
 from txlayer.core.messages import Origin
-from txlayer.core.progress import Attempts, WaitingKeys, encode, fixed_part, hash_of_key
+from txlayer.core.progress import Attempts, StoredProgress, WaitingKeys, encode, fixed_part, hash_of_key
 
 GROUP, TOPIC = "g", "orders"
 DLQ, REPLAY, LOCKS = "g.orders.dlq", "g.orders.replay", "ns.locks"
@@ -89,14 +89,8 @@ def stored(
     is_paused: bool = False,
     waiting: WaitingKeys | None = None,
 ) -> Stored:
-    fixed = fixed_part(
-        offset,
-        writer=writer,
-        is_paused=is_paused,
-        parked=parked or {},
-        waiting=waiting,
-        attempts={o: Attempts(n, 1) for o, n in (attempts or {}).items()},
-    )
+    ended = {o: Attempts(n, 1) for o, n in (attempts or {}).items()}
+    fixed = fixed_part(offset, StoredProgress(writer, is_paused, attempts=ended, parked=parked or {}, waiting=waiting))
     text = encode(offset, finished, fixed, bytes_max=4096).text
     return Stored(at_ms, (TOPIC, 0), StoredOffset(offset, text))
 

@@ -20,7 +20,7 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.leases import LockKind, LockRecord, encode_lock, lock_partition
 from txlayer.core.messages import Origin
-from txlayer.core.progress import Attempts, encode, fixed_part, hash_of_key
+from txlayer.core.progress import Attempts, StoredProgress, encode, fixed_part, hash_of_key
 
 LOCK_PARTITION_COUNT = 4
 
@@ -86,14 +86,9 @@ class Group:
     ) -> None:
         """What the owner has stored: keys that are parked at an offset, of which replays failed, a pause, ended attempts."""
         at = {hash_of_key(key): offset for key, offset in (parked or {}).items()}
-        fixed = fixed_part(
-            0,
-            is_paused=paused,
-            attempts=failing or {},
-            parked=at,
-            stuck={hash_of_key(key): at[hash_of_key(key)] for key in stuck},
-        )
-        found = encode(0, (), fixed, bytes_max=4_000)
+        failed = {hash_of_key(key): at[hash_of_key(key)] for key in stuck}
+        stored = StoredProgress(is_paused=paused, attempts=failing or {}, parked=at, stuck=failed)
+        found = encode(0, (), fixed_part(0, stored), bytes_max=4_000)
         self.kafka.admin().store_offsets(self.name, {(self.topic, 0): StoredOffset(0, found.text)})
 
     def said(self) -> list[ReplayRecord]:

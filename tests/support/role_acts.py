@@ -24,7 +24,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import read_acl_files
 from txlayer.config import ClientConfig, CoordinatorConfig, ResponderConfig
 from txlayer.consumer.consumer import OrderedConsumer
-from txlayer.core.acls import RoleSpec, WantedAcl
+from txlayer.core.acls import CreateAcl, RoleSpec
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, dead_letter_topic, encode_replay, replay_topic
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import RefusedRecordError
@@ -60,7 +60,7 @@ class Stage:
         """The real topics."""
         return (*self.arena.targets, self.small)
 
-    def rights(self, role: str, user: User) -> list[WantedAcl]:
+    def rights(self, role: str, user: User) -> list[CreateAcl]:
         """Everything that the role needs here."""
         return RoleSpec.parse(role, read_acl_files()[role]).wanted(
             namespace=self.arena.namespace, group=self.group, topics=self.topics, principal=user.principal, host="*"

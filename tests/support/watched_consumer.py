@@ -13,7 +13,7 @@ import zlib
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.support.fenced_table import FencedTable
 from txlayer import Context, Later, OrderedConsumer, Reject, Retry, RetryPolicy
@@ -199,7 +199,7 @@ class WatchedConsumer(OrderedConsumer):
         return ""
 
     def _tell_begin(self, number: int, message: ReceivedMessage, context: Context) -> bool:
-        chunk, record = self._here.chunk, message._record
+        chunk, record = self._here.chunk, cast("Any", message._record)
         assert chunk is not None
         owner = chunk.owner
         tenure = self._tenures.setdefault(id(owner), (owner, len(self._tenures)))[1]

@@ -11,19 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txlayer.core.dead_letters import DeadLetterReason
-from txlayer.core.retry import (
-    Ack,
-    GiveUp,
-    Handled,
-    Reject,
-    Retry,
-    RetryPolicy,
-    TryAgain,
-    Verdict,
-    backoff_ms,
-    decide,
-    resume_at_ms,
-)
+from txlayer.core.retry import GiveUp, Reject, Retry, RetryPolicy, TryAgain, Verdict, backoff_ms, decide, resume_at_ms
 from txlayer.errors import ConfigError
 
 POLICY = RetryPolicy(attempt_count_max=3, backoff_first_ms=100, backoff_max_ms=1_000)
@@ -47,8 +35,6 @@ def test_a_policy_takes_lengths_of_time_as_well_as_milliseconds() -> None:
 @pytest.mark.parametrize(
     ("result", "first", "last"),
     [
-        (None, Handled(), Handled()),
-        (Ack(), Handled(), Handled()),
         (Retry(), TryAgain(1_000 + 50), EXHAUSTED),
         (Retry(delay_ms=100), AGAIN, EXHAUSTED),
         (Retry(delay_ms=0), TryAgain(1_000), EXHAUSTED),
@@ -56,7 +42,7 @@ def test_a_policy_takes_lengths_of_time_as_well_as_milliseconds() -> None:
         (Reject("bad"), REJECTED, REJECTED),
     ],
 )
-def test_what_follows_from_a_result(result: Ack | Retry | Reject | None, first: Verdict, last: Verdict) -> None:
+def test_what_follows_from_a_result(result: Retry | Reject, first: Verdict, last: Verdict) -> None:
     def decided(attempt_count: int) -> Verdict:
         return decide(result, attempt_count=attempt_count, policy=POLICY, now_ms=1_000, draw=0.0)
 

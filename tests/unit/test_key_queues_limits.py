@@ -516,7 +516,7 @@ def test_parked_keys_that_a_smaller_setting_has_no_room_for_are_said_by_name() -
     parked = {bytes([n]) * 8: 1 << 40 for n in range(40)}
 
     with pytest.raises(ConfigError, match="at least") as caught:
-        progress.snapshot(writer="", is_paused=False, parked=parked)
+        progress.snapshot(StoredProgress(parked=parked))
 
     assert ("metadata_bytes_max", 540) == (caught.value.name, caught.value.value)
     assert str(caught.value.expected).endswith("which is stored already")

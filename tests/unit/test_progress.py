@@ -140,7 +140,7 @@ def test_a_snapshot_may_say_what_will_have_ended() -> None:
     progress.read([0, 1, 2])
     progress.failed(0, started_ms=0)
 
-    assert (1, "1|w|p|||") == progress.snapshot(ended={0}, writer="w", is_paused=True)[:2]
+    assert (1, "1|w|p|||") == progress.snapshot(StoredProgress("w", is_paused=True), ended={0})[:2]
     assert 0 == progress.snapshot().offset
 
 
@@ -170,7 +170,7 @@ def test_whatever_fails_and_is_parked_fits() -> None:
         progress.failed(offset, started_ms=n * 1_000_000)
     parked = {n.to_bytes(8, "big"): 2**41 + n for n in range(64)}
 
-    snapshot = progress.snapshot(parked=parked, writer="w" * 249, is_paused=True)
+    snapshot = progress.snapshot(StoredProgress("w" * 249, is_paused=True, parked=parked))
 
     assert len(snapshot.metadata) < 4096 * 3 // 4 + 100
     assert list(offsets) == progress.stored(snapshot.version)

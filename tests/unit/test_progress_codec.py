@@ -38,17 +38,7 @@ def text_of(
     offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT, is_replay: bool = False
 ) -> tuple[str, bool]:
     """(its metadata, whether runs had no room)."""
-    fixed = fixed_part(
-        offset,
-        writer=progress.writer,
-        is_paused=progress.is_paused,
-        attempts=progress.attempts,
-        parked=progress.parked,
-        stuck=progress.stuck,
-        token=progress.token,
-        waiting=progress.waiting,
-        is_replay=is_replay,
-    )
+    fixed = fixed_part(offset, progress, is_replay=is_replay)
     text, is_cut, run_count = encode(offset, progress.finished, fixed, bytes_max=bytes_max)
     assert is_cut == (run_count < len(progress.finished))
     return text, is_cut

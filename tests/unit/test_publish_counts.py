@@ -230,20 +230,6 @@ def test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place(
     assert line.failure_count <= 1 + ceil(log2(min(count, line_count_max)))
 
 
-@given(st.integers(2, 5_000), st.integers(0, 4_999))
-def test_everything_goes_on_at_full_speed_once_the_line_is_known(count: int, place: int) -> None:
-    line = Line(count=count, bad=place % count, line_count_max=1_000)
-    while line.run() is None:
-        pass
-
-    line.bisection.found()
-    line.bad = -1
-
-    assert not line.bisection.is_active
-    assert line.run() is None
-    assert not line.bisection.is_active
-
-
 def test_suspicion_ends_when_all_suspects_went_through() -> None:
     bisection = Bisection()
     bisection.failed(8)

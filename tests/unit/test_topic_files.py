@@ -9,7 +9,7 @@ import pytest
 from txlayer import OrderedConsumer
 from txlayer.adapters.namespace import GROUP_ROLES, NAMESPACE_ROLES, read_acl_files, read_topic_files
 from txlayer.config import SystemTopics
-from txlayer.core.acls import Acl, AclPattern, AclResource, CreateAcl, Operation, OtherAcl, RoleSpec, WantedAcl, plan
+from txlayer.core.acls import Acl, AclPattern, AclResource, CreateAcl, Operation, OtherAcl, RoleSpec, plan
 from txlayer.core.dead_letters import writer_name
 from txlayer.core.topics import SETTING_RULES, FollowsSetting, PartitionSource, Setting, TopicSpec
 from txlayer.errors import ConfigError, UsageError
@@ -155,7 +155,7 @@ FILES = read_acl_files()
 WHO = "User:orders"
 
 
-def wanted(role: str, *, topics: tuple[str, ...] = ("orders",), group: str = "g") -> list[WantedAcl]:
+def wanted(role: str, *, topics: tuple[str, ...] = ("orders",), group: str = "g") -> list[CreateAcl]:
     return RoleSpec.parse(role, FILES[role]).wanted(namespace="ns", group=group, topics=topics, principal=WHO, host="*")
 
 
@@ -253,7 +253,7 @@ def test_what_is_there_is_not_created_again_and_what_is_more_is_shown() -> None:
 
     changes = plan(rights, {*there, more, anybody, denied, *others}, namespace="ns")
 
-    assert [CreateAcl(rights[0].acl, rights[0].why)] == changes[:1]
+    assert rights[:1] == changes[:1]
     assert {more, anybody, denied} == {c.acl for c in changes[1:] if isinstance(c, OtherAcl)}
     assert [] == plan(rights, {r.acl for r in rights}, namespace="ns")
 

@@ -75,22 +75,6 @@ def end_what_was_left(
         logger.info("dead_letters.fenced", extra={"transactional_id": name})
 
 
-def try_to_end(
-    connections: WriterConnections, names: Iterable[str], *, timeout_s: float, background: Background = REAL.background
-) -> None:
-    """End the writers of these names if that is quick; what they left open stores no offset.
-
-    Otherwise the broker's time-out ends them, and only readers of those dead letters wait for it: a partition that accepts
-    no record accepts no marker either.
-    """
-    for name in names:
-        try:
-            end_what_was_left(connections, [name], timeout_s=timeout_s, background=background)
-        except RetriableError as exc:
-            reason = {"transactional_id": name, "reason": str(exc)}
-            logger.warning("dead_letters.left_open", extra=reason)
-
-
 PATIENCE_BESIDE_S = 2.0
 """The same beside owned queues, whose handlers begin only afterwards; then the take-over is tried again."""
 ALONE_WAIT_MAX_MS = 5_000
@@ -492,11 +476,20 @@ class Assignments:
         writer.close()
 
     def _try_to_end_what_is_harmless(self) -> None:
+        """End writers that left nothing open that stores an offset, if that is quick.
+
+        Otherwise the broker's time-out ends them, and only readers of those dead letters wait for it: a partition that accepts
+        no record accepts no marker either.
+        """
         names, self._left_open = self._left_open, []
-        timeout_s = self._config.kafka_transaction_timeout.total_seconds()
-        try_to_end(
-            self._connections, names, timeout_s=min(timeout_s, HARMLESS_S), background=self._environment.background
-        )
+        timeout_s = min(self._config.kafka_transaction_timeout.total_seconds(), HARMLESS_S)
+        background = self._environment.background
+        for name in names:
+            try:
+                end_what_was_left(self._connections, [name], timeout_s=timeout_s, background=background)
+            except RetriableError as exc:
+                reason = {"transactional_id": name, "reason": str(exc)}
+                logger.warning("dead_letters.left_open", extra=reason)
 
     def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> OwnedPartition:
         token = self._token_for(queue, self._tokens[queue], last=topic.stored.token)

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from txlayer.adapters.bodies import Deserializer
+from txlayer.adapters.ports import Record
 from txlayer.adapters.tracing import trace_context_of
 from txlayer.core.codec import GROUP_HEADER, ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, decode_dead_letter
@@ -32,7 +33,7 @@ class ReceivedMessage:
     __slots__ = ("_record",)
 
     def __init__(self, record: Any) -> None:
-        self._record = record
+        self._record: Record = record
 
     def __repr__(self) -> str:
         # Without key and value: they are the user's data, and this text may be logged.
@@ -41,20 +42,17 @@ class ReceivedMessage:
     @property
     def topic(self) -> str:
         """Topic of the message."""
-        topic: str = self._record.topic()
-        return topic
+        return self._record.topic()
 
     @property
     def partition(self) -> int:
         """Partition of the message."""
-        partition: int = self._record.partition()
-        return partition
+        return self._record.partition()
 
     @property
     def offset(self) -> int:
         """Offset of the message; unique and increasing within the partition."""
-        offset: int = self._record.offset()
-        return offset
+        return self._record.offset()
 
     @property
     def key(self) -> Any:
@@ -64,8 +62,7 @@ class ReceivedMessage:
     @property
     def raw_key(self) -> bytes | None:
         """Key as it was sent; order, retries and dead letters go by it."""
-        key: bytes | None = self._record.key()
-        return key
+        return self._record.key()
 
     @property
     def value(self) -> Any:
@@ -75,8 +72,7 @@ class ReceivedMessage:
     @property
     def raw_value(self) -> bytes | None:
         """Value as it was sent."""
-        value: bytes | None = self._record.value()
-        return value
+        return self._record.value()
 
     @property
     def headers(self) -> Headers:
@@ -92,8 +88,7 @@ class ReceivedMessage:
     @property
     def timestamp_ms(self) -> int:
         """Timestamp in milliseconds since 1970."""
-        timestamp: int = self._record.timestamp()[1]
-        return timestamp
+        return self._record.timestamp()[1]
 
     @property
     def tags(self) -> str | None:

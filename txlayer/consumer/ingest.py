@@ -39,7 +39,7 @@ class DeadLetterRecord:
 
     __slots__ = ("_letter", "_record")
 
-    def __init__(self, record: Any, letter: DeadLetter) -> None:
+    def __init__(self, record: Record, letter: DeadLetter) -> None:
         self._record = record
         self._letter = letter
 
@@ -53,12 +53,10 @@ class DeadLetterRecord:
         return self._letter.origin.offset
 
     def key(self) -> bytes | None:
-        key: bytes | None = self._record.key()
-        return key
+        return self._record.key()
 
     def value(self) -> bytes | None:
-        value: bytes | None = self._record.value()
-        return value
+        return self._record.value()
 
     def headers(self) -> Headers:
         return original_headers(self._record.headers())

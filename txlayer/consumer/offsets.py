@@ -50,28 +50,6 @@ class ChunkSize:
 class OwnedPartition:
     """One queue from its take-over to its loss. Only the engine's thread uses it; the lease is shared."""
 
-    __slots__ = (
-        "_former",
-        "chunk_size",
-        "is_over",
-        "is_reading_paused",
-        "is_replay_paused",
-        "lease",
-        "look_at_ms",
-        "next_offsets",
-        "partition",
-        "queue",
-        "reached",
-        "replay_partition",
-        "requests",
-        "route",
-        "search",
-        "sources",
-        "tally",
-        "topic",
-        "topic_partition",
-    )
-
     def __init__(
         self,
         lease: Lease,

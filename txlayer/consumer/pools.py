@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -49,49 +50,34 @@ class Turns(Protocol):
         """The last one, which does not begin; IndexError: there is none."""
 
 
+@dataclass(slots=True, eq=False)
 class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
-    __slots__ = (
-        "_ends",
-        "begun_at",
-        "failed",
-        "given",
-        "is_cut",
-        "jobs",
-        "lasts",
-        "lease",
-        "not_run",
-        "owner",
-        "part",
-        "rest",
-        "turns",
-    )
+    owner: Any
+    """Whose it is; opaque here."""
+    lease: Lease
+    jobs: Sequence[Job]
+    lasts: Sequence[Item[Any]] | None = None
+    """The last message of each key; None: each has a key of its own."""
+    begun_at: float = 0.0
+    """When the job that runs began, of the monotonic clock; 0: none has begun."""
+    is_cut: bool = False
+    """True: what has not begun shall not begin."""
+    turns: Turns = field(init=False)
+    """The jobs that have not begun. The worker takes them from the left; what another thread takes from the right does not begin."""
+    given: dict[int, int] = field(default_factory=dict)
+    """Messages of a batch that its handler was given, by the identity of the job; only of batches that were not given whole."""
+    failed: list[Failed] = field(default_factory=list)
+    not_run: list[Job] = field(default_factory=list)
+    rest: list[Job] = field(default_factory=list)
+    """What `take_rest` took."""
+    part: JobOutcome | None = None
+    """What was reported of it before its end."""
+    _ends: list[None] = field(default_factory=lambda: [None])  # who pops it ends the chunk: atomic without a lock
 
-    def __init__(
-        self, owner: Any, lease: Lease, jobs: Sequence[Job], *, lasts: Sequence[Item[Any]] | None = None
-    ) -> None:
-        self.owner = owner
-        """Whose it is; opaque here."""
-        self.lease = lease
-        self.jobs = jobs
-        self.lasts = lasts
-        """The last message of each key; None: each has a key of its own."""
-        self.begun_at = 0.0
-        """When the job that runs began, of the monotonic clock; 0: none has begun."""
-        self.is_cut = False
-        """True: what has not begun shall not begin."""
-        self.turns: Turns = deque(jobs)
-        """The jobs that have not begun. The worker takes them from the left; what another thread takes from the right does not begin."""
-        self.given: dict[int, int] = {}
-        """Messages of a batch that its handler was given, by the identity of the job; only of batches that were not given whole."""
-        self.failed: list[Failed] = []
-        self.not_run: list[Job] = []
-        self.rest: list[Job] = []
-        """What `take_rest` took."""
-        self.part: JobOutcome | None = None
-        """What was reported of it before its end."""
-        self._ends: list[None] = [None]  # who pops it ends the chunk: atomic without a lock
+    def __post_init__(self) -> None:
+        self.turns = deque(self.jobs)
 
     def take_rest(self) -> list[Job]:
         """The jobs that have not begun. They do not begin any more, and the worker calls them not run."""

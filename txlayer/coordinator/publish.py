@@ -247,7 +247,7 @@ class Publisher:
 
     @property
     def _unacknowledged(self) -> Mapping[str, int]:
-        return {} if self._records is None else self._records.answers.missing
+        return {} if self._records is None else self._records.missing
 
     def _replace(self, turn: int, successor: TransactionalWriter) -> TransactionalWriter:
         self._writers[turn] = successor
@@ -302,7 +302,7 @@ class _Records:
         began: when it was made, of the monotonic clock.
         kept: per partition and transaction of which contents are written, the doubt offset of the first of these.
         further_count: messages beyond the first of each transaction.
-        answers: the records without an acknowledgement so far, if it is watched.
+        missing: by real topic, the number of records without an acknowledgement so far, if it is watched.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class _Records:
         self.began = clock()
         self.kept: dict[int, dict[str, int]] = {}
         self.further_count = 0
-        self.answers = _Answers()
+        self.missing: Counter[str] = Counter()
 
     def write(self, partition: int, batch: Batch) -> None:
         """Hand the records of one partition's batch to the client."""
@@ -355,10 +355,14 @@ class _Records:
         """
         raise_if_unacknowledged(self._writer.flush(timeout_s=self._timeout_s), waited_s=self._timeout_s)
 
+    def _answered(self, error: Any, record: Any) -> None:
+        if error is None:
+            self.missing[record.topic()] -= 1
+
     def _write_doubt(self, batch: Batch, kept: dict[str, int]) -> None:
         for keep in batch.to_doubt.values():
             contents = contents_of(keep.txn) if keep.is_whole else keep.txn.joined
-            note = _NoteOffset(kept, keep.txn.key) if contents or keep.is_whole else None
+            note = partial(_note_offset, kept, keep.txn.key) if contents or keep.is_whole else None
             size = keep.txn.size if keep.is_whole else sum(held_bytes(content.record) for content in contents)
             if contents and self._may_be_too_slow(size):
                 self._put_content(keep.txn, contents[0], None, is_origin_alone=True)
@@ -386,7 +390,7 @@ class _Records:
         """Questions and notices to producer groups, and what the coordinator resolves by policy."""
         topic, observer, bytes_max = self._topics.check, self._observer, self._precautions.question_bytes_max
         sure_bytes_max = self._precautions.sure_question_bytes_max
-        answers = self.answers if self._is_watched or sure_bytes_max < NO_LIMIT else None
+        answered = self._answered if self._is_watched or sure_bytes_max < NO_LIMIT else None
         for name, check in batch.checks.items():
             line, short = codec.encode_check(check), codec.encode_check(check._replace(text=""))
             if len(short) > bytes_max:
@@ -403,40 +407,38 @@ class _Records:
             if _size(line, headers or ()) > bytes_max:
                 headers = None  # the question matters more than its trace
             key, size_bytes = codec.check_key(check), _size(line, headers or ())
-            if answers is not None:
-                answers.missing[topic] += 1
+            self.missing[topic] += answered is not None
             if self._is_careful or size_bytes > sure_bytes_max:
-                self._put_carefully(topic, line, key, ANY_PARTITION, headers, answers, size_bytes=size_bytes)
+                self._put_carefully(topic, line, key, ANY_PARTITION, headers, answered, size_bytes=size_bytes)
                 sure_bytes_max = max(sure_bytes_max, size_bytes)
             else:
-                produce(self._writer, topic, line, key, report=answers, stamp_ms=self._stamp_ms, headers=headers)
+                produce(self._writer, topic, line, key, report=answered, stamp_ms=self._stamp_ms, headers=headers)
         self._write_policy_lines(list(batch.policy_lines.values()))
 
     def _write_policy_lines(self, lines: list[str]) -> None:
         """What the coordinator decides or releases itself."""
         topic = self._topics.op
-        answers = self.answers if self._is_watched or self._precautions.are_lines_sure else None
+        answered = self._answered if self._is_watched or self._precautions.are_lines_sure else None
         for start in range(0, len(lines), LINES_OF_RECORD_MAX):
             value = codec.encode_ops(lines[start : start + LINES_OF_RECORD_MAX])
-            if answers is not None:
-                answers.missing[topic] += 1
+            self.missing[topic] += answered is not None
             if self._is_careful or self._precautions.are_lines_sure:
-                self._put_carefully(topic, value, None, self._partition, note=answers)
+                self._put_carefully(topic, value, None, self._partition, note=answered)
             else:
-                produce(self._writer, topic, value, None, self._partition, report=answers)
+                produce(self._writer, topic, value, None, self._partition, report=answered)
 
     def _forward_all(self, transactions: Sequence[Transaction]) -> None:
         send, origin = self._writer.produce, f"{self._partition}:"
         id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
         allowed, is_watched, stamp_ms = None, self._is_watched, self._stamp_ms
-        answers = self.answers if is_watched else None
+        answered = self._answered if is_watched else None
         for txn in transactions:
             record = txn.content
             if type(record) is list or is_watched:
                 contents = due_contents(txn)
                 self.further_count += len(contents) - 1
                 for content in contents:
-                    self._forward(txn, content, answers)
+                    self._forward(txn, content, answered)
                 continue
             if txn.topic is not allowed:
                 self._targets.check_allowed(txn.topic, txn_key=txn.key)
@@ -457,7 +459,7 @@ class _Records:
     def _forward_carefully(self, transactions: Sequence[Transaction]) -> None:
         """One transaction at a time, so that a refusal names the one that it is about."""
         for txn in transactions:
-            report, topics = _FirstError(self.answers), set[str]()
+            report, topics = _FirstError(self._answered), set[str]()
             contents = due_contents(txn)
             self.further_count += len(contents) - 1
             for content in contents:
@@ -501,7 +503,7 @@ class _Records:
         record, options = content.record, content.options
         self._targets.check_allowed(content.topic, txn_key=txn.key)
         if report is not None:
-            self.answers.missing[content.topic] += 1
+            self.missing[content.topic] += 1
         headers = [
             *user_headers(record.headers()),
             *([(codec.GROUP_HEADER, txn.group)] if options.is_group_named else ()),
@@ -607,33 +609,13 @@ class _Records:
             raise error
 
 
-class _NoteOffset:
-    """Learns where a kept transaction begins on doubt.
+def _note_offset(kept: dict[str, int], key: str, error: Any, record: Any) -> None:
+    """Learn where a kept transaction begins on doubt.
 
     Not from where it ends: a marker of the other writer may land between its batches, and takes an offset.
     """
-
-    __slots__ = ("_kept", "_key")
-
-    def __init__(self, kept: dict[str, int], key: str) -> None:
-        self._kept, self._key = kept, key
-
-    def __call__(self, error: Any, record: Any) -> None:
-        if error is None:
-            self._kept[self._key] = record.offset()  # None: stored, at an unknown offset
-
-
-class _Answers:
-    """Counts, by real topic, the records that were not acknowledged."""
-
-    __slots__ = ("missing",)
-
-    def __init__(self) -> None:
-        self.missing: Counter[str] = Counter()
-
-    def __call__(self, error: Any, record: Any) -> None:
-        if error is None:
-            self.missing[record.topic()] -= 1
+    if error is None:
+        kept[key] = record.offset()  # None: stored, at an unknown offset
 
 
 class _FirstError:

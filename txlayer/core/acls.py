@@ -114,7 +114,7 @@ class RoleSpec:
 
     def wanted(
         self, *, namespace: str, group: str | None, topics: Sequence[str], principal: str, host: str
-    ) -> list[WantedAcl]:
+    ) -> list[CreateAcl]:
         """Every right of the role for these names; an entry about a topic applies to each of `topics`.
 
         Raises:
@@ -128,26 +128,18 @@ class RoleSpec:
             raise UsageError(
                 f"--group {group}: a consumer of this name would join the coordinators, or a producer group's check-backs"
             )
-        found: dict[Acl, WantedAcl] = {}
+        found: dict[Acl, CreateAcl] = {}
         for entry in self.entries:
             for topic in topics if "topic" in entry.placeholders else ("",):
                 name, pattern = _filled(entry, namespace=namespace, group=group or "", topic=topic)
                 acl = Acl(entry.resource, name, pattern, entry.operation, principal, host)
-                found.setdefault(acl, WantedAcl(acl, entry.why))
+                found.setdefault(acl, CreateAcl(acl, entry.why))
         return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
-class WantedAcl:
-    """A required right."""
-
-    acl: Acl
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class CreateAcl:
-    """Create a missing right."""
+    """A required right; in a plan one that is missing."""
 
     acl: Acl
     why: str
@@ -164,7 +156,7 @@ class OtherAcl:
 AclChange = CreateAcl | OtherAcl
 
 
-def plan(wanted: Sequence[WantedAcl], actual: Iterable[Acl], *, namespace: str) -> list[AclChange]:
+def plan(wanted: Sequence[CreateAcl], actual: Iterable[Acl], *, namespace: str) -> list[AclChange]:
     """What is missing, in the order of `wanted`, then what is superfluous. After applying it, a new plan has only the latter.
 
     Superfluous: any other right of the same principals, or of everybody, on a resource that `wanted` names or on a system topic
@@ -181,7 +173,7 @@ def plan(wanted: Sequence[WantedAcl], actual: Iterable[Acl], *, namespace: str) 
         for acl in there - acls
         if acl.principal in principals and any(acl.covers(*resource) for resource in watched)
     ]
-    missing = [CreateAcl(w.acl, w.why) for w in wanted if w.acl not in there]
+    missing = [w for w in wanted if w.acl not in there]
     more = [OtherAcl(acl, _why_other(acl)) for acl in others]
     more += [OtherAcl(acl, _SAME_NAME) for acl in _of_namesakes(acls, there)]
     return [*missing, *sorted(more, key=repr)]

@@ -89,7 +89,3 @@ class Bisection:
     def passed(self, line_count: int) -> None:
         """A run of `line_count` lines succeeded."""
         self._suspect_count = max(0, self._suspect_count - line_count)
-
-    def found(self) -> None:
-        """The refused line is known and will be parked: no line is suspected any more."""
-        self._suspect_count = 0

@@ -350,52 +350,40 @@ class ParkedKeys:
     """
 
     def __init__(self, parked: Mapping[bytes, int], *, count_max: int, stuck: Mapping[bytes, int]) -> None:
-        self._parked = dict(parked)
-        self._stuck = dict(stuck)
+        self.parked = dict(parked)
+        """Offset of the last dead letter, by hash of the key."""
+        self.stuck = dict(stuck)
+        """Offset of the dead letter whose replay failed, by hash of the key."""
         self._count_max = count_max
         self._known: dict[Chain, bytes] = {}
         self._coming: set[bytes] = set()  # their first dead letter is being written
 
     def __len__(self) -> int:
-        return len(self._parked)
-
-    @property
-    def last_offsets(self) -> Mapping[bytes, int]:
-        """Offset of the last dead letter, by hash of the key."""
-        return self._parked
-
-    @property
-    def stuck(self) -> Mapping[bytes, int]:
-        """Offset of the dead letter whose replay failed, by hash of the key."""
-        return self._stuck
-
-    def stick(self, chain: Chain, dead_letter: int) -> None:
-        """Record that the replay of this dead letter of a parked key failed."""
-        self._stuck[self.key_hash(chain)] = dead_letter
+        return len(self.parked)
 
     def stuck_at(self, chain: Chain) -> int | None:
         """Offset of the dead letter whose replay failed; None if no replay failed, or if the key is not parked."""
-        if not self._stuck or isinstance(chain, int):
+        if not self.stuck or isinstance(chain, int):
             return None
-        return self._stuck.get(self.key_hash(chain))
+        return self.stuck.get(self.key_hash(chain))
 
     @property
     def has_room(self) -> bool:
         """True if one more key can be parked."""
-        return len(self._parked) + len(self._coming) < self._count_max
+        return len(self.parked) + len(self._coming) < self._count_max
 
     def holds(self, chain: Chain) -> bool:
         """True if the key of `chain` is parked."""
-        if not self._parked or isinstance(chain, int):
+        if not self.parked or isinstance(chain, int):
             return False
-        return self.key_hash(chain) in self._parked
+        return self.key_hash(chain) in self.parked
 
     def make_room(self, chain: Chain) -> bool:
         """Reserve room to park the key of `chain`. Returns False, and changes nothing, if there is none."""
         if isinstance(chain, int):
             return True  # no order with others: no key to park
         key_hash = self.key_hash(chain)
-        if key_hash not in self._parked and key_hash not in self._coming:
+        if key_hash not in self.parked and key_hash not in self._coming:
             if not self.has_room:
                 return False
             self._coming.add(key_hash)
@@ -409,7 +397,7 @@ class ParkedKeys:
         The end of its last dead letter releases a key. If a copy takes its place, or the key is stuck at an earlier one, the
         end of that one releases it.
         """
-        parked, stuck = dict(self._parked), dict(self._stuck)
+        parked, stuck = dict(self.parked), dict(self.stuck)
         for item, offset in ends:
             more = item.more
             if more is None or isinstance(item.chain, int):
@@ -436,15 +424,15 @@ class ParkedKeys:
 
     def become(self, parked: dict[bytes, int], stuck: dict[bytes, int]) -> None:
         """Apply the result of `after`, which is stored now."""
-        self._parked = parked
-        self._stuck = stuck
+        self.parked = parked
+        self.stuck = stuck
         self._coming -= parked.keys()
 
     def forget(self, *, before: int) -> int:
         """Release the keys whose last dead letter is before this offset. Returns their number."""
-        gone = {key_hash for key_hash, last in self._parked.items() if last < before}
-        self._parked = {key_hash: last for key_hash, last in self._parked.items() if key_hash not in gone}
-        self._stuck = {key_hash: at for key_hash, at in self._stuck.items() if key_hash not in gone}
+        gone = {key_hash for key_hash, last in self.parked.items() if last < before}
+        self.parked = {key_hash: last for key_hash, last in self.parked.items() if key_hash not in gone}
+        self.stuck = {key_hash: at for key_hash, at in self.stuck.items() if key_hash not in gone}
         return len(gone)
 
     def key_hash(self, chain: Chain) -> bytes:
@@ -584,7 +572,7 @@ class Chains(Generic[R]):
         more.end = ReplayOutcome.FAILED if item.is_replay else reason
         self._is_due(item)
         if item.is_replay and self._parked.holds(item.chain):
-            self._parked.stick(item.chain, _dead_letter(item))
+            self._parked.stuck[self._parked.key_hash(item.chain)] = _dead_letter(item)
 
     def answer(self, items: Sequence[Item[R]]) -> list[Item[R]]:
         """These items were handled. Requests become due; returns the others."""
@@ -1079,20 +1067,13 @@ class PartitionQueue(Generic[R]):
 
     def snapshot(self, source: ItemSource) -> Snapshot:
         """What must be stored of `source` now. Do not call it while a transaction of `ending` is open."""
-        return self._snapshot(
-            source, parked=self._parked.last_offsets, stuck=self._parked.stuck, is_paused=self.is_paused
-        )
+        return self._snapshot(source, self._known(self._parked.parked, self._parked.stuck, is_paused=self.is_paused))
 
-    def _snapshot(
-        self,
-        source: ItemSource,
-        *,
-        parked: Mapping[bytes, int],
-        stuck: Mapping[bytes, int],
-        is_paused: bool,
-        ended: Collection[int] = (),
-    ) -> Snapshot:
-        """What must be stored of `source`, as if the items at the offsets `ended` had ended."""
+    def _known(self, parked: Mapping[bytes, int], stuck: Mapping[bytes, int], *, is_paused: bool) -> StoredProgress:
+        return StoredProgress(self.writer, is_paused, parked=parked, stuck=stuck, token=self._token)
+
+    def _snapshot(self, source: ItemSource, known: StoredProgress, ended: Collection[int] = ()) -> Snapshot:
+        """What must be stored of `source`, as if the items at the offsets `ended` had ended. `known`: of the topic alone."""
         behind: set[int] = set()
         given_up: set[int] = set()
         for (where, offset), item in self._uncounted.items():
@@ -1102,16 +1083,7 @@ class PartitionQueue(Generic[R]):
                 if isinstance(item.more.verdict, GiveUp):
                     given_up.add(offset)
         if source is ItemSource.TOPIC:
-            taken = self._topic.snapshot(
-                ended=ended,
-                behind=behind,
-                given_up=given_up,
-                parked=parked,
-                stuck=stuck,
-                writer=self.writer,
-                is_paused=is_paused,
-                token=self._token,
-            )
+            taken = self._topic.snapshot(known, ended=ended, behind=behind, given_up=given_up)
             while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
                 self._arrivals.popleft()
         else:
@@ -1149,16 +1121,9 @@ class PartitionQueue(Generic[R]):
 
         The queue does not change until `written`.
         """
-        parked, stuck = self._chains.parked_after(items, offsets)
-        is_paused = self._is_paused_after(items)
+        known = self._known(*self._chains.parked_after(items, offsets), is_paused=self._is_paused_after(items))
         topic, replays = (
-            self._snapshot(
-                source,
-                parked=parked,
-                stuck=stuck,
-                is_paused=is_paused,
-                ended={item.offset for item in items if item.source is source},
-            )
+            self._snapshot(source, known, {item.offset for item in items if item.source is source})
             for source in ItemSource
         )
         return Snapshots(topic, replays)

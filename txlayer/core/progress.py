@@ -22,10 +22,9 @@ from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice, pairwise
-from types import MappingProxyType
 from typing import NamedTuple
 
 from txlayer.core.codec import NEXT_VERSION, VERSION, WHOLE_MAX, known_fields, whole
@@ -51,10 +50,6 @@ _VARINT_BITS_MAX = 63
 
 Run = tuple[int, int]
 """Offsets from the first number to before the second."""
-
-
-NO_KEYS: Mapping[bytes, int] = MappingProxyType({})
-"""No key is parked, or stuck."""
 
 
 class Attempts(NamedTuple):
@@ -119,32 +114,21 @@ class Metadata(NamedTuple):
     run_count: int = 0  # of the runs that had room
 
 
-def fixed_part(
-    offset: int,
-    *,
-    writer: str = "",
-    is_paused: bool = False,
-    attempts: Mapping[int, Attempts],
-    parked: Mapping[bytes, int],
-    stuck: Mapping[bytes, int] = NO_KEYS,
-    token: int | None = None,
-    waiting: WaitingKeys | None = None,
-    is_replay: bool = False,
-) -> tuple[str, str]:
-    """The fields before and behind the runs.
+def fixed_part(offset: int, stored: StoredProgress, *, is_replay: bool = False) -> tuple[str, str]:
+    """The fields before and behind the runs: all of `stored` but its runs.
 
     Offsets in `attempts` and `waiting` are `offset` or higher; keys in `stuck` are in `parked`. `is_replay`: of requests.
     """
-    assert writer.isascii(), writer
-    assert "|" not in writer, writer
-    flags = _PAUSED if is_paused else ""
-    behind = f"|{_text(_attempts_bytes(offset, attempts))}|{_text(_parked_bytes(parked))}"
-    named = "" if waiting is None else _text(_waiting_bytes(offset, waiting))
-    places = ["", named] if is_replay else [named, ""]
-    known = [_text(_stuck_bytes(parked, stuck)), "" if token is None else f"{token}", *places]
+    assert stored.writer.isascii(), stored.writer
+    assert "|" not in stored.writer, stored.writer
+    flags = _PAUSED if stored.is_paused else ""
+    behind = f"|{_text(_attempts_bytes(offset, stored.attempts))}|{_text(_keys_bytes(stored.parked))}"
+    named = "" if stored.waiting is None else _text(_waiting_bytes(offset, stored.waiting))
+    token = "" if stored.token is None else f"{stored.token}"
+    known = [_text(_stuck_bytes(stored.parked, stored.stuck)), token, *(["", named] if is_replay else [named, ""])]
     # A release that does not know these fields reads version 2 and ignores its additional fields.
-    more = "".join(f"|{each}" for each in [*known, _text(_rejected_bytes(attempts))]).rstrip("|")
-    return f"{NEXT_VERSION if more else VERSION}|{writer}|{flags}|", behind + more
+    more = "".join(f"|{each}" for each in [*known, _text(_rejected_bytes(stored.attempts))]).rstrip("|")
+    return f"{NEXT_VERSION if more else VERSION}|{stored.writer}|{flags}|", behind + more
 
 
 def encode(offset: int, finished: Sequence[Run], fixed: tuple[str, str], *, bytes_max: int) -> Metadata:
@@ -178,7 +162,7 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
             failed |= _decode_rejected(fields[_FIELDS + 4], failed)
         if any(_is_in(at, finished) for at in failed):
             return Foreign("attempts of a finished record")
-        found = _decode_parked(parked)
+        found = _decode_keys(_bytes(parked), "parked")
         stuck = _decode_stuck(fields[_FIELDS], found) if len(fields) > _FIELDS else {}
         token = _decode_token(fields[_FIELDS + 1]) if len(fields) > _FIELDS + 1 else None
         waiting_fields = [field for field in fields[_FIELDS + 2 : _FIELDS + 4] if field]
@@ -341,24 +325,16 @@ def _decode_rejected(text: str, attempts: Mapping[int, Attempts]) -> dict[int, A
     }
 
 
-def _parked_bytes(parked: Mapping[bytes, int]) -> bytearray:
+def _keys_bytes(keys: Mapping[bytes, int]) -> bytearray:
+    """Hashes of keys, each with a number."""
     out = bytearray()
-    _put_keys(out, parked)
-    return out
-
-
-def _put_keys(out: bytearray, keys: Mapping[bytes, int]) -> None:
     for key_hash, number in sorted(keys.items()):
         out += key_hash
         _put(out, number)
-
-
-def _decode_parked(text: str) -> dict[bytes, int]:
-    return _decode_keys(_bytes(text), "parked")
+    return out
 
 
 def _decode_keys(raw: bytes, what: str) -> dict[bytes, int]:
-    """Hashes of keys, each with a number."""
     found: dict[bytes, int] = {}
     at = 0
     while at < len(raw):
@@ -400,8 +376,7 @@ def _waiting_bytes(offset: int, waiting: WaitingKeys) -> bytearray:
     """Distance of `until` from the stored offset, and per key the distance of its first unfinished record."""
     out = bytearray()
     _put(out, waiting.until - offset)
-    _put_keys(out, {key_hash: first - offset for key_hash, first in waiting.keys.items()})
-    return out
+    return out + _keys_bytes({key_hash: first - offset for key_hash, first in waiting.keys.items()})
 
 
 def _decode_waiting(offset: int, text: str) -> WaitingKeys | None:
@@ -654,17 +629,13 @@ class Progress:
 
     def snapshot(
         self,
+        known: StoredProgress = NOTHING,
         *,
         ended: Collection[int] = (),
         behind: Collection[int] = (),
         given_up: Collection[int] = (),
-        parked: Mapping[bytes, int] = NO_KEYS,
-        stuck: Mapping[bytes, int] = NO_KEYS,
-        writer: str = "",
-        is_paused: bool = False,
-        token: int | None = None,
     ) -> Snapshot:
-        """What to store now, as if the records at the offsets `ended` had ended, too.
+        """What to store now, as if the records at the offsets `ended` had ended, too. `known`: what is not of single records.
 
         A count of attempts without room waits for a later snapshot, and the record's next attempt waits with it. Counts of
         the records `behind`, which wait for another record of their key, take at most half of the room, so that a failed
@@ -683,17 +654,8 @@ class Progress:
             """The metadata, whether they are full, and the offset up to which they describe what is finished."""
             start = offset if waiting is None else waiting.until
             finished = self._runs(ended, start)
-            fixed = fixed_part(
-                offset,
-                writer=writer,
-                is_paused=is_paused,
-                attempts=attempts,
-                parked=parked,
-                stuck=stuck,
-                token=token,
-                waiting=waiting,
-                is_replay=self._is_replay,
-            )
+            stored = replace(known, attempts=attempts, waiting=waiting)
+            fixed = fixed_part(offset, stored, is_replay=self._is_replay)
             bytes_max, fixed_bytes = self._metadata_bytes_max, sum(map(len, fixed))
             if fixed_bytes > bytes_max:
                 raise ConfigError(

@@ -216,10 +216,6 @@ def set_lengths(policy: object, **lengths: Delay | None) -> None:
         object.__setattr__(policy, f"{name}_ms", length_ms)
 
 
-class Handled(NamedTuple):
-    """The message is done."""
-
-
 class TryAgain(NamedTuple):
     """Another attempt, not before that time and not before the count of this one is stored."""
 
@@ -232,24 +228,19 @@ class GiveUp(NamedTuple):
     reason: DeadLetterReason
 
 
-Verdict = Handled | TryAgain | GiveUp
+Verdict = TryAgain | GiveUp
 
 
-def decide(
-    result: Ack | Retry | Reject | None, *, attempt_count: int, policy: RetryPolicy, now_ms: int, draw: float
-) -> Verdict:
-    """Decide what follows from `result` of the attempt with this number (from 1); an exception counts as `Retry`.
+def decide(result: Retry | Reject, *, attempt_count: int, policy: RetryPolicy, now_ms: int, draw: float) -> Verdict:
+    """Decide what follows from `result` of the failed attempt with this number (from 1); an exception counts as `Retry`.
 
     | result | attempts left | none left |
     | --- | --- | --- |
-    | nothing, `Ack` | handled | handled |
     | `Retry` | tried again after its delay, else after the back-off | given up: attempts exhausted |
     | `Reject` | given up: rejected | given up: rejected |
 
     `draw` is uniform in [0, 1).
     """
-    if result is None or isinstance(result, Ack):
-        return Handled()
     if isinstance(result, Reject):
         return GiveUp(DeadLetterReason.REJECTED)
     if attempt_count >= policy.attempt_count_max:

@@ -228,32 +228,15 @@ def _create(topic: DesiredTopic, actual: Mapping[str, TopicState], shared: int |
 
 def _differences(topic: DesiredTopic, state: TopicState, shared: int | None) -> list[Difference]:
     found: list[Difference] = []
-    if topic.is_count_shared and shared is not None and state.partition_count != shared:
-        found.append(
-            Difference(
-                topic.name,
-                "partitions",
-                str(state.partition_count),
-                str(shared),
-                "half, op and doubt must have one partition count: no coordinator starts",
-            )
-        )
-    elif state.partition_count != topic.partition_count:
-        found.append(
-            Difference(
-                topic.name, "partitions", str(state.partition_count), str(topic.partition_count), topic.partitions_why
-            )
-        )
-    if topic.replication_factor is not None and state.replication_factor < topic.replication_factor:
-        found.append(
-            Difference(
-                topic.name,
-                "replication factor",
-                str(state.replication_factor),
-                str(topic.replication_factor),
-                "replicas are moved by the cluster's own tools (kafka-reassign-partitions)",
-            )
-        )
+    count, wanted, why = state.partition_count, topic.partition_count, topic.partitions_why
+    if topic.is_count_shared and shared is not None and count != shared:
+        wanted, why = shared, "half, op and doubt must have one partition count: no coordinator starts"
+    if count != wanted:
+        found.append(Difference(topic.name, "partitions", str(count), str(wanted), why))
+    replicas, wanted = state.replication_factor, topic.replication_factor or 0
+    if replicas < wanted:
+        why = "replicas are moved by the cluster's own tools (kafka-reassign-partitions)"
+        found.append(Difference(topic.name, "replication factor", str(replicas), str(wanted), why))
     return found
 
 

@@ -31,7 +31,7 @@ from txlayer.adapters.ports import (
 from txlayer.adapters.readers import Range
 from txlayer.config import SystemTopics
 from txlayer.core import acls
-from txlayer.core.acls import Acl, RoleSpec, WantedAcl
+from txlayer.core.acls import Acl, CreateAcl, RoleSpec
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.messages import check_group, txn_id_of
 from txlayer.core.progress import Progress, StoredProgress, decode
@@ -88,7 +88,7 @@ def _metadata(offset: int, before: StoredOffset | None, token_above: int | None)
     token = max((t for t in (known.token, token_above) if t is not None), default=None)
     if token is None and not known.is_paused:
         return ""
-    return Progress(offset).snapshot(token=token, is_paused=known.is_paused).metadata
+    return Progress(offset).snapshot(StoredProgress(token=token, is_paused=known.is_paused)).metadata
 
 
 def _positions(admin: Administration, topics: Sequence[str], position: StartPosition) -> dict[TopicPartition, int]:
@@ -265,7 +265,7 @@ def compare_topics(
 
 def wanted_rights(
     namespace: str, roles: Sequence[str], principal: str, *, group: str | None, topics: Sequence[str], host: str
-) -> list[WantedAcl]:
+) -> list[CreateAcl]:
     """The rights that the roles of one principal need in one namespace, as topics/*.toml say."""
     files = read_acl_files()
     kind, colon, name = principal.partition(":")
@@ -273,7 +273,7 @@ def wanted_rights(
         raise ConfigError("not one principal", name="--principal", value=principal, expected="User:NAME")
     if group is not None:
         check_group(group)
-    wanted: dict[Acl, WantedAcl] = {}
+    wanted: dict[Acl, CreateAcl] = {}
     for role in dict.fromkeys(roles):
         if role not in files:
             raise ConfigError("no such role", name="--role", value=role, expected=f"one of {', '.join(files)}")

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -52,21 +53,17 @@ HAS_TIMES = frozenset({TxnState.WAITING, TxnState.SCHEDULED, TxnState.HELD, TxnS
 """States of a committed transaction in which some of its messages may still wait for their time."""
 
 
+@dataclass(slots=True, eq=False)
 class DueTimes:
     """Which messages of a transaction are due when. Their times only grow, so two bounds say what became of the earlier ones."""
 
-    __slots__ = ("committed_at", "left", "part", "released_to", "said_ms", "sent_to")
-
-    def __init__(
-        self, sent_to: int = 0, released_to: int = 0, left: tuple[int, ...] = (), committed_at: OpPosition | None = None
-    ) -> None:
-        self.sent_to = sent_to  # messages with an earlier time are forwarded, or go with this batch
-        self.released_to = released_to  # those from there on with an earlier time than this are released
-        self.left = left  # times of the others, the earliest first; 0: with the decision
-        # Op position of its complete commit; `TransactionExtras.decided_at` is that of its last release.
-        self.committed_at = committed_at
-        self.part = (0, 0)  # times of those that go with this batch: from, to
-        self.said_ms = -1  # since the last restart, lines were written that release all times up to here
+    sent_to: int = 0  # messages with an earlier time are forwarded, or go with this batch
+    released_to: int = 0  # those from there on with an earlier time than this are released
+    left: tuple[int, ...] = ()  # times of the others, the earliest first; 0: with the decision
+    # Op position of its complete commit; `TransactionExtras.decided_at` is that of its last release.
+    committed_at: OpPosition | None = None
+    part: tuple[int, int] = (0, 0)  # times of those that go with this batch: from, to
+    said_ms: int = -1  # since the last restart, lines were written that release all times up to here
 
     def add(self, time_ms: int) -> None:
         """A message with this time belongs to the transaction."""
@@ -96,45 +93,27 @@ ANY_TIME = WHOLE_MAX
 """The latest time that a message can have."""
 
 
+@dataclass(slots=True, eq=False)
 class TransactionExtras:
     """Fields that only some transactions need: several messages, an offset on the doubt topic, check-backs, a decision that waits."""
 
-    __slots__ = (
-        "answered_count",
-        "answered_number",
-        "asked_ms",
-        "checked_count",
-        "decided_at",
-        "doubt_offset",
-        "due",
-        "further_at",
-        "joined",
-        "lag_ms",
-        "moved_ms",
-        "offsets",
-        "reason",
-        "second_copies",
-        "topics",
-    )
-
-    def __init__(self) -> None:
-        self.offsets: list[int] | None = None  # of the half records 0, 1, …; None: only `first_offset`
-        # Offsets of records that the broker stored twice (librdkafka #4953).
-        self.second_copies: list[int] | None = None
-        self.topics: tuple[str, ...] | None = None  # all real topics; None: only `Transaction.topic`
-        self.doubt_offset = NOT_IN_DOUBT  # of the first content
-        # (index, doubt offset) of contents that were written later; the others are right behind the one before them.
-        self.further_at: tuple[tuple[int, int], ...] = ()
-        self.due: DueTimes | None = None  # None: all of its messages go with the decision
-        self.joined: list[Content] | None = None  # joined after the move to doubt; the next batch writes them there
-        self.lag_ms = 0  # from birth to append, if `Transaction.born` was dropped
-        self.moved_ms = 0  # when it moved to doubt, or was decided there
-        self.reason: ParkReason | None = None
-        self.decided_at: OpPosition | None = None
-        self.checked_count = 0  # number of check-backs, and of the last one
-        self.answered_count = 0  # check-backs answered with unknown
-        self.asked_ms = 0  # when the last check-back was sent
-        self.answered_number = 0  # the newest check-back that was answered
+    offsets: list[int] | None = None  # of the half records 0, 1, …; None: only `first_offset`
+    # Offsets of records that the broker stored twice (librdkafka #4953).
+    second_copies: list[int] | None = None
+    topics: tuple[str, ...] | None = None  # all real topics; None: only `Transaction.topic`
+    doubt_offset: int = NOT_IN_DOUBT  # of the first content
+    # (index, doubt offset) of contents that were written later; the others are right behind the one before them.
+    further_at: tuple[tuple[int, int], ...] = ()
+    due: DueTimes | None = None  # None: all of its messages go with the decision
+    joined: list[Content] | None = None  # joined after the move to doubt; the next batch writes them there
+    lag_ms: int = 0  # from birth to append, if `Transaction.born` was dropped
+    moved_ms: int = 0  # when it moved to doubt, or was decided there
+    reason: ParkReason | None = None
+    decided_at: OpPosition | None = None
+    checked_count: int = 0  # number of check-backs, and of the last one
+    answered_count: int = 0  # check-backs answered with unknown
+    asked_ms: int = 0  # when the last check-back was sent
+    answered_number: int = 0  # the newest check-back that was answered
 
 
 class Transaction:
