@@ -227,6 +227,22 @@ def test_many_take_their_number_typed_and_are_written_in_steps(desk: Desk, monke
     assert all(key.partition("/")[0] in page for key in keys)
 
 
+def test_what_is_prepared_in_the_millisecond_of_the_look_is_not_touched_either(desk: Desk) -> None:
+    """Also if one that was seen is settled meanwhile, so that the number leaves room, and whichever comes first by its key."""
+    prepared_s = desk.stage.world.passed_s
+    keys = desk.prepare("b", "c")
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
+    for name, partition in (("a", 0), ("d", 1)):
+        desk.stage.half(txn_key(name), partition=partition, ahead_s=prepared_s - desk.stage.world.passed_s)
+    desk.stage.op(op_line("C", keys[0], 0))
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    desk.settle(plan, confirm="2")
+
+    assert keys[1:] == [line.split("|")[2] for line in desk.operator_lines()]
+
+
 def test_many_with_one_id_of_the_users_are_settled_and_no_others(desk: Desk) -> None:
     (other,) = desk.prepare("other")
     for name in ("a", "b"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
@@ -63,6 +63,10 @@ MARGIN_MS = 60_000
 """Brokers' clocks may be so far behind ours."""
 
 
+Edge = Mapping[int, int]
+"""{partition: first half offset of the last one there that was prepared in the newest millisecond that the person saw}: more of it may come."""
+
+
 @dataclass(frozen=True, slots=True)
 class SettlementRequest:
     """What a person asked for. Either `keys` names the transactions, or they are those of `wanted` prepared until `until_ms`."""
@@ -77,6 +81,8 @@ class SettlementRequest:
     wanted: Wanted = field(default_factory=Wanted)
     until_ms: int = 0
     time_ms: int | None = None  # of a reschedule
+    edge: Edge | None = None
+    """None: all of the millisecond `until_ms` are meant, as the op log, where the request was found again, does not name it."""
 
     def __post_init__(self) -> None:
         """Check what a person can have got wrong."""
@@ -193,6 +199,22 @@ def rows_of(view: LiveView, keys: Iterable[str], *, now_ms: int) -> dict[str, Un
     return found
 
 
+def edge_of(view: LiveView, wanted: Wanted, until_ms: int, *, now_ms: int) -> Edge:
+    """Where those end that were prepared in this millisecond, the newest of the view, as it is now."""
+    age_ms = now_ms - until_ms
+    newest = replace(wanted.filter, older_ms=age_ms, younger_ms=age_ms + 1)
+    edge: dict[int, int] = {}
+    for row in view.rows.page(replace(wanted, filter=newest, limit=REQUEST_COUNT_MAX), now_ms=now_ms).rows:
+        edge[row.partition] = max(row.txn.first_offset, edge.get(row.partition, -1))
+    return edge
+
+
+def _was_seen(row: UnsettledTransaction, request: SettlementRequest) -> bool:
+    if request.edge is None or row.txn.appended_ms < request.until_ms:
+        return True
+    return row.txn.first_offset <= request.edge.get(row.partition, -2)
+
+
 def _pages(
     view: LiveView, request: SettlementRequest, now_ms: Callable[[], int]
 ) -> Iterator[list[UnsettledTransaction]]:
@@ -206,7 +228,7 @@ def _pages(
         f, key_hash = request.wanted.filter, request.wanted.key_hash
         until = replace(f, older_ms=at_ms - request.until_ms)
         page = view.rows.page(Wanted(until, key_hash=key_hash, after=after, limit=STEP_COUNT), now_ms=at_ms)
-        yield page.rows
+        yield [row for row in page.rows if _was_seen(row, request)]
         after = page.after
         if not after:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping
@@ -34,11 +35,13 @@ from txlayer.operate.settle import (
 from txlayer.operate.settle_requests import (
     REQUEST_COUNT_MAX,
     SELECTED_COUNT_MAX,
+    Edge,
     FoundLine,
     FoundRequest,
     RequestState,
     SettlementRequest,
     begun_ms_of,
+    edge_of,
     is_able,
     read_requests,
     request_id_of,
@@ -85,6 +88,7 @@ async def plan(console: Console, request: Request) -> Response:
     form = request.state.form
     action, now_ms = _action(form), console.now_ms()
     keys = _keys(form)
+    edge: Edge = {}
     asked = fields_of(form, FILTERS)
     _check_current(console)
     if keys:
@@ -97,6 +101,7 @@ async def plan(console: Console, request: Request) -> Response:
         wanted = wanted_of(asked | _UNSORTED)
         # By the brokers' clock: this machine's may be ahead, and what comes later is not meant.
         until_ms = await console.desk.call(console.view.rows.newest_ms, wanted, now_ms=now_ms)
+        edge = await console.desk.call(edge_of, console.view, wanted, until_ms, now_ms=now_ms)
         states = await console.desk.call(console.view.rows.states, wanted, now_ms=now_ms)
         page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
         rows, gone = page.rows, []
@@ -116,6 +121,7 @@ async def plan(console: Console, request: Request) -> Response:
         gone=gone,
         asked={} if keys else asked,
         until_ms=until_ms or now_ms,
+        edge=",".join(f"{partition}:{offset}" for partition, offset in sorted(edge.items())),
         looked_ms=now_ms,
         request_id=request_id_of(begun_ms, secrets.randbits(32)),
         reason_max=REASON_LENGTH_MAX,
@@ -136,6 +142,12 @@ def _keys(form: Any) -> tuple[str, ...]:
     if (not keys and "is_view" not in form) or not all("/" in key for key in keys):
         raise UsageError("no transaction is chosen")
     return keys
+
+
+def _edge(text: str) -> Edge:
+    if not re.fullmatch(r"(\d{1,9}:-?\d{1,18}(,|$))*", text, re.ASCII):
+        raise UsageError("the form does not say what was seen; look again at what would happen")
+    return {int(partition): int(offset) for partition, offset in (each.split(":") for each in text.split(",") if each)}
 
 
 def _check_current(console: Console) -> None:
@@ -166,7 +178,7 @@ async def settle(console: Console, request: Request) -> Response:
         raise UsageError("this was looked at long ago; look again at what would happen")
     if not keys:
         wanted = wanted_of(fields_of(form, FILTERS) | {"older": ""} | _UNSORTED)
-        asked = replace(asked, wanted=wanted, until_ms=until_ms)
+        asked = replace(asked, wanted=wanted, until_ms=until_ms, edge=_edge(form.get("edge", "")))
     if action is OperatorAction.RESCHEDULE:
         time = await console.desk.call(console.clients.history().time)
         asked = replace(asked, time_ms=time_to_come("the new time", form.get("to", "").strip(), now_ms=time.latest_ms))
