@@ -12,24 +12,8 @@ from uuid import UUID
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from txlayer.errors import UsageError
 
@@ -50,7 +34,7 @@ class BodyCodec(Protocol):
 class JsonBody:
     """JSON with a schema: fields that the schema lacks are left out, and those that the JSON lacks are null."""
 
-    schema: str | StructType | type
+    schema: str | T.StructType | type
     """As `customer STRING, cents BIGINT`; a type of Spark's; or the producer's type of the body: a dataclass, or a model of
     pydantic or msgspec. Its checks and defaults are not applied."""
     has_prefix: bool = False
@@ -58,30 +42,30 @@ class JsonBody:
 
     def decode(self, value: Column) -> tuple[Column, Column]:
         """See `BodyCodec`."""
-        fields: Any = StructType.fromDDL(self.schema) if isinstance(self.schema, str) else self.schema
+        fields: Any = T.StructType.fromDDL(self.schema) if isinstance(self.schema, str) else self.schema
         if isinstance(fields, type):
             fields = _struct_of_class(fields, ())
-        schema = StructType([*fields.fields]).add(_CORRUPT, StringType())
+        schema = T.StructType([*fields.fields]).add(_CORRUPT, T.StringType())
         text = (_behind(value, _PREFIX_BYTES) if self.has_prefix else value).cast("string")
         found = F.from_json(text, schema, {**_PERMISSIVE, "columnNameOfCorruptRecord": _CORRUPT})
         is_wrong = F.isnotnull(found[_CORRUPT]) | (F.isnotnull(value) & F.isnull(found)) | ~F.is_valid_utf8(text)
         return F.when(~is_wrong, found.dropFields(_CORRUPT)), is_wrong
 
 
-_SIMPLE: Mapping[Any, DataType] = {
-    str: StringType(),
-    int: LongType(),
-    float: DoubleType(),
-    bool: BooleanType(),
-    datetime: TimestampType(),
-    date: DateType(),
+_SIMPLE: Mapping[Any, T.DataType] = {
+    str: T.StringType(),
+    int: T.LongType(),
+    float: T.DoubleType(),
+    bool: T.BooleanType(),
+    datetime: T.TimestampType(),
+    date: T.DateType(),
     # Text in JSON: a number of Spark's has fewer digits than some of these.
-    **dict.fromkeys((Decimal, UUID, time), StringType()),
+    **dict.fromkeys((Decimal, UUID, time), T.StringType()),
 }
 """Types by what a producer's `JSON` makes of them."""
 
 
-def _struct_of_class(kind: type, within: tuple[type, ...]) -> StructType:
+def _struct_of_class(kind: type, within: tuple[type, ...]) -> T.StructType:
     """What JSON holds of a dataclass, or of a model of pydantic or msgspec; `within` are the classes around it.
 
     Raises:
@@ -101,10 +85,10 @@ def _struct_of_class(kind: type, within: tuple[type, ...]) -> StructType:
         fields = {each.name: hints[each.name] for each in dataclasses.fields(kind)}
     else:
         raise UsageError(f"{kind.__name__} has no type of Spark's: give a schema as text")
-    return StructType([StructField(name, _type_of(each, (*within, kind))) for name, each in fields.items()])
+    return T.StructType([T.StructField(name, _type_of(each, (*within, kind))) for name, each in fields.items()])
 
 
-def _type_of(kind: Any, within: tuple[type, ...]) -> DataType:
+def _type_of(kind: Any, within: tuple[type, ...]) -> T.DataType:
     """The type of what JSON holds of a value of this one."""
     kind = getattr(kind, "__supertype__", kind) if isinstance(kind, NewType) else getattr(kind, "__value__", kind)
     origin, parts = get_origin(kind) or kind, get_args(kind)
@@ -116,9 +100,9 @@ def _type_of(kind: Any, within: tuple[type, ...]) -> DataType:
         given = [type(part) for part in parts] if origin is Literal else parts
         return _one_type(kind, [part for part in given if part is not type(None)], within)
     if origin in (list, Sequence, tuple, set, frozenset) and parts:
-        return ArrayType(_one_type(kind, [part for part in parts if part is not ...], within))
+        return T.ArrayType(_one_type(kind, [part for part in parts if part is not ...], within))
     if origin in (dict, Mapping) and parts and parts[0] is str:
-        return MapType(StringType(), _type_of(parts[1], within))
+        return T.MapType(T.StringType(), _type_of(parts[1], within))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _one_type(kind, [type(member.value) for member in kind], within)
     if isinstance(kind, type) and origin is kind:
@@ -126,7 +110,7 @@ def _type_of(kind: Any, within: tuple[type, ...]) -> DataType:
     raise UsageError(f"{kind} has no type of Spark's: give a schema as text")
 
 
-def _one_type(kind: Any, parts: Sequence[Any], within: tuple[type, ...]) -> DataType:
+def _one_type(kind: Any, parts: Sequence[Any], within: tuple[type, ...]) -> T.DataType:
     found = [_type_of(part, within) for part in parts]
     if not found or found != found[:1] * len(found):
         raise UsageError(f"{kind} is of several types, and a column has one: give a schema as text")
@@ -246,36 +230,36 @@ def _protobuf(descriptor: bytes, name: str) -> Callable[[Column], Column]:
 
 
 _UNSIGNED = (4, 6)  # uint64, fixed64
-_BY_NUMBER: Mapping[int, DataType] = {
-    1: DoubleType(),
-    2: FloatType(),
-    8: BooleanType(),
-    9: StringType(),
-    12: BinaryType(),
-    **dict.fromkeys((5, 15, 17), IntegerType()),  # int32, sfixed32, sint32
-    **dict.fromkeys((3, 7, 13, 16, 18), LongType()),  # int64, fixed32, uint32, sfixed64, sint64
-    **dict.fromkeys(_UNSIGNED, DecimalType(20, 0)),
+_BY_NUMBER: Mapping[int, T.DataType] = {
+    1: T.DoubleType(),
+    2: T.FloatType(),
+    8: T.BooleanType(),
+    9: T.StringType(),
+    12: T.BinaryType(),
+    **dict.fromkeys((5, 15, 17), T.IntegerType()),  # int32, sfixed32, sint32
+    **dict.fromkeys((3, 7, 13, 16, 18), T.LongType()),  # int64, fixed32, uint32, sfixed64, sint64
+    **dict.fromkeys(_UNSIGNED, T.DecimalType(20, 0)),
 }
 """Types by the numbers that a descriptor has for them."""
 
 
-def _struct_of(message_type: Any, within: tuple[str, ...]) -> StructType:
+def _struct_of(message_type: Any, within: tuple[str, ...]) -> T.StructType:
     if message_type.full_name in within:
         raise UsageError(f"{message_type.full_name} contains itself, which Spark's types cannot say")
     inner = (*within, message_type.full_name)
 
-    def type_of(field: Any) -> DataType:
+    def type_of(field: Any) -> T.DataType:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             by_name = field.message_type.fields_by_name
-            return MapType(single(by_name["key"]), single(by_name["value"]))
-        return ArrayType(single(field)) if field.is_repeated else single(field)
+            return T.MapType(single(by_name["key"]), single(by_name["value"]))
+        return T.ArrayType(single(field)) if field.is_repeated else single(field)
 
-    def single(field: Any) -> DataType:
+    def single(field: Any) -> T.DataType:
         if field.message_type is not None:
             return _struct_of(field.message_type, inner)
-        return StringType() if field.enum_type is not None else _BY_NUMBER[field.type]
+        return T.StringType() if field.enum_type is not None else _BY_NUMBER[field.type]
 
-    return StructType([StructField(field.name, type_of(field)) for field in message_type.fields])
+    return T.StructType([T.StructField(field.name, type_of(field)) for field in message_type.fields])
 
 
 def with_body(rows: DataFrame, codec: BodyCodec) -> DataFrame:

@@ -45,7 +45,12 @@ class NamespaceAddress(NamedTuple):
 
 
 class Brokers:
-    """An administrator of the job's cluster; use as a context manager."""
+    """An administrator of the job's cluster; use as a context manager.
+
+    Raises, from each question:
+        BrokerUnavailableError: no broker answered; or, of `since` and `ends`, a Kafka transaction stayed open for too long.
+        NotAuthorisedError, TopicMismatchError, UsageError: Kafka refuses it: for a right, because a topic is not there, or else.
+    """
 
     def __init__(self, spark: SparkSession, address: NamespaceAddress) -> None:
         """No broker is asked yet."""
@@ -67,22 +72,12 @@ class Brokers:
         self._admin.close()
 
     def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
-        """{topic: its partitions}.
-
-        Raises:
-            TopicMismatchError: one is not there.
-            BrokerUnavailableError: no broker answered.
-        """
+        """{topic: its partitions}."""
         found = self._described(topics)
         return {str(topic): len(found[topic].partitions()) for topic in found}
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """{topic: its id}: one that is deleted and made anew has another.
-
-        Raises:
-            TopicMismatchError: one is not there.
-            BrokerUnavailableError: no broker answered.
-        """
+        """{topic: its id}: one that is deleted and made anew has another."""
         found = self._described(topics)
         return {str(topic): str(found[topic].topicId()) for topic in found}
 
@@ -93,19 +88,11 @@ class Brokers:
         return self._answer(self._admin.describeTopics(names).allTopicNames())
 
     def topics(self) -> list[str]:
-        """The topics that there are.
-
-        Raises:
-            BrokerUnavailableError: no broker answered.
-        """
+        """The topics that there are."""
         return [str(name) for name in self._answer(self._admin.listTopics().names())]
 
     def log_spans(self, topics: Collection[str]) -> dict[str, dict[int, Span]]:
-        """{topic: {partition: its log's start, and its end for readers of committed records}} of those that are there.
-
-        Raises:
-            BrokerUnavailableError: no broker answered.
-        """
+        """{topic: {partition: its log's start, and its end for readers of committed records}} of those that are there."""
         counts = self.partition_counts(set(topics) & set(self.topics()))
         earliest = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest()
         found = {}
@@ -118,9 +105,6 @@ class Brokers:
     def unread(self, read: EndOffsets) -> dict[str, tuple[int, int]]:
         """{topic: (offsets of committed records behind what was read, offsets behind an open Kafka transaction)} of those
         topics that are there.
-
-        Raises:
-            BrokerUnavailableError: no broker answered.
         """
         found = {}
         for topic, count in self.partition_counts(set(read) & set(self.topics())).items():
@@ -133,9 +117,6 @@ class Brokers:
     def hidden(self, topics: Collection[str], *, before_ms: int) -> list[str]:
         """Those topics that end behind a Kafka transaction which was open at that time already: no reader of committed
         records comes to their end.
-
-        Raises:
-            BrokerUnavailableError: no broker answered.
         """
         found = []
         for topic, count in self.partition_counts(topics).items():
@@ -148,20 +129,12 @@ class Brokers:
         return found
 
     def compacted(self, topics: Collection[str]) -> list[str]:
-        """Those topics of which compaction takes records; of those whose settings may not be read this is unknown.
-
-        Raises:
-            BrokerUnavailableError: no broker answered.
-        """
+        """Those topics of which compaction takes records; of those whose settings may not be read this is unknown."""
         found = self.settings(topics, "cleanup.policy")
         return [topic for topic, policy in found.items() if "compact" in policy]
 
     def settings(self, topics: Collection[str], name: str) -> dict[str, str]:
-        """{topic: that setting of it}; those whose settings may not be asked for are left out.
-
-        Raises:
-            BrokerUnavailableError: no broker answered.
-        """
+        """{topic: that setting of it}; those whose settings may not be asked for are left out."""
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
         of_topic = getattr(self._jvm, "org.apache.kafka.common.config.ConfigResource$Type").TOPIC
         wanted = {topic: resource(of_topic, topic) for topic in topics}
@@ -179,22 +152,14 @@ class Brokers:
         return found
 
     def since(self, topic: str, partitions: Collection[int], *, at_ms: int) -> Spans:
-        """What was appended at that time or later, up to the end; behind it nothing is hidden by an open Kafka transaction.
-
-        Raises:
-            BrokerUnavailableError: no broker answered, or a Kafka transaction stayed open for too long.
-        """
+        """What was appended at that time or later, up to the end; behind it nothing is hidden by an open Kafka transaction."""
         # Ends first: a record that comes meanwhile is behind them, never before the start.
         ends = self.ends(topic, partitions)
         starts = self._offsets(topic, partitions, at_ms=at_ms)
         return {p: Span(min(starts[p], ends[p]) if starts[p] >= 0 else ends[p], ends[p]) for p in ends}
 
     def ends(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
-        """Where each partition ends for everybody, once all before it can be read with `read_committed`.
-
-        Raises:
-            BrokerUnavailableError: no broker answered, or a Kafka transaction stayed open for too long.
-        """
+        """Where each partition ends for everybody, once all before it can be read with `read_committed`."""
         ends = self._offsets(topic, partitions)
         give_up_at = time.monotonic() + STABLE_WITHIN_S
         while any(at < ends[p] for p, at in self._offsets(topic, partitions, is_stable=True).items()):

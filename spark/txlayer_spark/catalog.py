@@ -149,6 +149,16 @@ class Folder:
         if self.has(*names) or not self._rename((*folders, f"_{name}"), names):
             raise UsageError(f"{self.at(*names)} was written by another job meanwhile: run one at a time")
 
+    def notes(self, kind: str) -> list[str]:
+        """The names of its notes of a kind, the newest last."""
+        return [name for name in self.names(kind) if name.endswith(".json") and name[0] != "_"]
+
+    def note(self, value: Mapping[str, Any], kind: str, *, kept: int) -> None:
+        """Put a note in place, as `write_json` does, under the `number` in it; so many of the newest of its kind are kept."""
+        self.write_json(value, kind, f"{value['number']:012d}.json")
+        for name in self.notes(kind)[:-kept]:
+            self.remove(kind, name)
+
 
 class Turn:
     """Which run of a job writes a folder: the one that began last. An earlier one ends before it writes further."""
@@ -163,7 +173,7 @@ class Turn:
         Raises:
             UsageError: another run began in this moment.
         """
-        before = [n for n in self._folder.names("begun") if n[0] != "_"]
+        before = self._folder.notes("begun")
         self._mine = f"{1 + max((int(n.partition('.')[0]) for n in before), default=0):012d}.json"
         self._folder.write_json({}, "begun", self._mine)
         for name in before:
@@ -175,7 +185,7 @@ class Turn:
         Raises:
             UsageError: one did. What was written before does not count, or is written again by the other one.
         """
-        if any(name > self._mine for name in self._folder.names("begun") if name[0] != "_"):
+        if any(name > self._mine for name in self._folder.notes("begun")):
             raise UsageError(
                 f"another run of {self._job} in {self._folder.path} began meanwhile: run one at a time. This one does not count"
             )
@@ -425,7 +435,7 @@ class Catalog:
 
     def state(self) -> ReadState:
         """What is known; that of an empty bronze when nothing was read."""
-        names = self._state_files()
+        names = self.folder.notes(_READS)
         if not names:
             return ReadState()
         found: dict[str, Any] = self.folder.read_json(_READS, names[-1])
@@ -453,13 +463,8 @@ class Catalog:
     def store(self, state: ReadState) -> ReadState:
         """Put a newer state in place; what it was given back with its number."""
         numbered = replace(state, number=state.number + 1)
-        self.folder.write_json(asdict(numbered), _READS, f"{numbered.number:012d}.json")
-        for name in self._state_files()[:-READS_KEPT]:
-            self.folder.remove(_READS, name)
+        self.folder.note(asdict(numbered), _READS, kept=READS_KEPT)
         return numbered
-
-    def _state_files(self) -> list[str]:
-        return [n for n in self.folder.names(_READS) if n.endswith(".json") and n[0] != "_"]
 
     def checkpoint(self, reader: int) -> str:
         """Where a reader's stream keeps its progress."""

@@ -70,27 +70,8 @@ class Said(IntEnum):
     RESCHEDULE = 6  #: an unknown with a time: all that is left has this one
 
 
-COLUMNS = (
-    "txn_id",
-    "nonce",
-    "kind",
-    "partition",
-    "pos",
-    "at_ms",
-    "born_ms",
-    "n",
-    "idx",
-    "hash",
-    "a",
-    "b",
-    "c",
-    "key",
-    "g",
-    "w",
-    "d",
-    "t",
-    "due",
-)
+_OF_ALL = ("txn_id", "nonce", "kind", "partition", "pos", "at_ms", "born_ms")
+COLUMNS = (*_OF_ALL, "n", "idx", "hash", "a", "b", "c", "key", "g", "w", "d", "t", "due")
 EVENT_KINDS = (TopicKind.HALF, TopicKind.OP, TopicKind.CHECK, TopicKind.DOUBT, TopicKind.FORWARDED)
 
 
@@ -141,7 +122,7 @@ class Names:
         """Whether the half record that would stand there was gone before it could be read."""
         # Nearly every gap is what was gone before anybody read: one look instead of one for each partition.
         begins = {number: end for number, spans in self._gaps.items() for start, end in spans if not start}
-        found = F.coalesce(offset < by_number(begins, partition), F.lit(False))
+        found = lines.sure(offset < by_number(begins, partition))
         for number, spans in self._gaps.items():
             for start, end in spans:
                 if start:
@@ -224,7 +205,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     )
     digits = [F.when(F.col("_key") != "", F.substring("_key", at, 8)) for at in (1, 9)]
     halves = [F.conv(digit, 16, 10).cast("bigint") for digit in digits]
-    prepare = F.coalesce(lines.option_or_empty(options, "o", "p") == "p", F.lit(False))
+    prepare = lines.sure(lines.option_or_empty(options, "o", "p") == "p")
     immunity = F.least(F.coalesce(_number_or_null("_immunity"), F.lit(0)), F.lit(IMMUNITY_MS_MAX))
     wanted, timed = _number_or_null("_wanted"), _number_or_null("_timed")
     part, born_ms = _field(4), lines.whole(_field(5))
@@ -252,10 +233,10 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
         t=F.when(timed > 0, timed),
         due=_number_or_null("_due"),
         is_misplaced=_is_misplaced(names, halves[0])
-        | ~F.coalesce(index < count, F.lit(False))
+        | ~lines.sure(index < count)
         | F.isnull(born_ms)
         | reduce(Column.__or__, map(_is_beyond, ("_immunity", "_wanted", "_timed", "_murmur", "_due")))
-        | F.coalesce(wanted > PARTITION_MAX, F.lit(False)),
+        | lines.sure(wanted > PARTITION_MAX),
     )
 
 
@@ -267,7 +248,7 @@ def _number_or_null(column: str) -> Column:
 
 def _is_beyond(column: str) -> Column:
     """Whether a field that may be empty holds more digits than a number of ours has: its record is out of form."""
-    return F.coalesce((F.col(column) != "") & F.isnull(lines.whole(F.col(column))), F.lit(False))
+    return lines.sure((F.col(column) != "") & F.isnull(lines.whole(F.col(column))))
 
 
 def _is_misplaced(names: Names, key_crc: Column) -> Column:
@@ -413,7 +394,7 @@ def _contents(records: DataFrame) -> DataFrame:
         "timestamp",
         name.alias("_key"),
         F.isnull("value").alias("_is_end"),
-        F.coalesce(is_cut, F.lit(False)).alias("_is_cut"),
+        lines.sure(is_cut).alias("_is_cut"),
         lines.text(lines.header(headers, codec.HALF_HEADER)).alias("_line"),
         F.coalesce("content_hash", _hash_of(*held_on_doubt(), lines.of_user(headers))).alias("_content"),
     )
@@ -421,7 +402,7 @@ def _contents(records: DataFrame) -> DataFrame:
     part, key = _field(4), F.substring_index("_key", "/", 2)
     index = lines.whole(lines.after(F.col("_key"), "/"))
     is_its_own = (_field(1) == key) & (lines.whole(lines.before(part, "/")) == index)
-    held = F.when(F.col("_is_end") | ~F.coalesce(is_its_own, F.lit(False)), int(Held.ENDED))
+    held = F.when(F.col("_is_end") | ~lines.sure(is_its_own), int(Held.ENDED))
     held = held.when(F.col("_is_cut"), int(Held.CUT)).otherwise(int(Held.WHOLE))
     return _row(
         rows,
@@ -448,7 +429,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     """
     headers = F.col("headers")
     # Folders of earlier releases do not say whose time it is.
-    of_broker = F.coalesce(F.col("is_append_time"), F.lit(False))
+    of_broker = lines.sure(F.col("is_append_time"))
     found = _narrow(
         records,
         _id=lines.text(lines.header(headers, codec.ID_HEADER, usual_index=-2)),
@@ -486,7 +467,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         n=count,
         idx=index,
         hash=claimed(content, half_partition, offset, count, born_ms),
-        a=F.when(~F.coalesce(is_good, F.lit(False)), 1),
+        a=F.when(~lines.sure(is_good), 1),
         b=F.col("_topic"),
         c=position,
         g=F.col("_at_ms"),
@@ -520,7 +501,7 @@ def _hash_of(key: Column, value: Column, headers: Column) -> Column:
 def held_on_doubt() -> tuple[Column, Column]:
     """The user's key and value in a content that doubt holds."""
     is_null = lines.text(lines.header(F.col("headers"), codec.NULL_HEADER)) == "1"
-    return lines.header(F.col("headers"), codec.KEY_HEADER), F.when(~F.coalesce(is_null, F.lit(False)), F.col("value"))
+    return lines.header(F.col("headers"), codec.KEY_HEADER), F.when(~lines.sure(is_null), F.col("value"))
 
 
 def key_hash() -> Column:
@@ -546,7 +527,7 @@ def hashed(rows: DataFrame) -> DataFrame:
     name, value = lines.text(F.col("key")), lines.text(F.col("value"))
     is_summary = name.rlike(lines.SUMMARY_KEY) & value.rlike(lines.SUMMARY)
     is_line = name.rlike(lines.QUARANTINE_OF_TXN_KEY) & value.rlike(lines.OP)
-    is_content = is_message | (is_doubt & ~F.coalesce(is_summary | is_line, F.lit(False)))
+    is_content = is_message | (is_doubt & ~lines.sure(is_summary | is_line))
     held_key, held_value = held_on_doubt()
     rows = rows.withColumns({"_user": lines.of_user(F.col("headers")), "_ours": lines.of_txlayer(F.col("headers"))})
     content = _hash_of(

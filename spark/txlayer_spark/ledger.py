@@ -31,6 +31,7 @@ from txlayer_spark.events import (
     bit,
     claimed,
 )
+from txlayer_spark.lines import sure
 
 INDEX_BITS = 63
 """Messages of a transaction that one number tells apart."""
@@ -153,7 +154,7 @@ def core_columns() -> tuple[str, ...]:
     return tuple(_core())
 
 
-def fold(happened: DataFrame, *, by: tuple[str, ...] = ("txn_id",)) -> DataFrame:
+def fold(happened: DataFrame, *, by: Sequence[str] = ("txn_id",)) -> DataFrame:
     """What happened (`events.COLUMNS`) → the core, one row per id."""
     # Shuffled as it is and folded behind it: before it there is next to nothing to fold, and a core is four times as wide.
     spread = happened.repartition(*by)
@@ -188,7 +189,7 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
     missing = is_committed() & F.isnull("v_n") & is_unexplained
     excused = F.col("h_topics").bitwiseAND(excusing_topics) != 0
     return reduce(
-        lambda found, each: found | F.coalesce(each, F.lit(False)),
+        lambda found, each: found | sure(each),
         (
             several,
             large,
@@ -200,7 +201,7 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
             F.col("v_broken") > 0,
             has_half & ~_is_plainly_stored(),
             is_shown_otherwise() & ~(is_young & _is_shown_in_part()),
-            on_doubt & ~F.coalesce(kept, F.lit(False)),
+            on_doubt & ~sure(kept),
             missing & excused & ~is_young,
         ),
         F.lit(False),
@@ -221,7 +222,7 @@ def _is_shown_in_part() -> Column:
 def may_be_reversed() -> Column:
     """Whether messages of it are visible, and further ones of it may come to the same topic."""
     is_crowded = (F.bit_count("h_topics") < F.col("h_count")) | (F.col("h_topics") < 0)
-    return F.coalesce((F.col("v_n") > 0) & is_crowded, F.lit(False))
+    return sure((F.col("v_n") > 0) & is_crowded)
 
 
 def first_ms() -> Column:
@@ -255,17 +256,17 @@ def is_plainly_visible() -> Column:
     is_once = (F.col("v_n") == F.col("h_count")) & (F.bit_count("v_bits") == F.col("v_n"))
     named = F.coalesce(F.col("h_named"), F.lit(0))
     wanted = (F.col("h_named") == F.col("h_bits")) & (F.col("h_wanted") == F.col("v_wanted"))
-    is_as_stored = (F.col("v_hash") == F.col("h_hash")) & ((named == 0) | F.coalesce(wanted, F.lit(False)))
+    is_as_stored = (F.col("v_hash") == F.col("h_hash")) & ((named == 0) | sure(wanted))
     timed = (F.col("h_timed") == F.col("h_bits")) & (F.col("h_time") == F.col("v_time"))
     # Where the broker sets the times, a producer cannot ask for one.
-    is_in_time = F.isnull("h_timed") | F.isnull("v_time") | F.coalesce(timed, F.lit(False))
-    return F.coalesce(is_once & is_as_stored & is_in_time, F.lit(False))
+    is_in_time = F.isnull("h_timed") | F.isnull("v_time") | sure(timed)
+    return sure(is_once & is_as_stored & is_in_time)
 
 
 def is_kept_plainly() -> Column:
     """Whether doubt holds the content of each half record, once, as it was stored."""
     is_once = (F.col("k_n") == F.col("h_n")) & (F.coalesce(F.col("k_odd"), F.lit(0)) == 0)
-    return F.coalesce(is_once & (F.col("k_content") == F.col("h_content")), F.lit(False))
+    return sure(is_once & (F.col("k_content") == F.col("h_content")))
 
 
 def is_stranger() -> Column:
@@ -281,33 +282,15 @@ def may_come(cut_ms: int) -> Column:
     return F.col("seen_ms") >= cut_ms - ALONE_MS
 
 
-JUDGED_COLUMNS = (
-    "h_distinct",
-    "v_distinct",
-    "attempts_visible",
-    "released",
-    "released_ms",
-    "is_differing",
-    "is_kept",
-    "lost_n",
-    "gone_n",
-    "hidden_n",
-    "is_contradicted",
-    "is_early",
-    "is_part_torn",
-    "is_behind",
-    "next_ms",
-)
-"""What a verdict needs beside the core: messages stored and visible; attempts of the id that are visible; the op line from which
-on it may be visible; whether what is visible differs from what was stored; whether doubt has all of it; messages that are
-missing, those that may have been visible and be gone, and those that may be where no reader can see it; whether the opposite of what
-counts was said later. Of one with times: whether a
-message is visible before it was released; whether of those that were released together only some are visible; whether one that was
-released is not visible; and the next time for which no line released messages."""
-
-
 def with_distinct(core: DataFrame) -> DataFrame:
-    """A core that tells what became of its transaction, with `JUDGED_COLUMNS`."""
+    """A core that tells what became of its transaction, with what a verdict needs beside it.
+
+    Messages stored and visible; attempts of the id that are visible; the op line from which on it may be visible; whether what is
+    visible differs from what was stored; whether doubt has all of it; messages that are missing, those that may have been visible and
+    be gone, and those that may be where no reader can see it; whether the opposite of what counts was said later. Of one with times:
+    whether a message is visible before it was released; whether of those that were released together only some are visible; whether
+    one that was released is not visible; and the next time for which no line released messages.
+    """
     released = is_committed()
     missing = F.when(released & F.isnull("v_n"), F.col("h_n")).otherwise(0)
     return core.withColumns(
@@ -329,8 +312,8 @@ def with_distinct(core: DataFrame) -> DataFrame:
     )
 
 
-_ATTEMPT = ("txn_id", "nonce", "partition")
-_READING = (*_ATTEMPT, "reading")
+_ATTEMPT = ["txn_id", "nonce", "partition"]
+_READING = [*_ATTEMPT, "reading"]
 
 
 def fold_exactly(  # its steps, in their order
@@ -341,7 +324,7 @@ def fold_exactly(  # its steps, in their order
     clock_error_ms: int,
     put: Callable[[DataFrame, str], DataFrame],
 ) -> DataFrame:
-    """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with `JUDGED_COLUMNS`.
+    """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with the columns of `with_distinct`.
 
     The records do not show of every op line whether it counted. An attempt with such lines has a row for each choice of them that
     one coordinator may have made: `reading` 0, in which all count, to the highest, in which none does.
@@ -376,7 +359,7 @@ def fold_exactly(  # its steps, in their order
     lines = _numbered(counting, messages)
     decided = _decided(lines)
     there = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
-    alone = ops.join(there, list(_ATTEMPT), "left_anti")
+    alone = ops.join(there, _ATTEMPT, "left_anti")
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
     forwarded = put(_attached(forwarded, half, messages, known), "attached")
     shown = _shown(forwarded, clock_error_ms=clock_error_ms)
@@ -390,22 +373,21 @@ def fold_exactly(  # its steps, in their order
     others = reduce(DataFrame.unionByName, (part.select(*COLUMNS) for part in parts))
     others = _in_readings(others, readings)
     every = others.select(*COLUMNS, "reading").unionByName(counting.select(*COLUMNS, "reading"))
-    by, reading = list(_ATTEMPT), list(_READING)
     folded = fold(every, by=_READING)
-    released = decided.select(*reading, "released", "released_ms", "is_contradicted", "_before")
-    rows = folded.join(released, reading, "left").join(missing, reading, "left").join(timed, reading, "left")
+    released = decided.select(*_READING, "released", "released_ms", "is_contradicted", "_before")
+    rows = folded.join(released, _READING, "left").join(missing, _READING, "left").join(timed, _READING, "left")
     for extra in (shown_counts(shown), kept):
-        rows = rows.join(extra, by, "left")
-    stored = once.groupBy(*by).agg(F.count("*").alias("h_distinct"))
-    rows = rows.join(stored, by, "left")
+        rows = rows.join(extra, _ATTEMPT, "left")
+    stored = once.groupBy(*_ATTEMPT).agg(F.count("*").alias("h_distinct"))
+    rows = rows.join(stored, _ATTEMPT, "left")
     # What is visible of half records that are gone says nothing more of a transaction that has others.
     of_id = Window.partitionBy("txn_id")
-    is_row = F.coalesce((F.col("h_n") > 0) | (F.col("o_gone") > 0), F.lit(False))
+    is_row = sure((F.col("h_n") > 0) | (F.col("o_gone") > 0))
     is_told = F.max(is_row).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
-    is_repeated = (F.col("nonce") == STRAY) & F.coalesce(is_told, F.lit(False))
+    is_repeated = (F.col("nonce") == STRAY) & sure(is_told)
     rows = rows.withColumn("_repeated", is_repeated).where(~F.col("_repeated")).drop("_repeated")
     # What retention took the beginning of is not judged, nor is another one for its sake.
-    is_judged = (F.col("nonce") != STRAY) & (F.col("reading") == 0) & ~F.coalesce(is_cut_off(), F.lit(False))
+    is_judged = (F.col("nonce") != STRAY) & (F.col("reading") == 0) & ~sure(is_cut_off())
     visible = F.sum((F.when(is_judged, F.col("v_n")) > 0).cast("bigint")).over(of_id)
     # By an incomplete commit it was parked, also where doubt shows nothing of it.
     is_incomplete = is_committed() & F.coalesce(F.col("o_commit") < F.col("released"), F.isnull("released"))
@@ -413,15 +395,12 @@ def fold_exactly(  # its steps, in their order
         {
             "d_parked_ms": F.least("d_parked_ms", F.when(is_incomplete, F.col("o_commit_ms"))),
             "attempts_visible": F.greatest(F.coalesce(visible, F.lit(0)), F.lit(1)),
-            "is_differing": F.coalesce("is_differing", F.lit(False)),
-            "is_kept": F.coalesce("is_kept", F.lit(False)),
+            "is_differing": sure("is_differing"),
+            "is_kept": sure("is_kept"),
             "lost_n": F.coalesce("lost_n", F.lit(0)),
             "hidden_n": F.coalesce("hidden_n", F.lit(0)),
             "gone_n": F.coalesce("gone_n", F.lit(0)) + F.coalesce("_before", F.lit(0)),
-            **{
-                name: F.coalesce(name, F.lit(False))
-                for name in ("is_contradicted", "is_early", "is_part_torn", "is_behind")
-            },
+            **{name: sure(name) for name in ("is_contradicted", "is_early", "is_part_torn", "is_behind")},
         }
     ).drop("_before")
 
@@ -500,8 +479,8 @@ def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
     And `_told`: those that doubt names at any time, null of an attempt that never stood there; `_kept`, `_told_last`: of these,
     those that it does not forget, and the last one; `_low`, `_high`: between these are all of its offsets, also of records that are gone.
     """
-    by, own = list(_ATTEMPT), ~F.col("is_copy")
-    stored = half.groupBy(*by).agg(
+    own = ~F.col("is_copy")
+    stored = half.groupBy(*_ATTEMPT).agg(
         F.max("_g").alias("_g"),
         F.min(F.when(own, F.col("pos"))).alias("_first"),
         F.max(F.when(own, F.col("pos"))).alias("_last"),
@@ -514,13 +493,13 @@ def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
         F.when(is_summary, F.array("w", "d")).otherwise(twin),
         F.when(is_summary, F.array("w")).otherwise(twin),
     )
-    of_attempt = told.groupBy(*by).agg(
+    of_attempt = told.groupBy(*_ATTEMPT).agg(
         F.flatten(F.collect_set(named)).alias("_told"),
         F.flatten(F.collect_set(kept)).alias("_kept"),
         F.max(F.when(is_summary, F.col("d"))).alias("_told_last"),
     )
     low, high = F.array_min("_told"), F.array_max("_told")
-    return stored.join(of_attempt, by, "left").withColumns(
+    return stored.join(of_attempt, _ATTEMPT, "left").withColumns(
         {"_low": F.least("_first", low), "_high": F.greatest("_last", "_last_copy", high)}
     )
 
@@ -534,21 +513,20 @@ def _naming_halves(ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_e
     A line may have counted when it was there before its half record, when it names one between the ends of a transaction that
     stood on doubt, which doubt forgets, the last one there before a further one joined, or one that is gone.
     """
-    by = list(_ATTEMPT)
     half_positions = half.select(
-        *by, F.col("pos").alias("n"), F.col("is_copy").alias("_is_copy"), F.col("at_ms").alias("_half_ms")
+        *_ATTEMPT, F.col("pos").alias("n"), F.col("is_copy").alias("_is_copy"), F.col("at_ms").alias("_half_ms")
     )
-    named = ops.join(known, by).where(F.col("g") == F.col("_g"))
-    named = named.join(half_positions, [*by, "n"], "left")
+    named = ops.join(known, _ATTEMPT).where(F.col("g") == F.col("_g"))
+    named = named.join(half_positions, [*_ATTEMPT, "n"], "left")
     nothing = F.array().cast("array<bigint>")
     told = F.coalesce("_told", nothing)
     is_there = F.isnotnull("_half_ms")
-    is_kept = (F.col("n") == F.col("_first")) | F.coalesce("_is_copy", F.lit(False))
+    is_kept = (F.col("n") == F.col("_first")) | sure("_is_copy")
     is_kept = is_kept | F.array_contains(F.coalesce("_kept", nothing), F.col("n"))
     is_end = is_kept | (F.col("n") == F.col("_last")) | F.array_contains(told, F.col("n"))
     # A further half record joined: doubt has forgotten this one.
-    has_later = F.coalesce(F.col("n") < F.col("_told_last"), F.lit(False)) | (is_there & (F.col("n") < F.col("_last")))
-    is_ahead = F.coalesce(F.col("_half_ms") > F.col("at_ms") + clock_error_ms, F.lit(False))
+    has_later = sure(F.col("n") < F.col("_told_last")) | (is_there & (F.col("n") < F.col("_last")))
+    is_ahead = sure(F.col("_half_ms") > F.col("at_ms") + clock_error_ms)
     is_between = (F.col("_low") < F.col("n")) & (F.col("n") < F.col("_high"))
     is_gone = F.isnotnull("w")
     marked = named.where(is_there | is_end | (is_gone & ((F.size(told) == 0) | is_between)))
@@ -564,10 +542,9 @@ def _naming_halves(ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_e
 
 def _naming_doubts(ops: DataFrame, known: DataFrame, doubts: DataFrame) -> DataFrame:
     """The same of what doubt alone knows: the lines that name an end of its summary, and its producer group."""
-    by = list(_ATTEMPT)
     told = (
         doubts.where(F.isnotnull("n"))
-        .groupBy(*by)
+        .groupBy(*_ATTEMPT)
         .agg(
             F.max("w").alias("_first"),
             F.max("d").alias("_last"),
@@ -576,7 +553,7 @@ def _naming_doubts(ops: DataFrame, known: DataFrame, doubts: DataFrame) -> DataF
             F.max("g").alias("_g"),
         )
     )
-    named = ops.join(known, by, "left_anti").join(told, by).where(F.col("g") == F.col("_g"))
+    named = ops.join(known, _ATTEMPT, "left_anti").join(told, _ATTEMPT).where(F.col("g") == F.col("_g"))
     named = named.where((F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last")))
     is_whole = (F.col("n") == F.col("_last")) & (F.col("_seen") == F.col("_count"))
     return named.select(
@@ -625,7 +602,7 @@ def _counts(number: Column) -> Column:
 
 def _in_readings(rows: DataFrame, readings: DataFrame) -> DataFrame:
     """The rows of an unsure attempt once in each `reading`; those of others in 0 alone."""
-    found = rows.join(readings, list(_ATTEMPT), "left")
+    found = rows.join(readings, _ATTEMPT, "left")
     return found.withColumn("reading", F.coalesce("reading", F.lit(0)))
 
 
@@ -636,19 +613,19 @@ def _numbered(counting: DataFrame, messages: DataFrame) -> DataFrame:
         F.count_distinct("idx").alias("_there"), F.min("idx").alias("_low"), F.max("n").alias("_n")
     )
     is_there = F.col("_there") + F.col("_low") == F.col("_n")
-    is_complete = F.col("_is_gone") | F.coalesce(F.col("_releases") & is_there, F.lit(False))
-    return counting.join(numbers, list(_ATTEMPT), "left").withColumn("_is_complete", is_complete)
+    is_complete = F.col("_is_gone") | sure(F.col("_releases") & is_there)
+    return counting.join(numbers, _ATTEMPT, "left").withColumn("_is_complete", is_complete)
 
 
 def _decided(lines: DataFrame) -> DataFrame:
     """An attempt's `released` and `released_ms` in each reading."""
-    reading, releases = list(_READING), F.col("_is_complete")
+    releases = F.col("_is_complete")
 
     def first(column: str, *words: Said, more: Column | None = None) -> Column:
         chosen = F.col("a").isin(*map(int, words))
         return F.min(F.when(chosen if more is None else chosen & more, F.col(column)))
 
-    rows = lines.groupBy(*reading).agg(
+    rows = lines.groupBy(*_READING).agg(
         first("pos", Said.COMMIT).alias("_commit"),
         first("pos", Said.ROLLBACK).alias("_rollback"),
         first("pos", Said.ABANDON).alias("_abandon"),
@@ -664,7 +641,7 @@ def _decided(lines: DataFrame) -> DataFrame:
     # What comes behind an abandon is contrary to it, and not to the commit before it.
     is_refused = (F.col("_rollback") < F.coalesce("_abandon", never)) | (F.col("_last_commit") > F.col("_abandon"))
     return rows.select(
-        *reading,
+        *_READING,
         F.when(holds, F.col("_released")).alias("released"),
         F.when(holds, F.col("_released_ms")).alias("released_ms"),
         F.when(is_commit, is_refused).otherwise(F.isnotnull("_commit")).alias("is_contradicted"),
@@ -687,44 +664,43 @@ def _timed(
     *,
     clock_error_ms: int,
 ) -> DataFrame:
-    """Per reading of an attempt with times: `is_early`, `is_part_torn`, `is_behind` and `next_ms` of `JUDGED_COLUMNS`."""
-    by, reading = list(_ATTEMPT), list(_READING)
+    """Per reading of an attempt with times: `is_early`, `is_part_torn`, `is_behind` and `next_ms` of `with_distinct`."""
     due = F.coalesce("due", F.lit(0))
-    times = messages.groupBy(*by).agg(
+    times = messages.groupBy(*_ATTEMPT).agg(
         F.array_sort(F.collect_set(due)).alias("_times"), F.max(F.isnotnull("due")).alias("_has_times")
     )
     times = times.where("_has_times").drop("_has_times")
     line = F.struct("pos", "a", "at_ms", "due", "_is_complete")
-    said = lines.where(F.col("a") != int(Said.UNKNOWN)).join(times, by)
-    of_reading = said.groupBy(*reading).agg(
+    said = lines.where(F.col("a") != int(Said.UNKNOWN)).join(times, _ATTEMPT)
+    of_reading = said.groupBy(*_READING).agg(
         F.array_sort(F.collect_list(line)).alias("_lines"), F.first("_times").alias("_times")
     )
     parts = of_reading.withColumn("_said", _released("_lines", "_times"))
-    parts = parts.select(*reading, F.col("_said.parts").alias("_parts"), F.col("_said.left").alias("_left"))
-    each = messages.select(*by, "idx", "n", "born_ms", "b", due.alias("_due")).join(parts, by)
+    parts = parts.select(*_READING, F.col("_said.parts").alias("_parts"), F.col("_said.left").alias("_left"))
+    each = messages.select(*_ATTEMPT, "idx", "n", "born_ms", "b", due.alias("_due")).join(parts, _ATTEMPT)
     part = F.get(F.filter("_parts", lambda one: F.col("_due") <= one["to_ms"]), F.lit(0))
-    each = each.select(*reading, "idx", "n", "born_ms", "b", part["pos"].alias("_pos"), part["at_ms"].alias("_at_ms"))
-    visible = forwarded.where(F.col("nonce") != STRAY).select(*by, "idx", F.col("g").alias("_seen_ms"))
-    visible = visible.join(each, [*by, "idx"])
-    is_early = F.isnull("_pos") | F.coalesce(F.col("_seen_ms") < F.col("_at_ms") - clock_error_ms, F.lit(False))
-    early = visible.groupBy(*reading).agg(F.max(is_early).alias("is_early"))
-    there = shown.where("_own_topic").select(*by, "idx", F.lit(True).alias("_is_there"))
-    those = each.where(F.isnotnull("_pos")).join(there, [*by, "idx"], "left")
-    those = those.join(claims, list(_CLAIM), "left").join(F.broadcast(excused), "b", "left")
-    is_gone = F.coalesce("is_hidden", F.lit(False)) | F.isnotnull("_is_claimed")
-    is_gone = is_gone | F.coalesce(F.col("_at_ms") <= F.col("until_ms"), F.lit(False))
+    each = each.select(*_READING, "idx", "n", "born_ms", "b", part["pos"].alias("_pos"), part["at_ms"].alias("_at_ms"))
+    visible = forwarded.where(F.col("nonce") != STRAY).select(*_ATTEMPT, "idx", F.col("g").alias("_seen_ms"))
+    visible = visible.join(each, [*_ATTEMPT, "idx"])
+    is_early = F.isnull("_pos") | sure(F.col("_seen_ms") < F.col("_at_ms") - clock_error_ms)
+    early = visible.groupBy(*_READING).agg(F.max(is_early).alias("is_early"))
+    there = shown.where("_own_topic").select(*_ATTEMPT, "idx", F.lit(True).alias("_is_there"))
+    those = each.where(F.isnotnull("_pos")).join(there, [*_ATTEMPT, "idx"], "left")
+    those = those.join(claims, _CLAIM, "left").join(F.broadcast(excused), "b", "left")
+    is_gone = sure("is_hidden") | F.isnotnull("_is_claimed")
+    is_gone = is_gone | sure(F.col("_at_ms") <= F.col("until_ms"))
     is_missing = F.isnull("_is_there")
-    of_part = those.groupBy(*reading, "_pos").agg(
+    of_part = those.groupBy(*_READING, "_pos").agg(
         F.count("*").alias("_n"),
         F.count_if(is_missing).alias("_missing_n"),
         F.count_if(is_missing & is_gone).alias("_gone_n"),
     )
     is_torn = (F.col("_missing_n") > 0) & (F.col("_missing_n") < F.col("_n")) & (F.col("_gone_n") == 0)
-    torn = of_part.groupBy(*reading).agg(
+    torn = of_part.groupBy(*_READING).agg(
         F.max(is_torn).alias("is_part_torn"), F.max(F.col("_missing_n") > 0).alias("is_behind")
     )
-    found = parts.select(*reading, F.get("_left", F.lit(0)).alias("next_ms"))
-    return found.join(early, reading, "left").join(torn, reading, "left")
+    found = parts.select(*_READING, F.get("_left", F.lit(0)).alias("next_ms"))
+    return found.join(early, _READING, "left").join(torn, _READING, "left")
 
 
 def _released(lines: str, times: str) -> Column:
@@ -744,10 +720,10 @@ def _released(lines: str, times: str) -> Column:
         awaits = so_far["is_released"] & ~so_far["is_abandoned"] & (F.size(left) > 0)
         is_moved = awaits & (said == int(Said.RESCHEDULE))
         is_due = awaits & (said == int(Said.RELEASE)) & (line["due"] == F.get(left, F.lit(0)))
-        is_due = F.coalesce(is_due & (line["at_ms"] >= line["due"]), F.lit(False))
+        is_due = sure(is_due & (line["at_ms"] >= line["due"]))
         may_decide = ~is_timed & ((so_far["decision"] == 0) | ((so_far["decision"] == 1) & ~so_far["is_abandoned"]))
         is_commit = may_decide & (said == int(Said.COMMIT))
-        is_first = is_commit & ~so_far["is_released"] & F.coalesce(line["_is_complete"], F.lit(False))
+        is_first = is_commit & ~so_far["is_released"] & sure(line["_is_complete"])
         begins = is_first & (F.get(F.col(times), F.lit(0)) == 0)
         now = F.when(is_first, F.col(times)).otherwise(left)
         is_part = is_due | begins
@@ -786,7 +762,7 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
     # What doubt alone knows has no half offset any more; of the others it forgets those between the ends.
     claim.remove("pos")
     ends = known.where(F.isnotnull("_told")).select(*_ATTEMPT, "_low", "_high", "_told")
-    kept = messages.join(ends, list(_ATTEMPT), "left")
+    kept = messages.join(ends, _ATTEMPT, "left")
     kept = kept.where(F.isnull("pos") | F.isnotnull("_low"))
     kept = kept.select(
         *claim,
@@ -801,10 +777,8 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
     others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
     is_its_own = ~is_broken & (~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high")))
     # Of two attempts prepared in one millisecond, that of which doubt names this half record.
-    is_named = F.coalesce(F.array_contains("_told", F.col("pos")), F.lit(False))
-    claims = Window.partitionBy("txn_id", "b", "c").orderBy(
-        F.desc(F.coalesce(is_its_own, F.lit(False))), F.desc(is_named), "_nonce"
-    )
+    is_named = sure(F.array_contains("_told", F.col("pos")))
+    claims = Window.partitionBy("txn_id", "b", "c").orderBy(F.desc(sure(is_its_own)), F.desc(is_named), "_nonce")
     others = others.withColumn("_place", F.row_number().over(claims)).where(F.col("_place") == 1).drop("_place")
     others = others.withColumns(
         {
@@ -823,8 +797,8 @@ def _shown(forwarded: DataFrame, *, clock_error_ms: int) -> DataFrame:
     differs = differs | (F.col("w") != F.col("_w")) | ((F.col("t") != F.col("_t")) & ~is_cut)
     own = forwarded.where(F.col("nonce") != STRAY)
     return own.groupBy(*_ATTEMPT, "idx").agg(
-        F.max(F.coalesce(F.col("b").eqNullSafe(F.col("_b")), F.lit(False)) | ~F.col("_stored")).alias("_own_topic"),
-        F.max(F.coalesce(differs, F.lit(False))).alias("_differs"),
+        F.max(sure(F.col("b").eqNullSafe(F.col("_b"))) | ~F.col("_stored")).alias("_own_topic"),
+        F.max(sure(differs)).alias("_differs"),
     )
 
 
@@ -833,7 +807,7 @@ def shown_counts(shown: DataFrame) -> DataFrame:
     return shown.groupBy(*_ATTEMPT).agg(F.count("*").alias("v_distinct"), F.max("_differs").alias("is_differing"))
 
 
-_CLAIM = ("txn_id", "partition", "idx", "n", "born_ms", "b")
+_CLAIM = ["txn_id", "partition", "idx", "n", "born_ms", "b"]
 
 
 def _claims(forwarded: DataFrame) -> DataFrame:
@@ -846,13 +820,14 @@ def _missing(
     messages: DataFrame, shown: DataFrame, claims: DataFrame, decided: DataFrame, excused: DataFrame
 ) -> DataFrame:
     """Per reading, how many of its messages are not on their topic: `lost_n`, and `gone_n` that may have been there."""
-    by = list(_ATTEMPT)
-    there = shown.where("_own_topic").select(*by, "idx")
-    missing = messages.join(there, [*by, "idx"], "left_anti").join(decided.where(F.isnotnull("_committed")), by)
-    missing = missing.join(claims, list(_CLAIM), "left").join(F.broadcast(excused), "b", "left")
+    there = shown.where("_own_topic").select(*_ATTEMPT, "idx")
+    missing = messages.join(there, [*_ATTEMPT, "idx"], "left_anti").join(
+        decided.where(F.isnotnull("_committed")), _ATTEMPT
+    )
+    missing = missing.join(claims, _CLAIM, "left").join(F.broadcast(excused), "b", "left")
     is_gone = (F.col("released_ms") <= F.col("until_ms")) | F.isnotnull("_is_claimed")
-    is_gone = F.coalesce(F.isnotnull("released") & is_gone, F.lit(False))
-    is_hidden = F.isnotnull("released") & F.coalesce("is_hidden", F.lit(False))
+    is_gone = sure(F.isnotnull("released") & is_gone)
+    is_hidden = F.isnotnull("released") & sure("is_hidden")
     return missing.groupBy(*_READING).agg(
         F.count_if(~is_gone & ~is_hidden).alias("lost_n"),
         F.count_if(is_gone & ~is_hidden).alias("gone_n"),
@@ -862,21 +837,22 @@ def _missing(
 
 def _kept(messages: DataFrame, contents: DataFrame, doubts: DataFrame) -> DataFrame:
     """Per attempt, whether doubt has every half record that it says to have (`is_kept`); what it cut is in half."""
-    by = list(_ATTEMPT)
-    newest = Window.partitionBy(*by).orderBy(F.desc("pos"))
+    newest = Window.partitionBy(*_ATTEMPT).orderBy(F.desc("pos"))
     now = doubts.withColumn("_at", F.row_number().over(newest)).where(F.col("_at") == 1)
-    now = now.select(*by, F.col("idx").alias("_seen"), F.col("w").alias("_from"), F.col("d").alias("_until"))
-    held = contents.select(*by, "idx", F.col("a").alias("_held"), F.col("d").alias("_content"))
-    each = messages.join(now, by).join(held, [*by, "idx"], "left")
+    now = now.select(*_ATTEMPT, F.col("idx").alias("_seen"), F.col("w").alias("_from"), F.col("d").alias("_until"))
+    held = contents.select(*_ATTEMPT, "idx", F.col("a").alias("_held"), F.col("d").alias("_content"))
+    each = messages.join(now, _ATTEMPT).join(held, [*_ATTEMPT, "idx"], "left")
     is_cut = F.col("_held") == int(Held.CUT)
-    is_same = F.coalesce(is_cut | (F.col("_content") == F.col("d")), F.lit(False))
+    is_same = sure(is_cut | (F.col("_content") == F.col("d")))
     is_of_half = F.isnotnull("pos")
     # Of the first message half may have a second copy alone, whatever that holds.
     is_compared = (
         is_of_half & (F.col("pos") <= F.col("_until")) & ((F.col("idx") > 0) | (F.col("pos") == F.col("_from")))
     )
     wrong = (is_compared & ~is_same) | (~is_of_half & is_cut)
-    return each.groupBy(*by).agg(((F.count_if(wrong) == 0) & (F.count("_held") >= F.max("_seen"))).alias("is_kept"))
+    return each.groupBy(*_ATTEMPT).agg(
+        ((F.count_if(wrong) == 0) & (F.count("_held") >= F.max("_seen"))).alias("is_kept")
+    )
 
 
 # --- what a core says ---------------------------------------------------------------------------------------------------
@@ -903,7 +879,7 @@ def is_rolled_back() -> Column:
 
 def was_ended_without_half() -> Column:
     """Whether it was on doubt only because of an op line, and was ended there: it was rolled back before its half records came."""
-    return F.coalesce(F.isnull(decision()) & (F.col("d_seen") == 0) & (doubt_state() == ""), F.lit(False))
+    return sure(F.isnull(decision()) & (F.col("d_seen") == 0) & (doubt_state() == ""))
 
 
 def is_abandoned() -> Column:
@@ -970,7 +946,7 @@ def is_keyed(*, doubt_from_ms: int, doubt_gone_ms: int, stored_ms: Column, extra
         extras: The prefix of the columns that few stored rows have.
     """
     stored_ms = F.coalesce(stored_ms, F.lit(0))
-    is_quick = F.coalesce(F.col("v_last_ms") - stored_ms <= QUICK_MS, F.lit(False))
+    is_quick = sure(F.col("v_last_ms") - stored_ms <= QUICK_MS)
     never_there = F.isnull(f"{extras}d_last") & ((stored_ms >= doubt_gone_ms) | is_quick)
     is_told = never_there | (stored_ms >= doubt_from_ms)
     return is_told & (
@@ -1021,7 +997,7 @@ def ahead(rows: DataFrame, *, edge_ms: int, doubt_from_ms: int) -> DataFrame:
     is_in_place = F.isnull("d_parked_ms") & is_told & is_judged
     is_undecided = is_in_place & F.isnull(decision()) & ~F.col("verdict").isin(*_CERTAIN)
     left_ms = F.greatest(F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms"), "d_parked_ms")
-    is_young = F.coalesce(is_judged & (left_ms >= edge_ms), F.lit(False))
+    is_young = sure(is_judged & (left_ms >= edge_ms))
     is_on_doubt = F.coalesce(doubt_state(), F.lit("")) != ""
     of_key = rows.where(F.isnotnull("h_key") & F.isnotnull("h_first")).groupBy("h_key", "half_partition")
     found = of_key.agg(
@@ -1173,7 +1149,7 @@ def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> Dat
         "nonce",
         *_LANE,
         *(F.greatest(name, f"_{name}").alias(name) for name in _PROGRESS),
-        F.coalesce(late, F.lit(False)).alias("is_late"),
+        sure(late).alias("is_late"),
         F.isnull("_next").alias("is_state"),
     )
     is_state = F.col("is_state") & (F.col("seen_ms") >= kept_from_ms)

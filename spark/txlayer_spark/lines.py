@@ -100,6 +100,11 @@ REPLAY = _record(
 )
 
 
+def sure(condition: Column | str) -> Column:
+    """The condition; False where nobody knows."""
+    return F.coalesce(condition, F.lit(False))
+
+
 def text(raw: Column) -> Column:
     """Bytes as text; nothing is refused here."""
     return raw.cast("string")
@@ -219,11 +224,6 @@ def option_or_empty(options: Column, letter: str, form: str = _NUMBER) -> Column
     # Nearly every message has no options at all.
     found = F.regexp_extract(options, rf"\A(?:.*,)?{letter}({form})(?:,.*)?\z", 1)
     return F.when(options != "", found)
-
-
-def key_hash_option(options: Column) -> Column:
-    """The hash of the ordering key; null without one."""
-    return option(options, "k", KEY_HASH)
 
 
 def is_partition(number: Column) -> Column:

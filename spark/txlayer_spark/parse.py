@@ -6,6 +6,7 @@ A row's columns stand in schemas.py, the forms of our lines in lines.py.
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -21,6 +22,7 @@ from txlayer_spark.schemas import SCHEMAS, TopicKind
 
 POSITION = ("topic", "partition", "offset", "timestamp")
 """The columns that every row begins with."""
+_USER = ("key", "value", "headers")
 
 
 def judged(
@@ -30,7 +32,7 @@ def judged(
     line = F.col("_line")
     version = F.split_part(line, F.lit("|"), F.lit(1))
     error = (
-        F.when(F.coalesce(is_good, F.lit(False)), F.lit(None).cast("string"))
+        F.when(lines.sure(is_good), F.lit(None).cast("string"))
         .when(line.isNull(), F.lit(f"{what}: missing, or not ASCII"))
         .when(
             ~version.isin(VERSION, NEXT_VERSION) & F.lit(is_versioned),
@@ -44,10 +46,7 @@ def judged(
 
 def all_of(conditions: Sequence[Column]) -> Column:
     """All conditions hold."""
-    result = F.lit(True)
-    for condition in conditions:
-        result = result & condition
-    return result
+    return reduce(Column.__and__, conditions, F.lit(True))
 
 
 def own_columns(schema: StructType, *, beside: Sequence[str] = ()) -> list[str]:
@@ -124,8 +123,7 @@ def dead_letters(raw: DataFrame) -> DataFrame:
         & (F.col("origin_partition") <= PARTITION_MAX)
     )
     # The message is whole, whatever is wrong with what is said of it.
-    beside = (*(field.name for field in schemas.USER), "txn_id")
-    return judged(decoded, is_good, "dead letter", columns=own_columns(schemas.DLQ, beside=beside))
+    return judged(decoded, is_good, "dead letter", columns=own_columns(schemas.DLQ, beside=(*_USER, "txn_id")))
 
 
 def replays(raw: DataFrame) -> DataFrame:
@@ -166,8 +164,8 @@ def _name(letter: Column, kinds: type[Enum]) -> Column:
     return F.try_element_at(F.create_map(*names), letter)
 
 
-_OPTION_COLUMNS = ("immunity_ms", "target_partition", "target_timestamp_ms", "key_murmur")
-_OPTION_LETTERS = ("i", "n", "t", "m")
+_OPTIONS = {"immunity_ms": "i", "target_partition": "n", "target_timestamp_ms": "t", "key_murmur": "m"}
+"""{column: the letter of its option}."""
 
 
 def parse(raw: DataFrame, kind: TopicKind) -> DataFrame:
@@ -184,18 +182,13 @@ def _half(raw: DataFrame) -> DataFrame:
         lines.of_user(F.col("headers"), codec.HALF_HEADER).alias("headers"),
         lines.text(lines.header(F.col("headers"), codec.HALF_HEADER)).alias("_line"),
     )
-    return _with_half_columns(located).select(*(field.name for field in schemas.HALF))
+    return _with_half_columns(located)
 
 
 def _with_half_columns(located: DataFrame) -> DataFrame:
     """`_line`, the header `txl`, → what it says, and `error`."""
-    part, born, options = _field(4), _field(5), _field(6)
-    numbers = {
-        "index": lines.whole(F.split_part(part, F.lit("/"), F.lit(1))),
-        "count": lines.whole(F.split_part(part, F.lit("/"), F.lit(2))),
-        "born_ms": lines.whole(born),
-    }
-    given = {name: lines.option(options, letter) for name, letter in zip(_OPTION_COLUMNS, _OPTION_LETTERS, strict=True)}
+    part, options = _field(4), _field(6)
+    given = {name: lines.option(options, letter) for name, letter in _OPTIONS.items()}
     order = lines.option(options, "o", "[^,]*")
     prepare, commit = OrderMode.PREPARE.value, OrderMode.COMMIT.value
     decoded = _split(located, lines.HALF).withColumns(
@@ -204,8 +197,10 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
             "nonce": lines.nonce_of(_field(1)),
             "producer_group": _field(2),
             "real_topic": _field(3),
-            **numbers,
-            "key_hash": lines.key_hash_option(options),
+            "index": lines.whole(F.split_part(part, F.lit("/"), F.lit(1))),
+            "count": lines.whole(F.split_part(part, F.lit("/"), F.lit(2))),
+            "born_ms": lines.whole(_field(5)),
+            "key_hash": lines.option(options, "k", lines.KEY_HASH),
             "order": F.when(order == "p", prepare).otherwise(F.lit(commit)),
             **{name: lines.whole(found) for name, found in given.items()},
             "_options_fit": all_of([found.isNull() | lines.whole(found).isNotNull() for found in given.values()]),
@@ -219,21 +214,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
         & F.col("_options_fit")
         & lines.is_partition(F.col("target_partition"))
     )
-    return judged(decoded, is_good, "half header", columns=_HALF_COLUMNS)
-
-
-_HALF_COLUMNS = (
-    "txn_id",
-    "nonce",
-    "producer_group",
-    "real_topic",
-    "index",
-    "count",
-    "born_ms",
-    "key_hash",
-    "order",
-    *_OPTION_COLUMNS,
-)
+    return judged(decoded, is_good, "half header", columns=own_columns(schemas.HALF, beside=_USER))
 
 
 def _op(raw: DataFrame) -> DataFrame:
@@ -242,15 +223,11 @@ def _op(raw: DataFrame) -> DataFrame:
     found = F.when(value.rlike(lines.ASCII) & (value != ""), F.split(value, "\n"))
     exploded = raw.select(*POSITION, F.posexplode_outer(found).alias("line", "_line"))
     exploded = exploded.withColumn("line", F.coalesce("line", F.lit(0)))
-    letter = _field(1)
-    check = _field(7)
-    names = [F.lit(word) for r in Resolution for word in (r.value, r.name)]
+    letter, check = _field(1), _field(7)
     decoded = _split(exploded, lines.OP).withColumns(
         {
             "is_abandon": letter == "A",
-            "resolution": F.when(letter == "A", Resolution.ROLLBACK.name).otherwise(
-                F.try_element_at(F.create_map(*names), letter)
-            ),
+            "resolution": F.when(letter == "A", Resolution.ROLLBACK.name).otherwise(_name(letter, Resolution)),
             "txn_id": lines.txn_id_of(_field(2)),
             "nonce": lines.nonce_of(_field(2)),
             "producer_group": _field(3),
@@ -313,7 +290,7 @@ def _doubt(raw: DataFrame) -> DataFrame:
         "record",
         "is_tombstone",
         F.when(is_held, lines.header(headers, codec.KEY_HEADER)).alias("key"),
-        F.when(is_held & ~F.coalesce(is_null, F.lit(False)), F.col("value")).alias("value"),
+        F.when(is_held & ~lines.sure(is_null), F.col("value")).alias("value"),
         F.when(is_held, lines.of_user(headers)).alias("headers"),
         F.when(is_content & ~F.col("is_tombstone"), content_line).alias("_line"),
         F.when(is_summary, lines.text(F.col("value"))).alias("_summary"),
@@ -341,7 +318,7 @@ def _doubt(raw: DataFrame) -> DataFrame:
             "nonce": F.when(is_ours, F.col("_nonce")),
             "index": F.when(is_content, F.col("_index")),
         }
-    ).select(*(field.name for field in schemas.DOUBT))
+    )
 
 
 def _quarantined(key: Column, why: Column) -> Column:
@@ -450,7 +427,7 @@ def _forwarded(raw: DataFrame) -> DataFrame:
     # Neither header: somebody else's record, which is no fault.
     is_foreign = F.isnull("_id") & F.isnull("_line")
     error = F.when(~is_foreign, F.col("error"))
-    return told.withColumn("error", error).select(*(field.name for field in schemas.FORWARDED))
+    return told.withColumn("error", error)
 
 
 _DECODERS: dict[TopicKind, Callable[[DataFrame], DataFrame]] = {

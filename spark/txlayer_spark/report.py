@@ -194,7 +194,7 @@ def write_report(
     Raises:
         UsageError: there is no ledger yet, or bronze is of another namespace. Nothing was written.
     """
-    summary = done_again(lambda: _summary(spark, bronze, ledger, namespace))
+    summary = _summary(spark, bronze, ledger, namespace)
     numbers = page.with_suffix(".json")
     summary = with_earlier(summary, numbers.read_text("utf-8") if numbers.exists() else None)
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -205,6 +205,7 @@ def write_report(
     return summary
 
 
+@done_again
 def _summary(spark: SparkSession, bronze: str, ledger: str, namespace: str) -> Summary:
     catalog, shelf = Catalog(spark, bronze), Shelf(spark, ledger)
     run = shelf.last()

@@ -4,18 +4,7 @@ from enum import Enum
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DateType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from txlayer.core.messages import DLQ_SUFFIX, REPLAY_SUFFIX
 
@@ -75,22 +64,22 @@ def kind_column(topic: Column, *, namespace: str) -> Column:
     return kind.otherwise(TopicKind.FORWARDED.value)
 
 
-def _struct(*columns: StructField) -> StructType:
-    return StructType(list(columns))
+def _struct(*columns: T.StructField) -> T.StructType:
+    return T.StructType(list(columns))
 
 
-def _columns(**types: object) -> tuple[StructField, ...]:
-    return tuple(StructField(name, kind) for name, kind in types.items())  # type: ignore[arg-type]  # StructField's own check
+def _columns(**types: object) -> tuple[T.StructField, ...]:
+    return tuple(T.StructField(name, kind) for name, kind in types.items())  # type: ignore[arg-type]  # T.StructField's own check
 
 
-TEXT, NUMBER, BYTES = StringType(), LongType(), BinaryType()
-HEADERS = ArrayType(_struct(*_columns(key=TEXT, value=BYTES)))
+TEXT, NUMBER, BYTES = T.StringType(), T.LongType(), T.BinaryType()
+HEADERS = T.ArrayType(_struct(*_columns(key=TEXT, value=BYTES)))
 
-POSITION = _columns(topic=TEXT, partition=IntegerType(), offset=NUMBER, timestamp=TimestampType())
+POSITION = _columns(topic=TEXT, partition=T.IntegerType(), offset=NUMBER, timestamp=T.TimestampType())
 """Where a record is, and since when: the first columns of everything that is read."""
 USER = _columns(key=BYTES, value=BYTES, headers=HEADERS)
 """What belongs to the user, without our headers."""
-ERROR = StructField("error", TEXT)
+ERROR = T.StructField("error", TEXT)
 """Null, or why the columns of ours are: the record is not of our form."""
 _TRANSACTION = _columns(txn_id=TEXT, nonce=TEXT)
 _HALF = (
@@ -115,7 +104,7 @@ HALF = _struct(*POSITION, *USER, *_HALF, ERROR)
 
 OP = _struct(
     *POSITION,
-    *_columns(line=IntegerType(), resolution=TEXT),
+    *_columns(line=T.IntegerType(), resolution=TEXT),
     *_TRANSACTION,
     *_columns(
         producer_group=TEXT,
@@ -123,7 +112,7 @@ OP = _struct(
         born_ms=NUMBER,
         source=TEXT,
         check_number=NUMBER,
-        is_abandon=BooleanType(),
+        is_abandon=T.BooleanType(),
         reason=TEXT,
     ),
     ERROR,
@@ -146,7 +135,7 @@ SUMMARY = _struct(
         producer_group=TEXT,
         first_offset=NUMBER,
         last_offset=NUMBER,
-        twin_offsets=ArrayType(NUMBER),
+        twin_offsets=T.ArrayType(NUMBER),
         seen=NUMBER,
         count=NUMBER,
         appended_ms=NUMBER,
@@ -157,7 +146,7 @@ SUMMARY = _struct(
         decided_offset=NUMBER,
         decided_line=NUMBER,
         moved_ms=NUMBER,
-        topics=ArrayType(TEXT),
+        topics=T.ArrayType(TEXT),
         checked_count=NUMBER,
         answered_count=NUMBER,
         asked_ms=NUMBER,
@@ -172,7 +161,7 @@ QUARANTINED = _struct(
 DOUBT = _struct(
     *POSITION,
     *USER,
-    *_columns(record=TEXT, is_tombstone=BooleanType()),
+    *_columns(record=TEXT, is_tombstone=T.BooleanType()),
     *_HALF,
     *_columns(summary=SUMMARY, kept_aside=QUARANTINED),
     ERROR,
@@ -249,12 +238,12 @@ BRONZE = _struct(
     *USER,
     *_columns(
         batch=NUMBER,  # of its reader
-        is_append_time=BooleanType(),  # False: the timestamp is a producer's; null in folders of earlier releases
+        is_append_time=T.BooleanType(),  # False: the timestamp is a producer's; null in folders of earlier releases
         key_hash=NUMBER,  # in place of a user's key; this and the next one are null where bronze holds the content
         content_hash=NUMBER,  # in place of a user's key, value and headers
         folder=TEXT,  # partition columns from here on
         kind=TEXT,
-        day=DateType(),
+        day=T.DateType(),
     ),
 )
 """One row per record of Kafka, as it was found: key, value and headers with ours among them. Or hashes in place of what users sent."""

@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pyspark
 from py4j.protocol import Py4JJavaError
@@ -306,21 +307,24 @@ _FILE_GONE = ("FileNotFoundException", "FILE_NOT_EXIST", "PATH_NOT_FOUND")
 _TRIES_MAX = 5
 
 
+_Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 
-def done_again(job: Callable[[], _Result]) -> _Result:
-    """The job's result; done again from its beginning where files that it read were folded into others or ended meanwhile.
+def done_again(job: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """For jobs that do the same when they are called again: begun anew where files that it read were folded into others or ended meanwhile."""
 
-    For jobs that do the same when they are called again.
-    """
-    for _ in range(_TRIES_MAX - 1):
-        try:
-            return job()
-        except (PySparkException, Py4JJavaError) as exc:
-            if not any(sign in str(exc) for sign in _FILE_GONE):
-                raise
-    return job()
+    @wraps(job)
+    def again(*given: _Given.args, **named: _Given.kwargs) -> _Result:
+        for _ in range(_TRIES_MAX - 1):
+            try:
+                return job(*given, **named)
+            except (PySparkException, Py4JJavaError) as exc:
+                if not any(sign in str(exc) for sign in _FILE_GONE):
+                    raise
+        return job(*given, **named)
+
+    return again
 
 
 @contextmanager

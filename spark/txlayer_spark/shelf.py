@@ -33,7 +33,7 @@ from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer.errors import UsageError
-from txlayer_spark import lines
+from txlayer_spark import ledger, lines
 from txlayer_spark.catalog import COMPLETE, WRITING, Folder, Turn, worth_folding
 from txlayer_spark.events import (
     LINE_BITS,
@@ -44,19 +44,6 @@ from txlayer_spark.events import (
     SOURCE_BITS,
     SOURCES,
     Names,
-)
-from txlayer_spark.ledger import (
-    COMPARED,
-    MAY_WAIT,
-    core_columns,
-    decision,
-    doubt_state,
-    has_times,
-    is_committed,
-    is_prepare_order,
-    is_rolled_back,
-    may_come,
-    with_ahead,
 )
 from txlayer_spark.verdicts import with_late
 
@@ -136,7 +123,7 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
         *_MERGED,
         *_PLAIN,
         F.when(~is_usual, F.struct(*_MORE)).alias("more"),
-        F.when(is_kept, F.struct(*core_columns())).alias("core"),
+        F.when(is_kept, F.struct(*ledger.core_columns())).alias("core"),
         F.lit(None if keeps_core else True).cast("boolean").alias("is_exact"),
         "is_settled",
     )
@@ -164,19 +151,21 @@ def cores(stored: DataFrame) -> DataFrame:
 
 def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # one select is the row's contract
     """Rows as they are stored → rows for people: names instead of numbers, times, lengths between them, and columns `beside`."""
-    position = decision()
+    position = ledger.decision()
     source = F.get(F.array(F.lit(""), *map(F.lit, SOURCES)), position.bitwiseAND((1 << SOURCE_BITS) - 1).cast("int"))
     reason = F.get(F.array(*map(F.lit, REASONS)), F.col("d_last").bitwiseAND((1 << REASON_BITS) - 1).cast("int"))
     decided_ms = F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms")
     # A scheduled one waits for its time; and what is older than the decision is a time that the user gave a message.
-    is_in_time = ~has_times() & (F.col("v_first_ms") >= decided_ms - CLOCK_ERROR_MS)
+    is_in_time = ~ledger.has_times() & (F.col("v_first_ms") >= decided_ms - CLOCK_ERROR_MS)
     packed = F.col("v_place")
     key = [
         F.lpad(F.lower(F.hex(part)), 8, "0")
         for part in (F.shiftrightunsigned("h_key", 32), F.col("h_key").bitwiseAND(0xFFFFFFFF))
     ]
-    resolution = F.when(is_committed(), Resolution.COMMIT.name).when(is_rolled_back(), Resolution.ROLLBACK.name)
-    order = F.when(is_prepare_order(), OrderMode.PREPARE.value).otherwise(OrderMode.COMMIT.value)
+    resolution = F.when(ledger.is_committed(), Resolution.COMMIT.name).when(
+        ledger.is_rolled_back(), Resolution.ROLLBACK.name
+    )
+    order = F.when(ledger.is_prepare_order(), OrderMode.PREPARE.value).otherwise(OrderMode.COMMIT.value)
     return unfolded(stored).select(
         "txn_id",
         lines.nonce_text(F.col("nonce_max")).alias("nonce"),
@@ -208,10 +197,10 @@ def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # on
         _time("c_last_ms").alias("last_checked_at"),
         F.coalesce("o_unknown", F.lit(0)).cast("int").alias("unknown_count"),
         F.coalesce("c_refused", F.lit(0)).cast("int").alias("refused_count"),
-        doubt_state().alias("doubt_state"),
+        ledger.doubt_state().alias("doubt_state"),
         F.when(reason != "", reason).alias("doubt_reason"),
         _time("d_parked_ms").alias("parked_at"),
-        F.coalesce((source == "operator") | F.isnotnull("o_abandon_ms"), F.lit(False)).alias("is_settled_by_hand"),
+        lines.sure((source == "operator") | F.isnotnull("o_abandon_ms")).alias("is_settled_by_hand"),
         (decided_ms - F.col("h_last_ms")).alias("decide_ms"),
         F.when(is_in_time, F.col("v_last_ms") - decided_ms).alias("forward_ms"),
         F.when(is_in_time, F.col("v_last_ms") - F.col("h_first_ms")).alias("total_ms"),
@@ -303,15 +292,12 @@ class Shelf:
 
     def last(self) -> Run:
         """The newest complete run; number 0 when there is none."""
-        names = self._run_files()
+        names = self.folder.notes("runs")
         if not names:
             return Run()
         found: dict[str, Any] = self.folder.read_json("runs", names[-1])
         several = ("groups", "topics", "orphans", "revised", "late", "unread")
         return Run(**{**found, **{name: tuple(found.get(name, ())) for name in several}})
-
-    def _run_files(self) -> list[str]:
-        return [n for n in self.folder.names("runs") if n.endswith(".json") and n[0] != "_"]
 
     def begin(self) -> None:
         """Begin a run: one that goes on elsewhere ends before it writes further, and does not count.
@@ -329,7 +315,7 @@ class Shelf:
         """
         self._turn.go_on()
         last = self.last()
-        self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
+        self.folder.note(asdict(run), "runs", kept=RUNS_KEPT)
         before = f"run={run.number - 2}"
         for kind in ("order", "ahead"):
             self.folder.remove(kind, before)
@@ -340,8 +326,6 @@ class Shelf:
         for kind in _IDS:
             # A job that reads now may have the run before.
             self._end_runs(kind, up_to=run.number - 1, but={*getattr(run, kind), *getattr(last, kind)})
-        for name in self._run_files()[:-RUNS_KEPT]:
-            self.folder.remove("runs", name)
 
     def _end_runs(self, kind: str, *, up_to: int, but: Collection[int] = ()) -> None:
         """End what the runs up to one wrote of a kind, but for some."""
@@ -410,7 +394,7 @@ class Shelf:
         exact = rows.where(F.isnull("core")).select("txn_id").distinct()
         asked = cores(self.stored(run.number, run.columns, State.ASKED))
         found = self.stored(run.number, run.columns, State.OPEN, State.SETTLED)
-        alone = asked.where(may_come(run.cut_ms)).join(found, "txn_id", "left_anti")
+        alone = asked.where(ledger.may_come(run.cut_ms)).join(found, "txn_id", "left_anti")
         asked = asked.join(exact, "txn_id", "left_semi")
         return cores(rows).unionByName(asked).unionByName(alone)
 
@@ -418,7 +402,7 @@ class Shelf:
         """How far each ordering key had come; None before the first one."""
         if not run.has_order:
             return None
-        read = self._spark.read.schema(COMPARED)
+        read = self._spark.read.schema(ledger.COMPARED)
         return read.parquet(self.path("order", run.number)).where("is_state")
 
     def rows(self, run: Run) -> DataFrame:
@@ -434,12 +418,12 @@ class Shelf:
         stored = self._with_late(stored, run) if run.late else stored.withColumn("_late", F.lit(False))
         waits = is_unsure = F.lit(False)
         if run.has_ahead:
-            stored = with_ahead(stored, self._spark.read.parquet(self.path("ahead", run.number)))
+            stored = ledger.with_ahead(stored, self._spark.read.parquet(self.path("ahead", run.number)))
             stored = stored.withColumn("_late", F.col("_late") | F.col("_went_before"))
             waits, is_unsure = F.coalesce("_waits", waits), F.coalesce("_is_unsure", is_unsure)
         is_nowhere = F.isnull("v_n") & (F.col("verdict") == "lost")
-        may_wait = is_nowhere | (F.col("verdict") == MAY_WAIT)
-        is_unsure = (F.col("verdict") == MAY_WAIT) | (is_nowhere & is_unsure)
+        may_wait = is_nowhere | (F.col("verdict") == ledger.MAY_WAIT)
+        is_unsure = (F.col("verdict") == ledger.MAY_WAIT) | (is_nowhere & is_unsure)
         verdict = F.when(may_wait & waits, "open").when(is_unsure, "out_of_window")
         stored = stored.withColumn("verdict", verdict.otherwise(F.col("verdict")))
         rows = to_ledger(stored, names, "_late")
@@ -510,7 +494,8 @@ class Shelf:
     def settled_since(self, run: Run, *, at_ms: int) -> DataFrame:
         """The settled rows that count as of a run, of those runs whose cut is not before that time; 0: of all."""
         cuts = {
-            int(name.partition(".")[0]): self.folder.read_json("runs", name)["cut_ms"] for name in self._run_files()
+            int(name.partition(".")[0]): self.folder.read_json("runs", name)["cut_ms"]
+            for name in self.folder.notes("runs")
         }
         # Of runs that are no longer noted the cut is unknown.
         first = min((n for n, cut_ms in cuts.items() if cut_ms >= at_ms), default=run.number)

@@ -13,21 +13,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from txlayer.core.checks import CLOCK_ERROR_MS
+from txlayer_spark import ledger
 from txlayer_spark.events import LATER, SCHEDULED, by_number
-from txlayer_spark.ledger import (
-    MAY_WAIT,
-    decision,
-    decision_offset,
-    doubt_state,
-    has_times,
-    immunity_ms,
-    is_abandoned,
-    is_committed,
-    is_cut_off,
-    is_prepare_order,
-    is_rolled_back,
-    was_ended_without_half,
-)
+from txlayer_spark.lines import sure
 
 
 class Severity(Enum):
@@ -134,8 +122,8 @@ def _may_lack_lines(judging: Judging) -> Column:
             if start:
                 end_ms = _NEVER if until_ms is None else until_ms + judging.clock_error_ms
                 is_older = F.coalesce(stored_ms, F.lit(0)) <= end_ms
-                is_certain = F.coalesce(decision_offset() < start, F.lit(False))
-                found = _sure(found) | ((partition == number) & is_older & ~is_certain)
+                is_certain = sure(ledger.decision_offset() < start)
+                found = sure(found) | ((partition == number) & is_older & ~is_certain)
     return found
 
 
@@ -152,25 +140,25 @@ def _is_young(judging: Judging) -> Column:
     shown = (
         F.col(name).between(edge_ms, judging.cut_ms + judging.clock_error_ms) for name in ("v_first_ms", "v_last_ms")
     )
-    return reduce(Column.__or__, map(_sure, shown), F.col("seen_ms") >= edge_ms)
+    return reduce(Column.__or__, map(sure, shown), F.col("seen_ms") >= edge_ms)
 
 
 def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts, in one piece
-    """What must hold for each verdict, given that no earlier one does; of the core and `ledger.JUDGED_COLUMNS`."""
-    committed, rolled_back = is_committed(), is_rolled_back() | was_ended_without_half()
+    """What must hold for each verdict, given that no earlier one does; of what `ledger.with_distinct` gives."""
+    committed, rolled_back = ledger.is_committed(), ledger.is_rolled_back() | ledger.was_ended_without_half()
     visible, hidden = _has("v_n"), _none("v_n")
     is_known = _has("h_n") | F.isnotnull("d_last")
-    unknown = _sure(_may_lack_lines(judging)) | (_none("h_n") & _none("k_n"))
+    unknown = sure(_may_lack_lines(judging)) | (_none("h_n") & _none("k_n"))
     whole = (F.col("v_distinct") == _count()) & _none("lost_n") & _none("gone_n") & _none("hidden_n")
     released = F.isnotnull("released")
-    state = F.coalesce(doubt_state(), F.lit(""))
+    state = F.coalesce(ledger.doubt_state(), F.lit(""))
     young = _is_young(judging)
-    age_ms = judging.cut_ms - F.coalesce("h_first_ms", "born_ms") - immunity_ms()
+    age_ms = judging.cut_ms - F.coalesce("h_first_ms", "born_ms") - ledger.immunity_ms()
     waits = state.isin("held", "waiting")
-    is_timed = has_times() & released
+    is_timed = ledger.has_times() & released
     early = F.col("v_early_ms") < F.col("released_ms") - judging.clock_error_ms
     early = F.when(is_timed, F.col("is_early")).otherwise(early)
-    abandoned = is_abandoned() & (hidden | ~released | is_timed)
+    abandoned = ledger.is_abandoned() & (hidden | ~released | is_timed)
     # What doubt may say of what was committed and is not visible; of one with times, also while a part of it is.
     kept = (state.isin("parked-committed", LATER) | (waits & released)) & hidden
     kept_in_time = F.when(F.col("is_behind"), waits | state.isin("parked-committed", LATER))
@@ -184,7 +172,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     forgotten = undecided & F.isnotnull("d_last") & (state == "") & ~young
     contradicted = undecided & state.isin("held", "waiting", "parked-committed", SCHEDULED) & ~young
     contrary = F.col("is_contradicted")
-    cut_off = is_known & is_cut_off()
+    cut_off = is_known & ledger.is_cut_off()
     is_late = F.when(is_timed & (state == SCHEDULED), F.col("next_ms") < judging.cut_ms - judging.overdue_ms).otherwise(
         (undecided | waits | (state == LATER)) & (age_ms > judging.overdue_ms)
     )
@@ -196,17 +184,17 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         "corrupt": visible & F.col("is_differing"),
         "lost": not_kept | ((lost | forgotten | contradicted) & ~unknown),
     }
-    is_certain = reduce(lambda found, each: found | _sure(each), faults.values(), F.lit(False))
+    is_certain = reduce(lambda found, each: found | sure(each), faults.values(), F.lit(False))
     uncertain = ~is_known | unknown | (is_gone & _has("gone_n"))
     is_parked = (undecided & (state == "parked")) | (committed & (state == "parked-committed"))
-    in_order = is_prepare_order() & F.isnotnull("h_key") & hidden & released
+    in_order = ledger.is_prepare_order() & F.isnotnull("h_key") & hidden & released
     return {
         **faults,
-        "out_of_window": cut_off | (_sure(uncertain) & ~is_certain),
-        MAY_WAIT: in_order & is_known & ~unknown & ~cut_off,
+        "out_of_window": cut_off | (sure(uncertain) & ~is_certain),
+        ledger.MAY_WAIT: in_order & is_known & ~unknown & ~cut_off,
         # Order is compared behind the judgement: `with_late`.
         _LATE: F.lit(False),
-        "parked": (hidden | (is_timed & ~whole)) & is_parked & ~_sure(abandoned) & F.col("is_kept"),
+        "parked": (hidden | (is_timed & ~whole)) & is_parked & ~sure(abandoned) & F.col("is_kept"),
         "conflicting": contrary & ((rolled_back & hidden) | (committed & whole & visible) | abandoned),
         "rolled_back": hidden & (rolled_back | abandoned),
         "ok": committed & visible & (whole | (is_timed & abandoned)),
@@ -226,7 +214,7 @@ SETTLED = frozenset(
         "corrupt",
         "out_of_order",
         "out_of_window",
-        MAY_WAIT,
+        ledger.MAY_WAIT,
     }
 )
 """Verdicts that only a further record of the transaction could change; the others are judged again by every run."""
@@ -237,21 +225,17 @@ def is_final(judging: Judging) -> Column:
     # While it is young nothing that is missing makes it torn, which goes before.
     may_be_torn = _is_young(judging) & _has("lost_n")
     # Others may wait for what is undecided.
-    is_undecided = (F.col("verdict") == "leaked") & F.isnull(decision())
-    return F.col("verdict").isin(*SETTLED) & ~((F.col("verdict") == "corrupt") & _sure(may_be_torn)) & ~is_undecided
+    is_undecided = (F.col("verdict") == "leaked") & F.isnull(ledger.decision())
+    return F.col("verdict").isin(*SETTLED) & ~((F.col("verdict") == "corrupt") & sure(may_be_torn)) & ~is_undecided
 
 
 def verdict_column(judging: Judging) -> Column:
     """The verdict of a core."""
     conditions = _conditions(judging)
     first, *others = VERDICTS
-    name = F.when(_sure(conditions[MAY_WAIT]), MAY_WAIT).otherwise(first.name)
-    chosen = F.when(_sure(conditions[first.name]), name)
-    return reduce(lambda found, v: found.when(_sure(conditions[v.name]), v.name), others, chosen)
-
-
-def _sure(condition: Column) -> Column:
-    return F.coalesce(condition, F.lit(False))
+    name = F.when(sure(conditions[ledger.MAY_WAIT]), ledger.MAY_WAIT).otherwise(first.name)
+    chosen = F.when(sure(conditions[first.name]), name)
+    return reduce(lambda found, v: found.when(sure(conditions[v.name]), v.name), others, chosen)
 
 
 def with_less_fault(rows: DataFrame, *attempt: str) -> DataFrame:
@@ -263,10 +247,10 @@ def with_less_fault(rows: DataFrame, *attempt: str) -> DataFrame:
     faults = [name for name, severity in SEVERITIES.items() if severity is Severity.FAULT]
     # Whether other attempts of the id are visible no reading changes.
     is_beside = (F.col("verdict") == "duplicate") & (F.col("v_n") <= F.col("v_distinct"))
-    is_fault = F.col("verdict").isin(*faults) & ~_sure(is_beside)
-    is_kept = F.col("verdict").isin("ok", "rolled_back", "conflicting") & _sure(doubt_state() != "")
+    is_fault = F.col("verdict").isin(*faults) & ~sure(is_beside)
+    is_kept = F.col("verdict").isin("ok", "rolled_back", "conflicting") & sure(ledger.doubt_state() != "")
     is_wrong = is_fault | is_kept
-    is_unsure = is_kept | F.col("verdict").isin("out_of_window", MAY_WAIT)
+    is_unsure = is_kept | F.col("verdict").isin("out_of_window", ledger.MAY_WAIT)
     rank = F.when((F.col("reading") == 0) & ~is_wrong, -1).when(is_fault, 2).otherwise(is_unsure.cast("int"))
     least = F.min(F.struct(rank, "reading")).over(Window.partitionBy(*attempt))
     return rows.withColumn("_chosen", least["reading"]).where(F.col("reading") == F.col("_chosen")).drop("_chosen")
@@ -281,7 +265,7 @@ def with_late(rows: DataFrame, is_late: str) -> DataFrame:
     behind = names[names.index(_LATE) + 1 :]
     whole = (F.col("visible_count") > 0) & (F.col("visible_messages") == F.col("message_count"))
     found = F.col(is_late) & whole & F.col("verdict").isin(*behind)
-    return rows.withColumn("verdict", F.when(_sure(found), _LATE).otherwise(F.col("verdict")))
+    return rows.withColumn("verdict", F.when(sure(found), _LATE).otherwise(F.col("verdict")))
 
 
 def is_transaction() -> Column:

@@ -36,7 +36,6 @@ from txlayer_spark.jobs.tables import (
     Format,
     Table,
     TableSettings,
-    _note,
     _notes,
     _put_ledger,
     compact_tables,
@@ -486,7 +485,7 @@ def test_of_a_day_what_is_new_is_folded_and_what_is_large_or_not_noted_stays(
     for run in (2, 3, 4, 5):
         put(run, 2, 1, 2)
     # The fifth was killed before its note, and will be written again.
-    _note(_notes(spark, settings), {"number": 4})
+    _notes(spark, settings).note({"number": 4}, "runs", kept=2)
     large, expected = files()["1/run=1"], rows()
 
     assert 6 == compact_tables(spark, settings, runs_min=2)

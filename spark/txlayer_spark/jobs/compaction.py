@@ -93,16 +93,13 @@ def erase(spark: SparkSession, root: str, key: str) -> int:
     return count
 
 
+@done_again
 def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None, runs_min: int = FOLDERS_MIN) -> int:
     """Fold the settled rows of all runs but the last when `runs_min` or more are new; the run up to which they are folded.
 
     A large fold before stays as it is while less is new. With `keep_ms` all are folded at once, but for rows of transactions of which nothing was seen for so long before the last
     run. May be killed and called again; one at a time. A run of the ledger, or a report, may go on beside it.
     """
-    return done_again(lambda: _compact_ledger(spark, root, keep_ms, runs_min))
-
-
-def _compact_ledger(spark: SparkSession, root: str, keep_ms: int | None, runs_min: int) -> int:
     shelf = Shelf(spark, root)
     last = shelf.last()
     if not last.number:

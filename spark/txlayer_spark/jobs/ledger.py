@@ -15,19 +15,6 @@ from txlayer.errors import UsageError
 from txlayer_spark import ledger, lines
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, ReadState
 from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Kind, Names, events, signed
-from txlayer_spark.ledger import (
-    MAY_WAIT,
-    first_ms,
-    fold,
-    fold_exactly,
-    is_shown_otherwise,
-    is_stranger,
-    may_be_reversed,
-    may_come,
-    merge,
-    needs_every_record,
-    with_distinct,
-)
 from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
@@ -110,7 +97,8 @@ class _Edges:
         return _bits([*self.excused, *self.hidden])
 
 
-def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
+@done_again
+def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps, in their order
     """Fold what bronze has since the last run into the ledger; the run.
 
     Killed at any point and called again, it does the same; the ledger of the last complete run stays readable. Bronze and the
@@ -119,10 +107,6 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     Raises:
         UsageError: bronze has not been read once to its end, it was begun anew since the last run, or another run of this ledger began meanwhile: this one does not count.
     """
-    return done_again(lambda: _update(spark, settings))
-
-
-def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps, in their order
     catalog, shelf = Catalog(spark, settings.bronze), Shelf(spark, settings.root)
     state = catalog.state()
     if state.cut_ms is None:
@@ -146,9 +130,9 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         op_gaps=edges.op_gaps,
     )
     carried = shelf.carried(last)
-    core = fold(sources.new)
+    core = ledger.fold(sources.new)
     if carried is not None:
-        core = merge(core.unionByName(carried))
+        core = ledger.merge(core.unionByName(carried))
     rows, counted = _judged(core, carried, sources, judging), Observation()
     halfless = F.count_if(_is_orphan()).alias("orphans")
     crowded = F.count_if(_is_crowded_row()).alias("crowded")
@@ -165,7 +149,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     read_now = set(last.unread) & state.judged_topics
     if read_now:
         copies = _union(copies, _judged_too_early(state, read_now, asked, shelf, last))
-    exact = _union(None if asked is None else asked.select("txn_id", first_ms().alias("first_ms")), copies)
+    exact = _union(None if asked is None else asked.select("txn_id", ledger.first_ms().alias("first_ms")), copies)
     few = None
     if exact is not None:
         few = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
@@ -379,22 +363,20 @@ def _judged(core: DataFrame, carried: DataFrame | None, sources: _Sources, judgi
     """The rows of all transactions but of those that need every record: of these, the core alone."""
     edge_ms = judging.cut_ms - judging.grace_ms
     is_young = ledger.is_committed() & (F.col("o_commit_ms") >= edge_ms)
-    is_asked = needs_every_record(
-        excusing_topics=sources.edges.excusing_topics, is_young=F.coalesce(is_young, F.lit(False))
-    )
+    is_asked = ledger.needs_every_record(excusing_topics=sources.edges.excusing_topics, is_young=lines.sure(is_young))
     if not sources.is_first:
-        is_asked = is_asked | is_stranger()
-    begun = None if carried is None else carried.where(may_be_reversed()).select("txn_id")
+        is_asked = is_asked | ledger.is_stranger()
+    begun = None if carried is None else carried.where(ledger.may_be_reversed()).select("txn_id")
     known = _union(sources.orphans, begun)
     if known is not None:
         known = known.distinct().withColumn("_known", F.lit(True))
         core = core.join(known, "txn_id", "left")
         is_asked = is_asked | F.isnotnull("_known")
-    counted = with_distinct(_compiled_alone(core)).withColumn("_asked", is_asked)
+    counted = ledger.with_distinct(_compiled_alone(core)).withColumn("_asked", is_asked)
     is_row = ~F.col("_asked") & is_transaction()
-    kept = F.col("_asked") | is_transaction() | may_come(judging.cut_ms)
+    kept = F.col("_asked") | is_transaction() | ledger.may_come(judging.cut_ms)
     # Young, and a part of it is visible: numbers cannot say whether as it was stored.
-    verdict = F.when(is_shown_otherwise(), "open").otherwise(verdict_column(judging))
+    verdict = F.when(ledger.is_shown_otherwise(), "open").otherwise(verdict_column(judging))
     rows = counted.where(kept).withColumn("verdict", F.when(is_row, verdict))
     state = F.when(F.col("_asked"), int(State.ASKED)).when(~is_row, int(State.ALONE))
     return to_stored(rows.withColumn("is_settled", state.otherwise(_state(judging))), keeps_core=True)
@@ -443,7 +425,7 @@ def _judged_too_early(
 ) -> DataFrame:
     """The ids that were settled as `out_of_window` when those topics were not read, and `first_ms`."""
     bits = _bits(at for at, topic in enumerate(state.topics) if topic in read_now)
-    rows = shelf.settled_since(last, at_ms=0).where(F.col("verdict").isin("out_of_window", MAY_WAIT))
+    rows = shelf.settled_since(last, at_ms=0).where(F.col("verdict").isin("out_of_window", ledger.MAY_WAIT))
     rows = rows.where(F.col("topics").bitwiseAND(bits) != 0)
     if asked is not None:
         rows = rows.join(asked.select("txn_id"), "txn_id", "left_anti")
@@ -477,7 +459,7 @@ def _fold_exactly(
         few = few.join(gone.select("txn_id"), "txn_id", "left_anti")
     if copies is not None:
         # With all of it, so that the next run asks again: the new records alone may look like a transaction of their own.
-        cores = with_distinct(fold(few.join(copies.select("txn_id"), "txn_id", "left_semi")))
+        cores = ledger.with_distinct(ledger.fold(few.join(copies.select("txn_id"), "txn_id", "left_semi")))
         cores = cores.withColumns({"verdict": F.lit(None).cast("string"), "is_settled": F.lit(int(State.ASKED))})
         shelf.put_rows(to_stored(cores, keeps_core=True), number, options=_WRITING, adds=True)
     spark, edges = few.sparkSession, sources.edges
@@ -488,7 +470,7 @@ def _fold_exactly(
             for topic in sorted({*edges.excused, *edges.hidden})
         ]
         excused = spark.range(1).select(F.inline(F.array(*structs)))
-    folded = fold_exactly(
+    folded = ledger.fold_exactly(
         few,
         excused,
         shortened_partitions=edges.shortened_partitions,

@@ -35,6 +35,8 @@ _CLEARED = "cleared.json"
 """A note: the old files are removed, or moved elsewhere. Files that are there now are new ones."""
 _FOLDED = "_folded"
 """Where runs of a day are folded into one before that takes their place: `_folded/day=2026-01-31/7-30/run=30`."""
+_NOTES_KEPT = 2
+"""Of runs: the newest, and the one before it for a job that reads now."""
 _FILE_BYTES = 128 * 1024 * 1024
 """What compaction makes of many small files."""
 _SCHEMAS = {
@@ -238,6 +240,7 @@ def _put_folded(folder: Folder, day: str, span: str) -> None:
         folder.rename(new, (day,))
 
 
+@done_again
 def update_tables(spark: SparkSession, settings: TableSettings) -> int:
     """Write what bronze and the ledger have since the last run into the tables; the run's number.
 
@@ -246,20 +249,16 @@ def update_tables(spark: SparkSession, settings: TableSettings) -> int:
     Raises:
         UsageError: there is no complete bronze or no ledger yet, or another run began meanwhile.
     """
-    return done_again(lambda: _update(spark, settings))
-
-
-def _update(spark: SparkSession, settings: TableSettings) -> int:
     catalog, shelf = Catalog(spark, f"{settings.data}/bronze"), Shelf(spark, f"{settings.data}/ledger")
-    notes = _notes(spark, settings)
-    turn = Turn(notes, "the tables")
+    folder = _notes(spark, settings)
+    turn = Turn(folder, "the tables")
     turn.begin()
     tables = {name: Table(spark, settings, name) for name in NAMES}
-    names = [name for name in notes.names("runs") if name[0] != "_"]
+    names = folder.notes("runs")
     bronze_id = catalog.bronze_id
     last: dict[str, Any] = {"number": 0, "batches": {}, "ledger": 0, "bronze": bronze_id}
     if names:
-        last = notes.read_json("runs", names[-1])
+        last = folder.read_json("runs", names[-1])
     if last.get("bronze", bronze_id) != bronze_id or (not names and any(t.exists() for t in tables.values())):
         raise UsageError(
             f"{settings.into} holds tables of another bronze than {catalog.folder.path}, or was written under another name of "
@@ -267,7 +266,7 @@ def _update(spark: SparkSession, settings: TableSettings) -> int:
         )
     if not names:
         # Before anything is written: the tables of a first run that is killed are its own.
-        names = [_note(notes, last)]
+        folder.note(last, "runs", kept=_NOTES_KEPT)
     for table in tables.values():
         table.finish()
     number = int(last["number"]) + 1
@@ -285,21 +284,13 @@ def _update(spark: SparkSession, settings: TableSettings) -> int:
     turn.go_on()
     batches = {str(f.reader): max(o.last for o in folders if o.reader == f.reader) for f in folders}
     done = {"number": number, "batches": batches, "ledger": run.number, "ahead": run.has_ahead, "bronze": bronze_id}
-    _note(notes, done)
-    for name in names[:-1]:
-        notes.remove("runs", name)
+    folder.note(done, "runs", kept=_NOTES_KEPT)
     return number
 
 
 def _notes(spark: SparkSession, settings: TableSettings) -> Folder:
     into = settings.into.rstrip("/")
     return Folder(spark, f"{settings.data}/tables/{settings.format.value}-{crc32(into.encode()):08x}")
-
-
-def _note(notes: Folder, run: dict[str, Any]) -> str:
-    name = f"{run['number']:012d}.json"
-    notes.write_json(run, "runs", name)
-    return name
 
 
 def _new(catalog: Catalog, folders: Sequence[BatchFolder], written: dict[str, int]) -> DataFrame | None:
@@ -346,14 +337,14 @@ def compact_tables(spark: SparkSession, settings: TableSettings, *, runs_min: in
     Raises:
         UsageError: another run began meanwhile.
     """
-    notes = _notes(spark, settings)
-    names = [name for name in notes.names("runs") if name[0] != "_"]
+    folder = _notes(spark, settings)
+    names = folder.notes("runs")
     if not names:
         return 0
-    turn = Turn(notes, "the tables")
+    turn = Turn(folder, "the tables")
     turn.begin()
     # What a killed run wrote is written again by a run of the same number.
-    last, count = int(notes.read_json("runs", names[-1])["number"]), 0
+    last, count = int(folder.read_json("runs", names[-1])["number"]), 0
     for name in NAMES:
         table = Table(spark, settings, name)
         turn.go_on()
