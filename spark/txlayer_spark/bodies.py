@@ -41,7 +41,6 @@ class JsonBody:
     """Whether a schema registry's prefix is before the text."""
 
     def decode(self, value: Column) -> tuple[Column, Column]:
-        """See `BodyCodec`."""
         fields: Any = T.StructType.fromDDL(self.schema) if isinstance(self.schema, str) else self.schema
         if isinstance(fields, type):
             fields = _struct_of_class(fields, ())
@@ -165,7 +164,6 @@ class ProtobufBody:
     """Whether a schema registry's prefix, and its list of places, are before the message."""
 
     def decode(self, value: Column) -> tuple[Column, Column]:
-        """See `BodyCodec`."""
         data = value
         if self.has_prefix:
             # [0], which is usual, is one zero byte; others are their number and each place, of one byte below 64.

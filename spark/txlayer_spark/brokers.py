@@ -40,7 +40,6 @@ class NamespaceAddress(NamedTuple):
     kafka_options: Mapping[str, str]
 
     def topic(self, role: str) -> str:
-        """A topic of it."""
         return f"{self.namespace}.{role}"
 
 
@@ -53,7 +52,6 @@ class Brokers:
     """
 
     def __init__(self, spark: SparkSession, address: NamespaceAddress) -> None:
-        """No broker is asked yet."""
         self._jvm = java_of(spark, "asking brokers for offsets and topics")
         self._servers = address.bootstrap_servers
         self._options = address.kafka_options
@@ -72,7 +70,6 @@ class Brokers:
         self._admin.close()
 
     def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
-        """{topic: its partitions}."""
         found = self._described(topics)
         return {str(topic): len(found[topic].partitions()) for topic in found}
 
@@ -88,7 +85,6 @@ class Brokers:
         return self._answer(self._admin.describeTopics(names).allTopicNames())
 
     def topics(self) -> list[str]:
-        """The topics that there are."""
         return [str(name) for name in self._answer(self._admin.listTopics().names())]
 
     def log_spans(self, topics: Collection[str]) -> dict[str, dict[int, Span]]:
@@ -173,7 +169,6 @@ class Brokers:
         return ends
 
     def all_of(self, topic: str, partitions: Collection[int]) -> Spans:
-        """Everything that is there and stable."""
         starts = self._offsets(topic, partitions, at_ms=0)
         ends = self._offsets(topic, partitions, is_stable=True)
         return {p: Span(starts[p] if starts[p] >= 0 else end, end) for p, end in ends.items()}

@@ -61,7 +61,6 @@ class Folder:
         self._to_list = jvm.org.apache.hadoop.util.functional.RemoteIterators.toList
 
     def at(self, *names: str) -> str:
-        """The path of something in it."""
         return "/".join((self.path, *names))
 
     def names(self, *below: str) -> list[str]:
@@ -86,11 +85,9 @@ class Folder:
         return paths
 
     def size(self, *below: str) -> int:
-        """The bytes of all files in a folder in it."""
         return int(self._files.getContentSummary(self._new_path(self.at(*below))).getLength())
 
     def has(self, *names: str) -> bool:
-        """Whether that is there."""
         return bool(self._files.exists(self._new_path(self.at(*names))))
 
     def remove(self, *names: str) -> None:
@@ -121,11 +118,9 @@ class Folder:
         return bool(self._files.rename(self._new_path(self.at(*names)), self._new_path(self.at(*to))))
 
     def read_json(self, *names: str) -> Any:
-        """A small file of ours."""
         return json.loads(self.read_text(*names))
 
     def read_text(self, *names: str) -> str:
-        """A small file."""
         stream = self._files.open(self._new_path(self.at(*names)))
         try:
             return str(self._read_all(stream, "UTF-8"))
@@ -307,13 +302,11 @@ class ReadState:
     """How long after that it still shows that the transaction was there."""
 
     def with_readers(self, *changed: Reader) -> ReadState:
-        """The same with readers added or replaced."""
         numbers = {r.number for r in changed}
         others = [r for r in self.readers if r.number not in numbers]
         return replace(self, readers=tuple(sorted((*others, *changed), key=lambda r: r.number)))
 
     def next_number(self) -> int:
-        """The number of a further reader."""
         return max((r.number for r in self.readers), default=-1) + 1
 
     def line_of(self, reader: Reader) -> list[Reader]:
@@ -357,7 +350,6 @@ class ReadState:
 
     @property
     def real_topics(self) -> frozenset[str]:
-        """The real topics that somebody reads."""
         return frozenset(t for r in self.active if not r.is_system for t in r.topics)
 
     @property
@@ -376,7 +368,6 @@ class ReadState:
 
 
 def _last_batches(state: ReadState) -> dict[int, int]:
-    """{number of a reader: its last batch of the cut}."""
     return {r.number: r.last_batch for r in state.readers if r.last_batch is not None}
 
 
@@ -389,7 +380,6 @@ class Catalog:
     """Bronze under one root, of one namespace."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        """Nothing is read or written yet."""
         self._spark = spark
         self.folder = Folder(spark, f"{root.rstrip('/')}/v{SCHEMA_VERSION}")
 
@@ -467,15 +457,12 @@ class Catalog:
         return numbered
 
     def checkpoint(self, reader: int) -> str:
-        """Where a reader's stream keeps its progress."""
         return self.folder.at(_CHECKPOINTS, f"{reader:03d}")
 
     def path_of(self, folder: BatchFolder) -> str:
-        """Where a folder's records are written."""
         return self.folder.at(_RECORDS, f"folder={folder.name}")
 
     def remove(self, folder: BatchFolder) -> None:
-        """End a folder."""
         self.folder.remove(_RECORDS, f"folder={folder.name}")
 
     def end_days(self, folder: BatchFolder, *, before: str) -> int:
@@ -499,7 +486,6 @@ class Catalog:
         return [f for name, f in found if f and (_is_noted(f, last) or self.folder.has(_RECORDS, name, COMPLETE))]
 
     def remove_incomplete(self) -> None:
-        """End all folders that were not written to their end."""
         for name in self.folder.names(_RECORDS):
             if parse_folder(name) and not self.folder.has(_RECORDS, name, COMPLETE):
                 self.folder.remove(_RECORDS, name)
@@ -510,7 +496,6 @@ class Catalog:
         return effective([f for f in self.complete() if f.last <= last.get(f.reader, -1)])
 
     def size_of(self, folder: BatchFolder) -> int:
-        """Its bytes."""
         return self.folder.size(_RECORDS, f"folder={folder.name}")
 
     def last_batch(self, reader: int) -> int:
@@ -529,7 +514,6 @@ class Catalog:
         return {(row.topic, row.partition): row.first for row in rows.agg(F.min("offset").alias("first")).collect()}
 
     def kinds(self, folders: Sequence[BatchFolder]) -> frozenset[TopicKind]:
-        """The kinds of records that those folders hold."""
         names = (n for f in folders for n in self.folder.names(_RECORDS, f"folder={f.name}"))
         return frozenset(TopicKind(name.removeprefix(_KIND)) for name in names if name.startswith(_KIND))
 

@@ -57,7 +57,6 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """id/nonce."""
         return f"{self.txn_id}/{self.nonce}"
 
     @property
@@ -66,7 +65,6 @@ class Attempt:
         return self.first_offset if self.completed_at is None else self.completed_at
 
     def knows(self, offset: int) -> bool:
-        """Whether a half record is known to stand there."""
         return offset in (self.first_offset, self.completed_at, self.last_offset, *self.twins)
 
     @property

@@ -141,7 +141,6 @@ class Names:
         return frame.join(F.broadcast(known), "_name", "left").drop("_name")
 
     def text(self, number: Column, names: Sequence[str]) -> Column:
-        """The name of a number."""
         if not names:
             return F.lit(None).cast("string")
         return F.get(_listed(names), number.cast("int"))
@@ -241,7 +240,6 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
 
 
 def _number_or_null(column: str) -> Column:
-    """The number in a field that may be empty."""
     # What is no number costs a hidden exception.
     return F.when(F.col(column) != "", lines.whole(F.col(column)))
 

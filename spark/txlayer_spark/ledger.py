@@ -150,7 +150,6 @@ def _index_bit() -> Column:
 
 
 def core_columns() -> tuple[str, ...]:
-    """What a core consists of, beside `txn_id`."""
     return tuple(_core())
 
 
@@ -446,7 +445,6 @@ def _belonging(half: DataFrame, shortened: Sequence[int]) -> DataFrame:
 
 
 def _newest(contents: DataFrame) -> DataFrame:
-    """The last content of each message."""
     newest = Window.partitionBy(*_ATTEMPT, "idx").orderBy(F.desc("pos"))
     now = contents.withColumn("_at", F.row_number().over(newest)).where(F.col("_at") == 1)
     return now.drop("_at")
@@ -866,7 +864,6 @@ def is_cut_off() -> Column:
 
 
 def is_committed() -> Column:
-    """Whether the decision is a commit."""
     never = F.lit((1 << 63) - 1)
     other = F.least(F.coalesce("o_rollback", never), F.coalesce("o_abandon", never))
     return F.isnotnull("o_commit") & (F.col("o_commit") < other)
@@ -893,7 +890,6 @@ def decision() -> Column:
 
 
 def decision_offset() -> Column:
-    """The offset of the decision's record."""
     return F.shiftright(decision(), LINE_BITS + SOURCE_BITS)
 
 
@@ -904,7 +900,6 @@ def doubt_state(last: str = "d_last") -> Column:
 
 
 def immunity_ms() -> Column:
-    """The immunity that the producer asked for."""
     return F.shiftright(F.coalesce("h_options", F.lit(0)).bitwiseAND(DUE_BIT - 1), 1)
 
 
@@ -927,7 +922,6 @@ COMPARED = f"txn_id string, nonce bigint, {' bigint, '.join(STATE_COLUMNS)} bigi
 
 
 def nothing(spark: SparkSession) -> DataFrame:
-    """The state before the first message."""
     absent = F.lit(None).cast("bigint")
     return spark.range(0).select(*(absent.alias(name) for name in STATE_COLUMNS))
 

@@ -132,7 +132,6 @@ def time_of(ms: Column) -> Column:
 
 
 def fields(line: Column) -> Column:
-    """The fields of a line."""
     return F.split(line, r"\|")
 
 
@@ -142,17 +141,14 @@ def before(pair: Column, separator: str) -> Column:
 
 
 def after(pair: Column, separator: str) -> Column:
-    """The second of two parts."""
     return F.substring_index(pair, separator, -1)
 
 
 def txn_id_of(key: Column) -> Column:
-    """The id in id/nonce."""
     return before(key, "/")
 
 
 def nonce_of(key: Column) -> Column:
-    """The nonce in id/nonce."""
     return after(key, "/")
 
 

@@ -45,7 +45,6 @@ def judged(
 
 
 def all_of(conditions: Sequence[Column]) -> Column:
-    """All conditions hold."""
     return reduce(Column.__and__, conditions, F.lit(True))
 
 

@@ -72,13 +72,11 @@ class QueryMetrics(StreamingQueryListener):
         return self._row_count
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it so
-        """A query began."""
         with self._lock:
             query = self._query(str(event.id), event.name)
             query.is_running, query.at = True, self._clock()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark calls it so
-        """A batch is done."""
         # As JSON: what PySpark's own fields hold differs from release to release.
         progress: dict[str, Any] = json.loads(event.progress.json)
         rows = sum(source["numInputRows"] for source in progress["sources"])
@@ -92,13 +90,11 @@ class QueryMetrics(StreamingQueryListener):
             self._row_count += rows
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark calls it so
-        """A query found nothing new."""
         with self._lock:
             query = self._query(str(event.id), None)
             query.is_running, query.at = True, self._clock()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark calls it so
-        """A query ended."""
         with self._lock:
             query = self._query(str(event.id), None)
             query.is_running = False
@@ -114,7 +110,6 @@ class QueryMetrics(StreamingQueryListener):
         return found
 
     def samples(self) -> Iterator[Sample]:
-        """The samples of all queries."""
         with self._lock:
             found = [replace(query) for query in self._queries.values()]
             now = self._clock()

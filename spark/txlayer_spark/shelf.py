@@ -145,7 +145,6 @@ def unfolded(stored: DataFrame) -> DataFrame:
 
 
 def cores(stored: DataFrame) -> DataFrame:
-    """The cores that stored rows hold."""
     return stored.where(F.isnotnull("core")).select("txn_id", "core.*")
 
 
@@ -271,7 +270,6 @@ class Span(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its folder."""
         return f"run={self.last}" if self.first == 1 else f"run={self.first}-{self.last}"
 
 
@@ -284,7 +282,6 @@ class Shelf:
     """The ledger under one root."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        """Nothing is read or written yet."""
         self._spark = spark
         self._root = Folder(spark, root)
         self.folder = Folder(spark, self._root.at(f"v{LEDGER_VERSION}"))
@@ -335,7 +332,6 @@ class Shelf:
                 self.folder.remove(kind, name)
 
     def path(self, kind: str, run: int) -> str:
-        """Where a run writes something."""
         return self.folder.at(kind, f"run={run}")
 
     def put_ids(self, found: DataFrame | None, kind: str, run: int, before: tuple[int, ...]) -> tuple[int, ...]:

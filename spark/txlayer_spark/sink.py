@@ -171,7 +171,6 @@ def part_count(size: Measure, *, messages_max: int, bytes_max: int) -> int:
 
 
 def whole(rows: DataFrame, txn_id: str) -> DataFrame:
-    """All messages as one transaction: `_txn`."""
     return rows.withColumn("_txn", F.lit(txn_id))
 
 

@@ -63,7 +63,6 @@ BRONZE: Mapping[str, tuple[DataType, str]] = {
 
 
 def bronze_rows(records: DataFrame, run: int) -> DataFrame:
-    """Records of bronze → `BRONZE`."""
     return _with(BRONZE, records.withColumn("run", F.lit(run)))
 
 
@@ -84,7 +83,6 @@ def ledger_rows(ledger: DataFrame, run: int) -> DataFrame:
 
 
 def _with(columns: Mapping[str, tuple[DataType, str]], rows: DataFrame) -> DataFrame:
-    """Those columns, null where there are none."""
     there = set(rows.columns)
     return rows.select(*((F.col(n) if n in there else F.lit(None)).cast(t).alias(n) for n, (t, _) in columns.items()))
 

@@ -230,7 +230,6 @@ def is_final(judging: Judging) -> Column:
 
 
 def verdict_column(judging: Judging) -> Column:
-    """The verdict of a core."""
     conditions = _conditions(judging)
     first, *others = VERDICTS
     name = F.when(sure(conditions[ledger.MAY_WAIT]), ledger.MAY_WAIT).otherwise(first.name)

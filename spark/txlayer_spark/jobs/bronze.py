@@ -52,7 +52,6 @@ class BronzeSettings:
 
     @property
     def address(self) -> NamespaceAddress:
-        """How the namespace is reached."""
         return NamespaceAddress(self.bootstrap_servers, self.namespace, self.kafka_options)
 
 
@@ -246,7 +245,6 @@ class _Reading:
         )
 
     def _doubt_times(self, brokers: Brokers) -> tuple[int | None, int]:
-        """`doubt_lag_ms` and `doubt_ends_ms` of the state."""
         doubt = f"{self._settings.namespace}.{TopicKind.DOUBT.value}"
         policy = brokers.settings([doubt], "cleanup.policy").get(doubt, "compact")
         lag, ends = (
@@ -316,7 +314,6 @@ class _Reading:
         }
 
     def _topics_of(self, reader: Reader, brokers: Brokers) -> list[str]:
-        """The topics that a reader reads now."""
         if reader.is_system:
             return list(reader.topics)
         # Where a real topic's name ends with another's, dead letters are of both.
@@ -444,7 +441,6 @@ def _any(topics: Sequence[str]) -> str:
 
 
 def is_subscribed(topic: str, real_topics: Sequence[str], *, but: Sequence[str] = ()) -> bool:
-    """Whether the pattern fits a topic."""
     name, _, suffix = topic.rpartition(".")
 
     def is_beside(topics: Sequence[str]) -> bool:

@@ -393,7 +393,6 @@ def _state(judging: Judging) -> Column:
 
 
 def _union(*parts: DataFrame | None) -> DataFrame | None:
-    """The rows of those that are there."""
     there = [part for part in parts if part is not None]
     return reduce(DataFrame.union, there) if there else None
 
@@ -579,7 +578,6 @@ def _may_be_repeated() -> Column:
 
 
 def _stored_ms() -> Column:
-    """Append time of the first half record of a stored row."""
     return F.coalesce("more.h_first_ms", "h_last_ms")
 
 

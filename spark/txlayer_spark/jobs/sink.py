@@ -74,7 +74,6 @@ class SinkSettings:
 
     @property
     def address(self) -> NamespaceAddress:
-        """The namespace, and how it is reached."""
         return NamespaceAddress(self.bootstrap_servers, self.namespace, self.kafka_options)
 
 
@@ -169,7 +168,6 @@ class Sink:
         self._now_ms = now_ms or _now_ms
 
     def write(self, batch: DataFrame, *, query: str, epoch: int, since_ms: int | None = None) -> Publication:
-        """See `write_transactional`."""
         if not _NAME.fullmatch(query) or epoch < 0:
             raise ConfigError(name="query", value=f"{query}-{epoch}", expected="letters, digits, _ -; an epoch >= 0")
         said = self._spark.sparkContext.getConf().get("spark.speculation", "false")
@@ -197,7 +195,6 @@ class Sink:
             rows.unpersist()
 
     def _place(self, rows: DataFrame, epoch_id: str, size: sink.Measure) -> tuple[DataFrame, list[str]]:
-        """The messages with their transactions, and the ids of these."""
         settings = self._settings
         limit, bytes_limit = settings.transaction_messages_max, settings.transaction_bytes_max
         if size.count <= limit and size.bytes <= bytes_limit:

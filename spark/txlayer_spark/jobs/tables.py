@@ -73,7 +73,6 @@ class Table:
     """One table, of one format."""
 
     def __init__(self, spark: SparkSession, settings: TableSettings, name: str) -> None:
-        """Nothing is created before something is written."""
         self._spark, self._format, self._table = spark, settings.format, name
         self.path = f"{settings.into.rstrip('/')}/{name}" if settings.is_folder else ""
         self.name = f"{self._format.value}.`{self.path}`" if self.path else f"{settings.into}.{name}"
@@ -86,7 +85,6 @@ class Table:
             self.name = f"{catalog}.tables.{name}"
 
     def exists(self) -> bool:
-        """Whether rows were written."""
         match self._format:
             case Format.PARQUET:
                 return any(name.startswith("day=") for name in Folder(self._spark, self.path).names())
@@ -95,7 +93,6 @@ class Table:
         return self._spark.catalog.tableExists(self.name)
 
     def read(self) -> DataFrame:
-        """Its rows."""
         if self._format is not Format.PARQUET:
             return self._spark.table(self.name)
         read = self._spark.read
@@ -194,7 +191,6 @@ class Table:
         return len(runs)
 
     def expire(self, before: str) -> None:
-        """End the days before that one (2026-01-31)."""
         if self._format is not Format.PARQUET:
             self._spark.sql(f"DELETE FROM {self.name} WHERE day < DATE'{before}'")  # noqa: S608 - both are our own
             return
