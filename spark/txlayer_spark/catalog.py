@@ -42,8 +42,7 @@ WRITING = {
 """Options of every write of Parquet, whatever the cluster says."""
 
 
-_PATH = re.compile(r"\{path=(.+?); isDirectory=")
-"""In what Hadoop writes of one file or folder."""
+_PATH = re.compile(r"\{path=(.+?); isDirectory=")  # in what Hadoop writes of one file or folder
 
 
 class Folder:
@@ -198,8 +197,7 @@ class BatchFolder(NamedTuple):
     reader: int
     first: int
     last: int
-    edition: int = 0
-    """How often personal data was erased in it."""
+    edition: int = 0  # how often personal data was erased in it
 
     @property
     def name(self) -> str:
@@ -227,8 +225,7 @@ def effective(complete: Sequence[BatchFolder]) -> list[BatchFolder]:
     return sorted(f for f in complete if not any(other.covers(f) for other in complete))
 
 
-SMALL_BYTES = 16 * 1024 * 1024
-"""A folder of this size costs nothing to write anew."""
+SMALL_BYTES = 16 * 1024 * 1024  # a folder of this size costs nothing to write anew
 
 _Place = TypeVar("_Place")
 
@@ -261,17 +258,13 @@ class Reader:
 
     number: int
     topics: tuple[str, ...]
-    at_ms: int | None = None
-    """When its ends were taken."""
-    end_offsets: EndOffsets = field(default_factory=dict)
-    """Where it had come to; one that follows another begins there."""
-    last_batch: int | None = None
-    """Its last batch of the cut, -1 without any; None: it has not read since it was added."""
+    at_ms: int | None = None  # when its ends were taken
+    end_offsets: EndOffsets = field(default_factory=dict)  # where it had come to; one that follows another begins there
+    last_batch: int | None = None  # its last batch of the cut, -1 without any; None: it has not read since it was added
     is_system: bool = False
     follows: int | None = None
     """The reader whose place it took: what that one had read to `end_offsets` counts, and it reads no more."""
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """{topic: Kafka's id of it when it was read}."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # {topic: Kafka's id of it when it was read}
     absent: EndOffsets = field(default_factory=dict)
     """Where it had come to in topics that it does not see any more: with the same id they are back, and it goes on there."""
 
@@ -284,22 +277,17 @@ class ReadState:
     readers: tuple[Reader, ...] = ()
     topics: tuple[str, ...] = ()
     """Real topics that half records name, in the order in which they were met; only ever longer."""
-    groups: tuple[str, ...] = ()
-    """Producer groups, likewise."""
-    gone: tuple[str, ...] = ()
-    """Real topics that were deleted: what was visible there and not read is not known."""
-    gaps: tuple[Gap, ...] = ()
-    """What retention had taken before it was read, at a log's start or later."""
+    groups: tuple[str, ...] = ()  # producer groups, likewise
+    gone: tuple[str, ...] = ()  # real topics that were deleted: what was visible there and not read is not known
+    gaps: tuple[Gap, ...] = ()  # what retention had taken before it was read, at a log's start or later
     noted_ms: Mapping[str, int] = field(default_factory=dict)
     """{name of a gap: when it was there at the latest}: what was written later is behind it."""
-    compacted: tuple[str, ...] = ()
-    """Real topics of which compaction takes records."""
+    compacted: tuple[str, ...] = ()  # real topics of which compaction takes records
     hidden: tuple[str, ...] = ()
     """Real topics whose end lies behind a Kafka transaction that has been open for long: it cannot be read."""
     doubt_lag_ms: int | None = None
     """How long doubt keeps every state that a transaction passed, before compaction takes some; None: for ever."""
-    doubt_ends_ms: int = 0
-    """How long after that it still shows that the transaction was there."""
+    doubt_ends_ms: int = 0  # how long after that it still shows that the transaction was there
 
     def with_readers(self, *changed: Reader) -> ReadState:
         numbers = {r.number for r in changed}

@@ -44,14 +44,12 @@ class Attempt:
     producer_group: str = ""
     born_ms: int = 0
     decision: Resolution | None = None
-    decided_ms: int | None = None
-    """When that was, by the clock of a broker."""
+    decided_ms: int | None = None  # when that was, by the clock of a broker
     is_settled: bool = False
     """It left the doubt topic, or may be decided there: also where the deciding line is older than what was read."""
     is_incomplete: bool = False
     """Its commit names an earlier half record than the last: no rollback counts any more, an abandon or a further commit does."""
-    twins: tuple[int, ...] = ()
-    """Offsets of second copies that doubt tells of."""
+    twins: tuple[int, ...] = ()  # offsets of second copies that doubt tells of
     doubted_ms: int | None = None
     """On doubt: when its first half record was stored. A line that no coordinator has read yet may be as old."""
 
@@ -73,8 +71,7 @@ class Attempt:
         return self.decision is None and not self.is_settled
 
 
-Attempts = Mapping[str, Attempt]
-"""{id/nonce: what is known}."""
+Attempts = Mapping[str, Attempt]  # {id/nonce: what is known}
 
 
 def belongs_to(txn_id: str, epoch_id: str) -> bool:

@@ -22,13 +22,11 @@ from txlayer.core.messages import ParkReason, Resolution, Source
 from txlayer_spark import lines
 from txlayer_spark.schemas import TopicKind
 
-TOPIC_BITS = 63
-"""Real topics that a row can tell apart; further ones share the last bit."""
+TOPIC_BITS = 63  # real topics that a row can tell apart; further ones share the last bit
 LINE_BITS, SOURCE_BITS, OFFSET_BITS, REASON_BITS, STATE_BITS = 16, 4, 44, 8, 4
 PARTITION_BITS = 14
 """Of a real partition's number; above it is which one of its name the topic was."""
-INCARNATIONS_MAX = 31
-"""Topics of one name that are told apart; further ones share the last number."""
+INCARNATIONS_MAX = 31  # topics of one name that are told apart; further ones share the last number
 SOURCES = tuple(source.value for source in Source)
 LATER = "unknown"
 SCHEDULED = TxnState.SCHEDULED.value
@@ -177,8 +175,7 @@ def events(bronze: DataFrame, names: Names, *, kinds: Sequence[TopicKind] = EVEN
     return reduce(DataFrame.union, (_MAKERS[kind](bronze.where(F.col("kind") == kind.value), names) for kind in kinds))
 
 
-DUE_BIT = 1 << 61
-"""Higher than any immunity."""
+DUE_BIT = 1 << 61  # higher than any immunity
 
 
 def _half(records: DataFrame, names: Names) -> DataFrame:
@@ -415,8 +412,7 @@ def _contents(records: DataFrame) -> DataFrame:
     )
 
 
-_FORWARDED_HEADERS = 2
-"""Headers of ours on a forwarded record, beside those that name its producer group."""
+_FORWARDED_HEADERS = 2  # headers of ours on a forwarded record, beside those that name its producer group
 
 
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
@@ -507,8 +503,7 @@ def key_hash() -> Column:
     return F.when(F.isnotnull("key"), F.xxhash64("key"))
 
 
-_NOT_OURS = (codec.KEY_HEADER, codec.WHY_HEADER)
-"""Headers on doubt that repeat what a user sent."""
+_NOT_OURS = (codec.KEY_HEADER, codec.WHY_HEADER)  # headers on doubt that repeat what a user sent
 _RESULT = rf"\A([0-9]+\|{ReplayKind.RESULT.value}\|(?:[^|]*\|){{3}})[^|]*"
 """Of the result of a replay: all before its text."""
 

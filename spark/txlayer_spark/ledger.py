@@ -33,8 +33,7 @@ from txlayer_spark.events import (
 )
 from txlayer_spark.lines import sure
 
-INDEX_BITS = 63
-"""Messages of a transaction that one number tells apart."""
+INDEX_BITS = 63  # messages of a transaction that one number tells apart
 
 ALONE_MS = 86_400_000
 """How long an op line or a check waits for half records that were not read yet; a day's margin for clocks."""
@@ -404,8 +403,7 @@ def fold_exactly(  # its steps, in their order
     ).drop("_before")
 
 
-STRAY = -1
-"""Stands for the nonce of what is visible and belongs to no attempt."""
+STRAY = -1  # stands for the nonce of what is visible and belongs to no attempt
 
 
 def _belonging(half: DataFrame, shortened: Sequence[int]) -> DataFrame:
@@ -648,8 +646,7 @@ def _decided(lines: DataFrame) -> DataFrame:
     )
 
 
-_FOREVER = 1 << 62
-"""Later than any time."""
+_FOREVER = 1 << 62  # later than any time
 
 
 def _timed(

@@ -20,8 +20,7 @@ from txlayer.core.messages import OrderMode, Resolution
 from txlayer_spark import lines, schemas
 from txlayer_spark.schemas import SCHEMAS, TopicKind
 
-POSITION = ("topic", "partition", "offset", "timestamp")
-"""The columns that every row begins with."""
+POSITION = ("topic", "partition", "offset", "timestamp")  # the columns that every row begins with
 _USER = ("key", "value", "headers")
 
 
@@ -379,8 +378,7 @@ def _set(field: Column) -> Column:
     return F.when(field != "", field)
 
 
-_FORWARDED_HEADERS = (codec.ID_HEADER, codec.ORIGIN_HEADER)
-"""Each once."""
+_FORWARDED_HEADERS = (codec.ID_HEADER, codec.ORIGIN_HEADER)  # each once
 
 
 def _forwarded(raw: DataFrame) -> DataFrame:

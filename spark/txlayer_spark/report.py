@@ -28,10 +28,8 @@ from txlayer_spark.summary import (
 )
 from txlayer_spark.verdicts import VERDICTS, exit_code
 
-WORST_MAX = 10
-"""Findings on the page; JSON has more of them."""
-EARLIER_MAX = 48
-"""Earlier reports that JSON keeps, at most one an hour."""
+WORST_MAX = 10  # findings on the page; JSON has more of them
+EARLIER_MAX = 48  # earlier reports that JSON keeps, at most one an hour
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 

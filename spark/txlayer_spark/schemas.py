@@ -8,8 +8,7 @@ from pyspark.sql import types as T
 
 from txlayer.core.messages import DLQ_SUFFIX, REPLAY_SUFFIX
 
-SCHEMA_VERSION = 1
-"""Part of every path of ours: files of another form are never mixed."""
+SCHEMA_VERSION = 1  # part of every path of ours: files of another form are never mixed
 
 
 class Values(Enum):
@@ -77,10 +76,8 @@ HEADERS = T.ArrayType(_struct(*_columns(key=TEXT, value=BYTES)))
 
 POSITION = _columns(topic=TEXT, partition=T.IntegerType(), offset=NUMBER, timestamp=T.TimestampType())
 """Where a record is, and since when: the first columns of everything that is read."""
-USER = _columns(key=BYTES, value=BYTES, headers=HEADERS)
-"""What belongs to the user, without our headers."""
-ERROR = T.StructField("error", TEXT)
-"""Null, or why the columns of ours are: the record is not of our form."""
+USER = _columns(key=BYTES, value=BYTES, headers=HEADERS)  # what belongs to the user, without our headers
+ERROR = T.StructField("error", TEXT)  # null, or why the columns of ours are: the record is not of our form
 _TRANSACTION = _columns(txn_id=TEXT, nonce=TEXT)
 _HALF = (
     *_TRANSACTION,
@@ -99,8 +96,7 @@ _HALF = (
     ),
 )
 
-HALF = _struct(*POSITION, *USER, *_HALF, ERROR)
-"""One row per half message."""
+HALF = _struct(*POSITION, *USER, *_HALF, ERROR)  # one row per half message
 
 OP = _struct(
     *POSITION,

@@ -66,8 +66,7 @@ SETTINGS: Mapping[str, str] = {
 """Settings of every session of ours; the user's own win."""
 
 
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set by `spark-submit`, which has started the Java side already."""
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by `spark-submit`, which has started the Java side already
 
 
 def session(

@@ -218,14 +218,10 @@ LEDGER_VERSION = 7
 """Part of every path of the ledger; one of an earlier version is not read: all of it is in bronze."""
 RUNS_KEPT = 20
 """Notes of runs that are kept: the newest counts, and a job that reads now may have another one."""
-FOLDED_FILES = 16
-"""Files that settled rows are folded into."""
-EVERY = -2
-"""Stands for the nonce where all rows of an id are revised."""
-WORK = ("new", "copies", "few", "all", "steps", "exact")
-"""What a run puts down on its way; ended with it."""
-_IDS = ("orphans", "revised", "late")
-"""What runs name by the numbers of those that put it down."""
+FOLDED_FILES = 16  # files that settled rows are folded into
+EVERY = -2  # stands for the nonce where all rows of an id are revised
+WORK = ("new", "copies", "few", "all", "steps", "exact")  # what a run puts down on its way; ended with it
+_IDS = ("orphans", "revised", "late")  # what runs name by the numbers of those that put it down
 _PASSING = {"compression": "snappy", "parquet.enable.dictionary": "false", "parquet.column.statistics.enabled": "false"}
 """Read a few times as a whole and ended soon: what packs it better costs more than it saves."""
 
@@ -236,28 +232,21 @@ class Run:
 
     number: int = 0
     cut_ms: int = 0
-    batches: Mapping[str, int] = field(default_factory=dict)
-    """{reader: the last batch of bronze that is in the ledger}."""
+    batches: Mapping[str, int] = field(default_factory=dict)  # {reader: the last batch of bronze that is in the ledger}
     gap_times: Mapping[str, int] = field(default_factory=dict)
     """{a gap as `topic:partition:start`: append time of the first record behind it}."""
-    groups: tuple[str, ...] = ()
-    """Producer groups by the number that rows have for them."""
-    topics: tuple[str, ...] = ()
-    """Real topics, likewise."""
+    groups: tuple[str, ...] = ()  # producer groups by the number that rows have for them
+    topics: tuple[str, ...] = ()  # real topics, likewise
     has_carried: bool = False
     has_order: bool = False
     orphans: tuple[int, ...] = ()
     """Runs that settled transactions without a half record: when one comes, every record of the transaction is folded again."""
-    revised: tuple[int, ...] = ()
-    """Runs that revised rows of earlier ones."""
-    late: tuple[int, ...] = ()
-    """Runs that found attempts which became visible out of order."""
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    """Those of its stored rows."""
+    revised: tuple[int, ...] = ()  # runs that revised rows of earlier ones
+    late: tuple[int, ...] = ()  # runs that found attempts which became visible out of order
+    columns: Mapping[str, Any] = field(default_factory=dict)  # those of its stored rows
     unread: tuple[str, ...] = ()
     """Real topics that were named and not read: what they may hold is judged again when they are."""
-    bronze_id: str = ""
-    """Of the bronze that it was made from; "" where that, or the run, is of an earlier release."""
+    bronze_id: str = ""  # of the bronze that it was made from; "" where that, or the run, is of an earlier release
     has_ahead: bool = False
     """Others may wait for some of its rows, or went before them: these have an ordering key, and are undecided or not known."""
 

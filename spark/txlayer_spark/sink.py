@@ -26,11 +26,9 @@ FILLED = 0.9
 TOPICS_MAX = 1_000
 """Real topics of one batch: the driver knows them all by name; more are a column that holds no topics."""
 
-PARTS_MAX = 10_000
-"""Parts of a split batch: the driver holds a line of each."""
+PARTS_MAX = 10_000  # parts of a split batch: the driver holds a line of each
 
-FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX
-"""Upper end of `txl-id` and `txl-origin`."""
+FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX  # upper end of `txl-id` and `txl-origin`
 
 _TEXT = (StringType, BinaryType)
 _NEVER_FORWARDED = r"\A__|\.(dlq|replay)\z"
@@ -42,8 +40,7 @@ class Measure(NamedTuple):
 
     count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed
     bytes: int
-    topics: Mapping[str, int]
-    """{real topic: the highest partition that a message names, else -1}."""
+    topics: Mapping[str, int]  # {real topic: the highest partition that a message names, else -1}
 
 
 def messages(batch: DataFrame, *, topic: str | None) -> DataFrame:

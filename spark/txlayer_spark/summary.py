@@ -20,8 +20,7 @@ from txlayer_spark.catalog import Gap
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.verdicts import SEVERITIES, Severity
 
-BUCKETS_MAX = 120
-"""Points of a curve: more are not told apart on a page."""
+BUCKETS_MAX = 120  # points of a curve: more are not told apart on a page
 FINDINGS_MAX = 500
 """Findings that JSON lists, the worst first and of each verdict some; it says how many there are, and the ledger has them all."""
 HOT_MAX = 15
@@ -45,8 +44,7 @@ class Summary:
     curve: list[dict[str, Any]]
     """Per step: stored, committed, rolled back, messages visible, and percentiles of each stage."""
     ages: list[dict[str, Any]]
-    checks: list[dict[str, Any]]
-    """Transactions by the number of check-backs, with who decided them."""
+    checks: list[dict[str, Any]]  # transactions by the number of check-backs, with who decided them
     hot_keys: list[dict[str, Any]]
     partitions: list[dict[str, Any]]
     dead_letters: list[dict[str, Any]]

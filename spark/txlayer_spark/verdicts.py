@@ -30,14 +30,10 @@ class Severity(Enum):
 class Judging:
     """What a judgement depends on beside the records."""
 
-    cut_ms: int
-    """Everything older than this was read, wherever it is."""
-    grace_ms: int = 60_000
-    """What is younger than this before the cut may still be on its way."""
-    overdue_ms: int = 900_000
-    """An age (after the immunity) at which an undecided or held transaction is worth a look."""
-    clock_error_ms: int = CLOCK_ERROR_MS
-    """By how much the clocks of two brokers may differ."""
+    cut_ms: int  # everything older than this was read, wherever it is
+    grace_ms: int = 60_000  # what is younger than this before the cut may still be on its way
+    overdue_ms: int = 900_000  # an age (after the immunity) at which an undecided or held transaction is worth a look
+    clock_error_ms: int = CLOCK_ERROR_MS  # by how much the clocks of two brokers may differ
     op_gaps: Mapping[int, Sequence[tuple[int, int | None]]] = field(default_factory=dict)
     """{partition of op: (offset from which lines are missing, append time of the first record behind them; None: none is there)}."""
 
@@ -127,8 +123,7 @@ def _may_lack_lines(judging: Judging) -> Column:
     return found
 
 
-_NEVER = 1 << 60
-"""Later than any time."""
+_NEVER = 1 << 60  # later than any time
 
 
 def _is_young(judging: Judging) -> Column:

@@ -17,8 +17,7 @@ from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
 
-_SLOTS = 3
-"""The one that is written, the one before it, and one for a batch that still reads."""
+_SLOTS = 3  # the one that is written, the one before it, and one for a batch that still reads
 _EPOCH, _BATCH, _SINCE = "_epoch", "_batch", "_since_ms"
 _NOTHING_THERE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 HELD_MAX = 1_000_000

@@ -26,8 +26,7 @@ from txlayer.errors import BrokerUnavailableError
 
 logger = logging.getLogger("txlayer.kafka")
 
-ANSWER_MS = 3_000
-"""How long one question waits: a service asks again, and meanwhile it must serve its group."""
+ANSWER_MS = 3_000  # how long one question waits: a service asks again, and meanwhile it must serve its group
 ANSWER_TIMEOUT_MS = 10_000
 """How long one question of a command waits, connecting included: a person waits for it."""
 QUESTION_TIMEOUT_MS = 5_000
@@ -40,10 +39,8 @@ the requests to replay and the lock log, idle most of the time: at 10 ms that wa
 LINGER_MS = 0.3
 """How long a half writer waits for further records of a partition before it sends the first: requests cost the broker more than
 records do. 32 threads that wait for each record: 13,200/s, and 11,300/s with 1 ms."""
-LINGER_OF_TASKS_MS = 1.0
-"""The same for asyncio: 1,000 tasks make 33,700/s, and 29,600/s with 0.3 ms."""
-OPERATOR_WRITE_MS = 30_000
-"""How long a record that an operator writes may wait for its acknowledgement."""
+LINGER_OF_TASKS_MS = 1.0  # the same for asyncio: 1,000 tasks make 33,700/s, and 29,600/s with 0.3 ms
+OPERATOR_WRITE_MS = 30_000  # how long a record that an operator writes may wait for its acknowledgement
 OPERATOR_TRANSACTION_MS = 10_000
 """Time-out of an operator's Kafka transaction, as of a consumer's: readers of its partitions wait for so long."""
 CHECK_FETCH_WAIT_MS = 500

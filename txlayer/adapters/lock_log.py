@@ -21,11 +21,9 @@ logger = logging.getLogger("txlayer.locks")
 READ_COUNT_MAX = 2_000
 """Records per read; it limits the time of one turn of the registry when much is to be read."""
 
-BATCH_BYTES_MAX = 100_000
-"""Lock records have a few hundred bytes; every topic allows a batch of this size."""
+BATCH_BYTES_MAX = 100_000  # lock records have a few hundred bytes; every topic allows a batch of this size
 
-PATIENCE_S = 10.0
-"""How long reading the newest record may take at start."""
+PATIENCE_S = 10.0  # how long reading the newest record may take at start
 
 
 class LockEntry(NamedTuple):

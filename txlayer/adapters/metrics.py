@@ -14,8 +14,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-OTHER = "other"
-"""The label for values that are not counted separately."""
+OTHER = "other"  # the label for values that are not counted separately
 
 LABEL_COUNT_MAX = 50
 """Values of a label that users name (producer groups, causes): the largest keep their names, the rest is `other`."""

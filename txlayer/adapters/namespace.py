@@ -31,8 +31,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # The wheel's copy first: next to an installed package, `topics/` could be anything.
 _FOLDERS = (_PACKAGE / "_topics", _PACKAGE.parent / "topics")
 
-NAMESPACE_ROLES = ("half", "op", "doubt", "check", "locks")
-"""The topics of a namespace."""
+NAMESPACE_ROLES = ("half", "op", "doubt", "check", "locks")  # the topics of a namespace
 
 GROUP_ROLES = ("dlq", "replay")
 """The topics of a consumer group, one of each for every topic that it consumes."""

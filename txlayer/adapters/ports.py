@@ -25,8 +25,7 @@ class HistoryStart(NamedTuple):
     # Op and check records are read from a minute earlier: their leaders' clocks may be behind that of half's.
 
 
-TopicPartition = tuple[str, int]
-"""(topic, partition)."""
+TopicPartition = tuple[str, int]  # (topic, partition)
 
 
 class RecordError(Protocol):
@@ -102,10 +101,8 @@ class HalfWriter(Protocol):
     microsecond). It raises the client's own errors (`error_of` translates them), and `BufferError`: the queue is
     full, nothing was queued, and there is room after the next reports.
     """
-    poll: Callable[[float], int]
-    """Serve reports for at most this many seconds; returns the number served."""
-    unreported_count: Callable[[], int]
-    """Number of records whose report has not been served yet."""
+    poll: Callable[[float], int]  # serve reports for at most this many seconds; returns the number served
+    unreported_count: Callable[[], int]  # number of records whose report has not been served yet
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
         """Translate a delivery report's error, or an exception of `produce`.
@@ -500,8 +497,7 @@ class BrokerFacts:
     """One broker."""
 
     broker_id: int
-    settings: Mapping[str, str]
-    """Empty: these credentials may not read them."""
+    settings: Mapping[str, str]  # empty: these credentials may not read them
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,14 +505,11 @@ class TopicFacts:
     """One topic: the namespace's own, a Kafka-internal or a real one."""
 
     name: str
-    replicas: tuple[tuple[int, ...], ...]
-    """Per partition: brokers, the preferred leader first."""
+    replicas: tuple[tuple[int, ...], ...]  # per partition: brokers, the preferred leader first
     in_sync: tuple[tuple[int, ...], ...]
     leaders: tuple[int | None, ...]
-    settings: Mapping[str, str]
-    """Empty: these credentials may not read them."""
-    operations: frozenset[str] = frozenset()
-    """What these credentials may do with it."""
+    settings: Mapping[str, str]  # empty: these credentials may not read them
+    operations: frozenset[str] = frozenset()  # what these credentials may do with it
 
     @property
     def replication_factor(self) -> int:
@@ -537,8 +530,7 @@ class PartitionFacts:
     op_next: int | None
     low_water_ms: int | None = None
     """When the half record at the low-water mark was stored; None: half has none from there on."""
-    owner: str = ""
-    """Client id of the coordinator that owns it; "" if there is none."""
+    owner: str = ""  # client id of the coordinator that owns it; "" if there is none
 
 
 class ClockFacts(NamedTuple):
@@ -570,21 +562,16 @@ class ClusterFacts:
     op: str
     now_ms: int
     brokers: tuple[BrokerFacts, ...]
-    topics: tuple[TopicFacts, ...]
-    """The namespace's topics."""
+    topics: tuple[TopicFacts, ...]  # the namespace's topics
     internal_topics: tuple[TopicFacts, ...] = ()
     real_topics: tuple[TopicFacts, ...] = ()
-    missing_real_topics: tuple[str, ...] = ()
-    """Named by half messages or by an option, and missing."""
-    changes: tuple[Change, ...] = ()
-    """What `topics apply` would do."""
+    missing_real_topics: tuple[str, ...] = ()  # named by half messages or by an option, and missing
+    changes: tuple[Change, ...] = ()  # what `topics apply` would do
     partitions: tuple[PartitionFacts, ...] = ()
-    group: GroupState | None = None
-    """The coordinators' group."""
+    group: GroupState | None = None  # the coordinators' group
     clock: ClockFacts = NO_CLOCK
     rights: tuple[Right, ...] = ()
-    untold: Mapping[str, str] = field(default_factory=dict)
-    """{fact that could not be determined: reason}."""
+    untold: Mapping[str, str] = field(default_factory=dict)  # {fact that could not be determined: reason}
 
     def topic(self, name: str) -> TopicFacts | None:
         """One of the namespace's topics."""

@@ -55,15 +55,12 @@ READ_COUNT_MIN, READ_COUNT_MAX = 100, 20_000
 RUN_GAP_MAX = 5_000
 """Records read and dropped instead of a seek, which costs about as much as reading this many (1.2 ms)."""
 
-Range = tuple[int, int]
-"""[from, to)."""
+Range = tuple[int, int]  # [from, to)
 
 
-KEPT_COUNT_MAX = 5_000
-"""Records that a `RangeReader` keeps for its next range."""
+KEPT_COUNT_MAX = 5_000  # records that a `RangeReader` keeps for its next range
 
-KEPT_BYTES_MAX = 8 * 1024 * 1024
-"""Their bytes."""
+KEPT_BYTES_MAX = 8 * 1024 * 1024  # their bytes
 
 
 class RangeReader:
@@ -247,8 +244,7 @@ def runs_of(spans: Iterable[Range]) -> list[Range]:
 HIDDEN_S = 30.0
 """How long a Kafka transaction may hide lines: brokers end one that its dead writer left open, in some 20 s at the latest."""
 
-QUIET_S = 10.0
-"""Without a record or an end of partition for this long, the broker counts as unreachable."""
+QUIET_S = 10.0  # without a record or an end of partition for this long, the broker counts as unreachable
 
 
 class HalfOwner(NamedTuple):
@@ -601,11 +597,9 @@ class TranslatedMember:
 
 logger = logging.getLogger("txlayer.responder")
 
-ENDS_TIMEOUT_S = 10.0
-"""How long one question for a partition's end may take."""
+ENDS_TIMEOUT_S = 10.0  # how long one question for a partition's end may take
 
-RETRY_S = 0.1
-"""Pause between two of these questions."""
+RETRY_S = 0.1  # pause between two of these questions
 
 
 class CheckRequestsRead(NamedTuple):

@@ -16,11 +16,9 @@ from txlayer.core.messages import Headers
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 
-HEADER_BYTES = len(TRACEPARENT) + 55
-"""Bytes that `traceparent` adds to a message, name and value."""
+HEADER_BYTES = len(TRACEPARENT) + 55  # bytes that `traceparent` adds to a message, name and value
 
-STATE_BYTES_MAX = 512
-"""A longer `tracestate` is dropped: W3C requires no more to be passed on."""
+STATE_BYTES_MAX = 512  # a longer `tracestate` is dropped: W3C requires no more to be passed on
 
 PARENT_BYTES_MAX = 256
 """A longer `traceparent` is malformed. Version 00 has 55 bytes; a later one may add fields."""
@@ -97,8 +95,7 @@ def has_trace(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
 
 Attributes = Mapping[str, str | int | bool]
 
-LINKS_MAX = 128
-"""Links of one span: what OpenTelemetry keeps of them by default."""
+LINKS_MAX = 128  # links of one span: what OpenTelemetry keeps of them by default
 
 
 class SpanRole(Enum):
@@ -169,8 +166,7 @@ class NoTracing:
         return NoSpan()
 
 
-NO_TRACING: Tracing = NoTracing()
-"""The default everywhere."""
+NO_TRACING: Tracing = NoTracing()  # the default everywhere
 
 
 def age_ms(born_ms: int) -> int:

@@ -50,8 +50,7 @@ app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume wh
 
 # --- run ---------------------------------------------------------------------------------------------------------------
 
-LOOK_S = 0.5
-"""How often it is looked whether an asyncio consumer shall stop."""
+LOOK_S = 0.5  # how often it is looked whether an asyncio consumer shall stop
 
 _SAID = frozenset(
     f"TXLAYER_{name}"

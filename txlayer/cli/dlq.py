@@ -43,8 +43,7 @@ from txlayer.operate.replay import (
 
 app = typer.Typer(no_args_is_help=True, help="Look at what consumers gave up, have it handled again, or drop it.")
 
-LIMIT = 100
-"""Dead letters that `list` shows: a page of a terminal or two."""
+LIMIT = 100  # dead letters that `list` shows: a page of a terminal or two
 
 # --- which dead letters ------------------------------------------------------------------------------------------------
 

@@ -37,8 +37,7 @@ def exit_code(error: TxLayerError) -> ExitCode:
     return next(code for kind, code in _CODES if isinstance(error, kind))
 
 
-INTERRUPTED = 130
-"""What shells say of a program that Ctrl-C ended."""
+INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
 
 UNREAD = 141
 """What shells say of a program whose reader has gone, such as `head`. It is no finding, because the output was not read."""

@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ENDLESS = 10_000
-"""Columns of a terminal in which every table fits."""
+_ENDLESS = 10_000  # columns of a terminal in which every table fits
 
-WIDE = 240
-"""Columns without a terminal: a file or a pipe wants whole ids on one line."""
+WIDE = 240  # columns without a terminal: a file or a pipe wants whole ids on one line
 
 
 def console() -> Console:
@@ -134,11 +132,9 @@ def note_counts(*counts: tuple[int, str], err: bool = True) -> None:
             typer.echo(f"{count:,} {said}", err=err)
 
 
-SAMPLE_COUNT = 10
-"""Rows shown before a bulk is confirmed."""
+SAMPLE_COUNT = 10  # rows shown before a bulk is confirmed
 
-SENTENCE_COUNT_MAX = 100
-"""Good outcomes printed one by one, a page or two of a terminal; more are counted."""
+SENTENCE_COUNT_MAX = 100  # good outcomes printed one by one, a page or two of a terminal; more are counted
 
 
 def confirm(what: str, question: str, *, sample: Table | None = None, more_count: int = 0) -> None:

@@ -34,8 +34,7 @@ acls_app = typer.Typer(
 )
 app.add_typer(acls_app, name="acls")
 
-LOOK_S = 1.0
-"""How often it is looked whether the namespace is drained."""
+LOOK_S = 1.0  # how often it is looked whether the namespace is drained
 
 # --- apply and check ---------------------------------------------------------------------------------------------------
 

@@ -110,11 +110,9 @@ def _now_ms(connections: CoordinatorConnections, wanted: Filter) -> int:
 
 # --- looking -----------------------------------------------------------------------------------------------------------
 
-LIMIT = 100
-"""Transactions that `list` shows: a page of a terminal or two."""
+LIMIT = 100  # transactions that `list` shows: a page of a terminal or two
 
-SHOWN_MAX = 20
-"""Transactions with one id of the user's that `show` reads."""
+SHOWN_MAX = 20  # transactions with one id of the user's that `show` reads
 
 What = Annotated[
     str | None,

@@ -19,8 +19,7 @@ from txlayer.errors import UsageError
 from txlayer.operate.verify import Verification, WantedWindow, verification_json
 from txlayer.operate.verify import verify as verify_window
 
-_ID_LENGTH_MAX = 128
-"""An id of a record that is none of ours may hold anything."""
+_ID_LENGTH_MAX = 128  # an id of a record that is none of ours may hold anything
 
 _STYLES = {"proved": "green", "refuted": "bold red", "undecidable": "yellow"}
 _SEVERITY_STYLES = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.FAULT: "red"}

@@ -31,8 +31,7 @@ logger = logging.getLogger("txlayer.console")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-HIDDEN_FIELD = "form_token"
-"""The name of the hidden field."""
+HIDDEN_FIELD = "form_token"  # the name of the hidden field
 LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
 LOGIN_BYTES_MAX = 8 * 1024
 FORM_FIELD_COUNT_MAX = 1_000
@@ -42,8 +41,7 @@ LOGIN_RATE, LOGIN_BURST = 1 / 3, 20.0
 """Attempts of one client: per second, and at once. No name is ever locked: that would lock out its owner."""
 LOGIN_WAITING_MAX = 16
 """Attempts of all clients that wait for the one thread that compares passwords, some 30 ms each."""
-REFERENCE_LENGTH_MAX = 2_000
-"""Of the address to which a login leads back."""
+REFERENCE_LENGTH_MAX = 2_000  # of the address to which a login leads back
 
 
 # --- where the console may listen -------------------------------------------------------------------------------------
@@ -83,8 +81,7 @@ class AccessRules:
     """Host names under which browsers reach it, beside `localhost` and addresses."""
     is_tls: bool = False
     proxies: tuple[Network, ...] = ()
-    identity_header: str | None = None
-    """The header in which a proxy says the name of a person."""
+    identity_header: str | None = None  # the header in which a proxy says the name of a person
     users: Mapping[str, User] = field(default_factory=dict)
     local_name: str = "local"
     """The name of every person of a console that only this machine can reach, and that knows no people."""
@@ -199,8 +196,7 @@ class SafeHeaders:
 
 class _Asker(NamedTuple):
     person: Person
-    session: str
-    """What the tokens of forms are bound to; it opens nothing."""
+    session: str  # what the tokens of forms are bound to; it opens nothing
 
 
 class Access:

@@ -34,8 +34,7 @@ def route(path: str, handler: Callable[[Any, Request], Awaitable[Response]], met
 class Action(NamedTuple):
     """What a person asks for."""
 
-    says: str
-    """One sentence for the second person: what happens."""
+    says: str  # one sentence for the second person: what happens
     reason: str
     carry_out: Callable[[str], str]
     """Does it, in a thread, with the operator's name for the records; returns the address that shows what the log says of it."""

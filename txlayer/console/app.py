@@ -44,8 +44,7 @@ from txlayer.runtime.environment import REAL, Environment
 STATIC = str(files("txlayer.console") / "static")
 RIGHTS_S = 15.0
 """Whether changes are still allowed is asked again when the last answer is older, and somebody asks for a page."""
-STOP_S = 5.0
-"""How long the end waits for the view's thread, which may just wait for a broker."""
+STOP_S = 5.0  # how long the end waits for the view's thread, which may just wait for a broker
 
 
 @dataclass(slots=True)
@@ -54,19 +53,14 @@ class Console:
 
     config: CoordinatorConfig
     clients: Clients
-    inspect: Callable[[], Any] | None = None
-    """Reads the facts that `doctor` judges; None: this cluster has none."""
-    rules: AccessRules = field(default_factory=AccessRules)
-    """Who may use it, and from where."""
+    inspect: Callable[[], Any] | None = None  # reads the facts that `doctor` judges; None: this cluster has none
+    rules: AccessRules = field(default_factory=AccessRules)  # who may use it, and from where
     environment: Environment = REAL
-    trace_address: str = ""
-    """Where a trace is shown; `{trace_id}` stands for its id."""
-    report_address: str = ""
-    """Where the report of `txlayer-spark` is shown."""
+    trace_address: str = ""  # where a trace is shown; `{trace_id}` stands for its id
+    report_address: str = ""  # where the report of `txlayer-spark` is shown
     desk: Desk = field(default_factory=Desk)
     jobs: Jobs = field(default_factory=Jobs)
-    consumers: ConsumerConfig | None = None
-    """The consumers' settings, for the leases; None: their defaults."""
+    consumers: ConsumerConfig | None = None  # the consumers' settings, for the leases; None: their defaults
     second_person: SecondPerson[Action] = field(default_factory=SecondPerson)
     """The actions that wait for another person; the event loop alone uses it."""
     connections: Connections = field(default_factory=Connections)

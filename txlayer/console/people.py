@@ -143,8 +143,7 @@ class Passwords:
 
 # --- sessions and forms -----------------------------------------------------------------------------------------------
 
-SESSION_S = 10 * 3600.0
-"""A session ends after this time, used or not: a long shift."""
+SESSION_S = 10 * 3600.0  # a session ends after this time, used or not: a long shift
 SESSION_COUNT_MAX = 1_000
 SESSION_COUNT_OF_PERSON_MAX = 10
 

@@ -106,8 +106,7 @@ def number_of(form: Mapping[str, str], name: str, *, digit_count_max: int = 15) 
 
 # --- charts -----------------------------------------------------------------------------------------------------------
 
-WIDTH, HEIGHT = 360, 64
-"""Units of a chart; the page gives it its size."""
+WIDTH, HEIGHT = 360, 64  # units of a chart; the page gives it its size
 
 
 def rate_chart(minutes: Sequence[Minute], *, since_ms: int, now_ms: int) -> Markup:

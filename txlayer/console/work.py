@@ -71,8 +71,7 @@ class Job:
     total: int = 0
     is_stopping: bool = False
     ended_ms: int | None = None
-    result: Any = None
-    """What came of it; while it runs, what has come of it so far."""
+    result: Any = None  # what came of it; while it runs, what has come of it so far
     problem: str = ""
 
     @property
@@ -98,8 +97,7 @@ class Note:
         return self._is_stopping()
 
 
-ENDED_COUNT_MAX = 100
-"""Jobs that have ended and are kept for their pages."""
+ENDED_COUNT_MAX = 100  # jobs that have ended and are kept for their pages
 
 
 class Jobs:

@@ -10,8 +10,7 @@ read.
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-Json = dict[str, Any]
-"""A value of JSON: an object."""
+Json = dict[str, Any]  # a value of JSON: an object
 
 
 def length_text(length_ms: int) -> str:

@@ -21,8 +21,7 @@ from txlayer.operate.settle import lines_of
 RECORD_COUNT_MAX = 100_000
 RECORD_BYTES_MAX = 256 * 1024 * 1024
 """Records of one window, the newest, and their bytes."""
-ACT_COUNT_MAX = 20_000
-"""Acts of one window, the newest."""
+ACT_COUNT_MAX = 20_000  # acts of one window, the newest
 TOGETHER_MS = 10 * 60_000
 """Acts that follow each other within this time, by one person for one reason, are one entry."""
 PATIENCE_S = 10.0
@@ -59,8 +58,7 @@ class Audit:
     until_ms: int
     entries: list[Entry] = field(default_factory=list)
     record_count: int = 0  # that were read
-    problems: dict[str, str] = field(default_factory=dict)
-    """What could not be read, and why."""
+    problems: dict[str, str] = field(default_factory=dict)  # what could not be read, and why
 
 
 def read_audit(clients: Clients, *, until_ms: int, span_ms: int, record_count_max: int = RECORD_COUNT_MAX) -> Audit:

@@ -36,8 +36,7 @@ from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError,
 from txlayer.operate import Json
 from txlayer.operate.history import bytes_json
 
-COUNT_MAX = 100
-"""Groups and topics that are looked at."""
+COUNT_MAX = 100  # groups and topics that are looked at
 
 
 class ConsumedTopic(NamedTuple):
@@ -50,8 +49,7 @@ class ConsumedTopic(NamedTuple):
     """Offsets that are not stored as finished (markers count); of messages that wait behind a failing one, too."""
     letter_count: int | None = None
     """Offsets of the dead-letter topic (markers count): there are at most so many, those handled since, too."""
-    problem: str | None = None
-    """Why the numbers are not known."""
+    problem: str | None = None  # why the numbers are not known
 
 
 def consumed_topics(names: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -99,8 +97,7 @@ def _consumed(
     return ConsumedTopic(group, topic, count_members(group), lag, letter_count)
 
 
-PATIENCE_S = 10.0
-"""Nothing came for so long: the broker does not answer any more."""
+PATIENCE_S = 10.0  # nothing came for so long: the broker does not answer any more
 
 
 class DeadLetterPosition(NamedTuple):
@@ -488,8 +485,7 @@ def _oldest(letters: Sequence[FoundLetter], limit: int) -> list[FoundLetter]:
 SURVEY_COUNT_MAX = 50_000
 SURVEY_BYTES_MAX = 256 * 1024 * 1024
 """Dead letters that a survey reads of each topic, the newest, and their values' bytes in all."""
-CLASS_COUNT_MAX = 500
-"""Kinds of failures that a survey tells apart."""
+CLASS_COUNT_MAX = 500  # kinds of failures that a survey tells apart
 
 
 class LetterClass(NamedTuple):

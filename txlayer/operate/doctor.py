@@ -195,12 +195,9 @@ def _alter(what: str, name: str, value: object) -> str:
     return f"kafka-configs.sh --bootstrap-server HOST:PORT --alter {what} --add-config {name}={value}"
 
 
-REPLICAS = 3
-"""With two in sync one broker may be down and another one die."""
-SKEW_TIMES = 3
-"""A half partition with so many times the mean's records has a hot ordering key."""
-SKEW_COUNT_MIN = 10_000
-"""Below it chance alone makes partitions unequal."""
+REPLICAS = 3  # with two in sync one broker may be down and another one die
+SKEW_TIMES = 3  # a half partition with so many times the mean's records has a hot ordering key
+SKEW_COUNT_MIN = 10_000  # below it chance alone makes partitions unequal
 
 
 def settings(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
@@ -351,10 +348,8 @@ def few(numbers: list[int]) -> str:
     return f"{shown}, …" if len(numbers) > 8 else shown
 
 
-LAG_MAX = 100_000
-"""Op offsets not applied: some seconds of a busy coordinator."""
-SPAN_MAX = 1_000_000
-"""Half offsets that a restart reads again: some ten seconds."""
+LAG_MAX = 100_000  # op offsets not applied: some seconds of a busy coordinator
+SPAN_MAX = 1_000_000  # half offsets that a restart reads again: some ten seconds
 LOW_WATER_TIMES = 5
 """A transaction leaves half after `doubt_after`; so many times that is not its age any more, something is stuck."""
 
@@ -456,8 +451,7 @@ def low_water(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[Cluste
         yield ok(facts.half, f"a restart reads {sum(spans):,} offsets again")
 
 
-CLOCK_WARN_MS = 2_000
-"""Timestamps of messages and of logs cannot be compared any more."""
+CLOCK_WARN_MS = 2_000  # timestamps of messages and of logs cannot be compared any more
 
 
 def clock(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:

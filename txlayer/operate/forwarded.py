@@ -22,8 +22,7 @@ from txlayer.errors import TxLayerError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import DeadLetterLog, consumed_topics
 
-READ_COUNT_MAX = 20_000
-"""Records that are read for one transaction; about a tenth of a second."""
+READ_COUNT_MAX = 20_000  # records that are read for one transaction; about a tenth of a second
 MESSAGE_COUNT_MAX = 100
 GROUP_COUNT_MAX = 20
 """Consumer groups of one topic that are asked about."""

@@ -287,8 +287,7 @@ def _options(half: Json) -> str:
 
 # --- export ------------------------------------------------------------------------------------------------------------
 
-FORMAT = 1
-"""Version of a line: a reader refuses one that it does not know."""
+FORMAT = 1  # version of a line: a reader refuses one that it does not know
 
 
 def export_json(found: UnsettledTransaction, contents: list[Content], *, now_ms: int) -> Json:
@@ -326,8 +325,7 @@ def bytes_json(raw: bytes | None) -> Json | None:
     return {"base64": base64.b64encode(raw).decode("ascii"), "text": text}
 
 
-HALF_COUNT_MAX = 100
-"""Half records of one transaction that are read for a person."""
+HALF_COUNT_MAX = 100  # half records of one transaction that are read for a person
 
 
 def read_half_records(connections: CoordinatorConnections, partition: int, offsets: Iterable[int]) -> dict[int, Any]:
@@ -342,8 +340,7 @@ def read_half_records(connections: CoordinatorConnections, partition: int, offse
     return found
 
 
-FETCH_COUNT = 100
-"""Transactions whose contents are in memory at once."""
+FETCH_COUNT = 100  # transactions whose contents are in memory at once
 
 
 def read_with_contents(

@@ -139,8 +139,7 @@ def quantile(bins: Mapping[int, int], share: float) -> int:
     return max(bins)
 
 
-QUARANTINED_MAX = 10_000
-"""Quarantined records that are counted."""
+QUARANTINED_MAX = 10_000  # quarantined records that are counted
 
 
 class Quarantine:
@@ -169,8 +168,7 @@ class Quarantine:
         self._is_whole = True
 
 
-_QUARANTINED_MAX = 10_000
-"""Op lines of a partition that this ledger has quarantined itself, and remembers."""
+_QUARANTINED_MAX = 10_000  # op lines of a partition that this ledger has quarantined itself, and remembers
 
 
 class RowsFold(DoubtFold):
@@ -383,33 +381,26 @@ _EVENTS = {
 
 logger = logging.getLogger("txlayer.operate")
 
-POLL_S = 1.0
-"""Between two questions how far the coordinators are."""
+POLL_S = 1.0  # between two questions how far the coordinators are
 PRESENCE_S = 5.0
 """Between two looks at the members of groups, and at the number of partitions; while coordinators share them anew, `POLL_S`."""
-STABLE = "stable"
-"""The state of a group whose members have their partitions."""
-GIVE_UP_S = 60.0
-"""How long the ends of one moment are waited for: an open Kafka transaction may hide them."""
-RETRY_S = 2.0
-"""Pause after a failure."""
-REFOLD_S = 30.0
-"""A partition is folded again at most this often."""
+STABLE = "stable"  # the state of a group whose members have their partitions
+GIVE_UP_S = 60.0  # how long the ends of one moment are waited for: an open Kafka transaction may hide them
+RETRY_S = 2.0  # pause after a failure
+REFOLD_S = 30.0  # a partition is folded again at most this often
 PICTURE_AGE_MAX_MS = 12 * 3_600_000
 """Without a picture for so long everything is folded again. Tombstones of doubt stay for a day (its `min.compaction.lag.ms`)."""
 READ_COUNT_MAX = 10_000
 READ_S = 0.2
 """Records of one step, and how long it waits for the first."""
-AHEAD_LINES_MAX = 50_000
-"""Op lines of a partition that wait for half: above it, reading of its op pauses."""
+AHEAD_LINES_MAX = 50_000  # op lines of a partition that wait for half: above it, reading of its op pauses
 YOUNG_COUNT_MAX = 100_000
 """Transactions in all ledgers, about 60 MB: above it, reading of half pauses until doubt or op lines take some away."""
 DECIDED_MAX = 50_000
 """Decisions of a partition that are remembered until they are carried out: doubt may say later what was before them."""
 RECALLED_MAX = 2_000
 """Half records of a partition before the low-water mark that are read, to know second copies of them."""
-GROUPS_MAX = 200
-"""Producer groups that are looked at for responders."""
+GROUPS_MAX = 200  # producer groups that are looked at for responders
 _MARKS_MAX = 5_000
 _MARK_MS = 200
 
@@ -474,8 +465,7 @@ class _Followed:
     """What lines before a position made of transactions, by key, as long as that is not known to be carried out."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """Op offsets and their append times, a few a second: the records from one to the next are as old, or a little younger."""
-    op_end: int = 0
-    """Behind the last op record that was read."""
+    op_end: int = 0  # behind the last op record that was read
     lines_ahead: LinesAheadOfHalf = field(default_factory=LinesAheadOfHalf)
     is_stale: bool = False
     now: PartitionNow | None = None

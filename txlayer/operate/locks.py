@@ -17,11 +17,9 @@ from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, Q
 from txlayer.errors import BrokerUnavailableError, UsageError
 from txlayer.operate import Json
 
-HISTORY_COUNT_MAX = 20
-"""Records of one queue that `txlayer locks show` prints."""
+HISTORY_COUNT_MAX = 20  # records of one queue that `txlayer locks show` prints
 
-PATIENCE_S = 30.0
-"""How long the log may take to be read, or a record to be written."""
+PATIENCE_S = 30.0  # how long the log may take to be read, or a record to be written
 
 
 class LockState(Enum):
@@ -162,8 +160,7 @@ def check_queue(queue: str) -> str:
     return queue
 
 
-CLAIM_COUNT_MAX = 200
-"""Claims that are looked up one by one."""
+CLAIM_COUNT_MAX = 200  # claims that are looked up one by one
 
 
 def claim_times(clients: Clients, admin: Administration, leases: Iterable[QueueLease]) -> dict[str, int]:

@@ -15,10 +15,8 @@ from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, UsageError
 
 T = TypeVar("T")
 
-REASON_LENGTH_MAX = 1_000
-"""Characters of a reason: a ticket and a sentence or two, in every record of a bulk."""
-OPERATOR_LENGTH_MAX = 100
-"""Characters of an operator's name."""
+REASON_LENGTH_MAX = 1_000  # characters of a reason: a ticket and a sentence or two, in every record of a bulk
+OPERATOR_LENGTH_MAX = 100  # characters of an operator's name
 
 
 def signature_of(
@@ -73,11 +71,9 @@ def check_choice(
 IN_FLIGHT_MAX = 1_000
 """Records that wait for their acknowledgement: a command that is killed leaves at most so many unknown."""
 
-WRITE_S = 120.0
-"""Longer than any record waits for its acknowledgement before the client gives it up."""
+WRITE_S = 120.0  # longer than any record waits for its acknowledgement before the client gives it up
 
-ROUND_S = 0.1
-"""How long one look for acknowledgements waits."""
+ROUND_S = 0.1  # how long one look for acknowledgements waits
 
 
 class OperatorWriter:

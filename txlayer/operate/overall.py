@@ -11,12 +11,9 @@ from txlayer.operate.live import STABLE, LiveState, rates_of
 from txlayer.operate.rows import UNREADABLE, GroupCount
 from txlayer.operate.unsettled import PARKED, GroupResponders
 
-STALE_MS = 15_000
-"""A picture older than this is no picture of now."""
-LAG_MS = 30_000
-"""Op lines that wait longer than this for a coordinator are late."""
-OLD_MS = 10 * 60_000
-"""An undecided transaction older than this deserves a look."""
+STALE_MS = 15_000  # a picture older than this is no picture of now
+LAG_MS = 30_000  # op lines that wait longer than this for a coordinator are late
+OLD_MS = 10 * 60_000  # an undecided transaction older than this deserves a look
 
 
 class Remark(NamedTuple):

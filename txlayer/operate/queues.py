@@ -23,8 +23,7 @@ from txlayer.operate.dead_letters import (
 )
 from txlayer.operate.locks import LeaseStatus, LockState, claim_times, opened_locks
 
-QUEUE_COUNT_MAX = 5_000
-"""Queues that are looked at."""
+QUEUE_COUNT_MAX = 5_000  # queues that are looked at
 LETTER_COUNT_MAX = 50_000
 """Dead letters of one group and topic that are read to count what waits behind parked keys, the newest."""
 
@@ -66,10 +65,8 @@ class Queues:
     """All of them, in the order of their names."""
 
     queues: list[QueueNow] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
-    """Why something is not known, by group and topic."""
-    is_cut: bool = False
-    """There are more."""
+    problems: dict[str, str] = field(default_factory=dict)  # why something is not known, by group and topic
+    is_cut: bool = False  # there are more
 
 
 class QueueCounts(NamedTuple):

@@ -487,12 +487,9 @@ class Watch:
     """Lets an order go on in steps. Each is asked for when the one before it is answered, unless something stops the order."""
 
     should_stop: Callable[[], bool]
-    failed_count_max: int
-    """More replays than this that fail stop it."""
-    note: Callable[[int, int, int], None]
-    """Called with how many were asked for, were answered, and failed."""
-    stopped: str = ""
-    """Why it stopped; empty: it did not."""
+    failed_count_max: int  # more replays than this that fail stop it
+    note: Callable[[int, int, int], None]  # called with how many were asked for, were answered, and failed
+    stopped: str = ""  # why it stopped; empty: it did not
     _failed_before: int = 0
 
     def begin(self, order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[FoundLetter]) -> None:
@@ -622,8 +619,7 @@ def _move(on_progress: Callable[[int], None], before: int, done: int) -> None:
     on_progress(before + done)
 
 
-LOOK_AGAIN_S = 0.2
-"""Between two looks at how far the owners of the partitions are."""
+LOOK_AGAIN_S = 0.2  # between two looks at how far the owners of the partitions are
 
 
 def _wait_for_answers(

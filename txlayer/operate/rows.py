@@ -29,8 +29,7 @@ UNREADABLE = "unreadable"
 
 ROLLED_BACK: Final = TxnState.ROLLED_BACK.value
 
-SHAPE_COUNT_MAX = 10_000
-"""Shapes above which those that no row has any more are forgotten."""
+SHAPE_COUNT_MAX = 10_000  # shapes above which those that no row has any more are forgotten
 
 _SCHEMA = """
 PRAGMA journal_mode = off;
@@ -117,8 +116,7 @@ class Page(NamedTuple):
 
     rows: list[UnsettledTransaction]
     count: int  # type: ignore[assignment]  # of the whole list; hides tuple.count, which has no caller
-    after: str
-    """What `Wanted.after` takes for the next page; "": this is the last one."""
+    after: str  # what `Wanted.after` takes for the next page; "": this is the last one
 
 
 class GroupCount(NamedTuple):

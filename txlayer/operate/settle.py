@@ -252,8 +252,7 @@ def _names_half_of(txn: Transaction, offset: int) -> bool:
 BATCH_BYTES = 128 * 1024
 """One produce batch of op records, each of one line; where the topic takes less, what it takes."""
 
-LOOK_AGAIN_S = 0.1
-"""Between two questions how far the coordinators are."""
+LOOK_AGAIN_S = 0.1  # between two questions how far the coordinators are
 
 
 @dataclass(frozen=True, slots=True)

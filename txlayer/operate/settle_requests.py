@@ -43,24 +43,16 @@ from txlayer.operate.settle import (
 )
 from txlayer.operate.unsettled import Filter
 
-REQUEST_COUNT_MAX = 100_000
-"""Lines of one request."""
-SELECTED_COUNT_MAX = 100
-"""Transactions that a request may name one by one: a page of the list."""
+REQUEST_COUNT_MAX = 100_000  # lines of one request
+SELECTED_COUNT_MAX = 100  # transactions that a request may name one by one: a page of the list
 STEP_COUNT = 1_000
 """Lines that are written at once; the next ones are written when coordinators have carried these out."""
-PATIENCE_S = 10.0
-"""How long coordinators may stand still before a request is stopped."""
-SHOWN_COUNT_MAX = 100
-"""Outcomes that are kept for a person; all are counted."""
-SCANNED_MAX = 1_000_000
-"""Op records that a search for a request reads: some seconds."""
-NAMED_MAX = 1_000
-"""Half records that are looked up, to see which lines count."""
-REQUESTS_MAX = 200
-"""Requests that a search finds."""
-MARGIN_MS = 60_000
-"""Brokers' clocks may be so far behind ours."""
+PATIENCE_S = 10.0  # how long coordinators may stand still before a request is stopped
+SHOWN_COUNT_MAX = 100  # outcomes that are kept for a person; all are counted
+SCANNED_MAX = 1_000_000  # op records that a search for a request reads: some seconds
+NAMED_MAX = 1_000  # half records that are looked up, to see which lines count
+REQUESTS_MAX = 200  # requests that a search finds
+MARGIN_MS = 60_000  # brokers' clocks may be so far behind ours
 
 
 Edge = Mapping[int, int]
@@ -75,8 +67,7 @@ class SettlementRequest:
     action: OperatorAction
     operator: str
     reason: str
-    count: int
-    """How many the person saw and confirmed: there will be no more lines than this."""
+    count: int  # how many the person saw and confirmed: there will be no more lines than this
     keys: tuple[str, ...] = ()  # "id/nonce"
     wanted: Wanted = field(default_factory=Wanted)
     until_ms: int = 0

@@ -285,8 +285,7 @@ def wanted_rights(
     return [*wanted.values()]
 
 
-NAMED_MAX = 3
-"""Transactions named per group and state: enough to look at with `txlayer tx show`."""
+NAMED_MAX = 3  # transactions named per group and state: enough to look at with `txlayer tx show`
 
 
 class Drain(NamedTuple):

@@ -189,8 +189,7 @@ def options_json(options: HalfOptions) -> Json:
     }
 
 
-KEPT_ASIDE = "kept-aside"
-"""Where a transaction's JSON has its state."""
+KEPT_ASIDE = "kept-aside"  # where a transaction's JSON has its state
 
 
 def quarantined_json(found: QuarantinedRecord, *, now_ms: int) -> Json:

@@ -66,10 +66,8 @@ from txlayer.core.verification import (
 )
 from txlayer.errors import NotAuthorisedError
 
-CACHE_BYTES = 16 * 1024 * 1024
-"""What SQLite may keep in memory; beyond it, it writes to disk."""
-BATCH_COUNT = 10_000
-"""Traces that are kept together."""
+CACHE_BYTES = 16 * 1024 * 1024  # what SQLite may keep in memory; beyond it, it writes to disk
+BATCH_COUNT = 10_000  # traces that are kept together
 
 Trace = HalfTrace | OpTrace | DoubtTrace | ContentTrace | ForwardTrace | QuarantineTrace
 
@@ -92,8 +90,7 @@ CREATE TABLE marks (key_hash TEXT, topic TEXT, partition INTEGER, offset INTEGER
 _INSERT = "INSERT INTO traces VALUES (?, ?)"
 _MARK = "INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?)"
 
-OrderedMark = tuple[OrderMark, str, str, Verdict]
-"""(mark, txn_id, nonce, verdict so far)."""
+OrderedMark = tuple[OrderMark, str, str, Verdict]  # (mark, txn_id, nonce, verdict so far)
 
 
 class TraceIndex:
@@ -423,8 +420,7 @@ MARGIN_MS = 10 * 60 * 1000
 """Clocks of brokers and coordinators may differ by this, and a producer may take so long to prepare."""
 COMPACTION_LAG, TOMBSTONES_KEPT = "min.compaction.lag.ms", "delete.retention.ms"
 """For so long compaction leaves what doubt said; and then, for so long, null values."""
-PATIENCE_S = 30.0
-"""No record and no end of a partition for so long: the broker does not answer any more."""
+PATIENCE_S = 30.0  # no record and no end of a partition for so long: the broker does not answer any more
 SLICE_COUNT = 200_000
 """Offsets of real topics that are read committed and uncommitted before the two are compared: bounds memory."""
 _PROGRESS_COUNT = 5_000

@@ -124,8 +124,7 @@ OPTION = "--txlayer-kafka"
 
 _SERVERS = re.compile(r"[^\s,:/]+:\d{1,5}(,[^\s,:/]+:\d{1,5})*|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
-WhyNot = Callable[[], str | None]
-"""None: it is possible here; else why it is not."""
+WhyNot = Callable[[], str | None]  # none: it is possible here; else why it is not
 
 
 class Kind(Enum):
@@ -143,8 +142,7 @@ class Choice:
     """A kind, and the reason for it."""
 
     kind: Kind
-    servers: str = ""
-    """Of a given one."""
+    servers: str = ""  # of a given one
     why: str = f"{OPTION} says so"
 
     def __str__(self) -> str:
@@ -213,11 +211,9 @@ def why_no_local(config: LocalConfig) -> str | None:
 IMAGE = "confluentinc/cp-kafka:8.1.0"
 """Kafka 4.1: testcontainers starts images of this family alone. `--txlayer-kafka-image` names another."""
 
-START_TIMEOUT_S = 120
-"""Once the image is there: a container of a machine under load."""
+START_TIMEOUT_S = 120  # once the image is there: a container of a machine under load
 
-LOG_CHARACTERS_MAX = 1200
-"""Of each stream of a container that did not start: some twenty lines."""
+LOG_CHARACTERS_MAX = 1200  # of each stream of a container that did not start: some twenty lines
 
 SETTINGS = {
     # One broker: without these the first Kafka transaction waits for replicas that never come.

@@ -42,8 +42,7 @@ def comes_true(condition: Callable[[], bool], *, within: timedelta | float, poll
 
 LOGGER = logging.getLogger("txlayer.coordinator")
 
-START_S = 30.0
-"""A group of real brokers may still wait for the session of a member that died."""
+START_S = 30.0  # a group of real brokers may still wait for the session of a member that died
 STOP_S = 30.0
 
 

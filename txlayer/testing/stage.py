@@ -26,10 +26,8 @@ from txlayer.testing.running import RunningCoordinator, comes_true
 
 SHOWN_COUNT_MAX = 20
 """Messages in the text of a failure: a test that published more than these is read at their end."""
-SHOWN_LENGTH_MAX = 200
-"""Characters of a key or value there."""
-READ_PATIENCE_S = 10.0
-"""No record of what must be there for so long: the broker does not answer any more."""
+SHOWN_LENGTH_MAX = 200  # characters of a key or value there
+READ_PATIENCE_S = 10.0  # no record of what must be there for so long: the broker does not answer any more
 
 Text = str | bytes
 Wanted = Text | None | EllipsisType
@@ -142,8 +140,7 @@ def _is(wanted: Wanted, found: bytes | None) -> bool:
     return isinstance(wanted, EllipsisType) or _bytes(wanted) == found
 
 
-AT_REST = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
-"""Only an operator moves these."""
+AT_REST = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})  # only an operator moves these
 
 
 def unsettled(connections: CoordinatorConnections) -> list[UnsettledTransaction]:

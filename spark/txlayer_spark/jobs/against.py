@@ -50,14 +50,10 @@ class AgainstSettings:
 
     bronze: str
     topic: str
-    published_id: str = "txn_id"
-    """SQL over `txn_id`, `key` and `value`: the business id of a message."""
-    source: str
-    """A folder or file of Parquet, or a JDBC address."""
-    table: str = ""
-    """The table behind a JDBC address."""
-    column: str = "id"
-    """The column that holds the business id."""
+    published_id: str = "txn_id"  # SQL over `txn_id`, `key` and `value`: the business id of a message
+    source: str  # a folder or file of Parquet, or a JDBC address
+    table: str = ""  # the table behind a JDBC address
+    column: str = "id"  # the column that holds the business id
 
 
 def compare(spark: SparkSession, settings: AgainstSettings) -> DataFrame:

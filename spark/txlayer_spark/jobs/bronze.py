@@ -17,10 +17,8 @@ from txlayer_spark.events import hashed
 from txlayer_spark.schemas import TopicKind, Values, is_never_forwarded, kind_column, system_topics
 from txlayer_spark.sessions import is_data_loss, is_done_all_the_same, source_options
 
-_FOLLOWERS_MAX = 5
-"""How often one call begins again behind what retention took meanwhile."""
-_HIDDEN_AFTER_MS = 60_000
-"""A coordinator's own Kafka transactions end sooner."""
+_FOLLOWERS_MAX = 5  # how often one call begins again behind what retention took meanwhile
+_HIDDEN_AFTER_MS = 60_000  # a coordinator's own Kafka transactions end sooner
 _CONTENT = ("key", "value", "headers.list.element.key", "headers.list.element.value", "key_hash", "content_hash")
 _WRITING = {
     **WRITING,
@@ -41,12 +39,9 @@ class BronzeSettings:
     root: str
     namespace: str
     bootstrap_servers: str
-    topics: tuple[str, ...] = ()
-    """Real topics; without any, those that half records name."""
-    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Settings of Kafka's Java client."""
-    values: Values = Values.FULL
-    """What is kept of what users sent; the same from run to run."""
+    topics: tuple[str, ...] = ()  # real topics; without any, those that half records name
+    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # settings of Kafka's Java client
+    values: Values = Values.FULL  # what is kept of what users sent; the same from run to run
     batch_offsets_max: int = 4_000_000
     """Offsets of one batch: bounds what a killed job reads again, and the memory of its tasks."""
 
@@ -389,8 +384,7 @@ class _Reading:
 
 # --- records as rows ---
 
-_LOG_APPEND_TIME = 1
-"""Kafka's number for timestamps that the broker sets."""
+_LOG_APPEND_TIME = 1  # Kafka's number for timestamps that the broker sets
 
 
 def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:

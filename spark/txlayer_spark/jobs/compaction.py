@@ -15,8 +15,7 @@ from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
 
-FOLDERS_MIN = 20
-"""Fewer are left as they are: a folder of each run costs a reader nothing."""
+FOLDERS_MIN = 20  # fewer are left as they are: a folder of each run costs a reader nothing
 
 
 def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -> list[BatchFolder]:

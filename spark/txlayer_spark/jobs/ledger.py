@@ -53,26 +53,20 @@ class LedgerSettings:
     root: str
     grace_ms: int = 60_000
     overdue_ms: int = 900_000
-    clock_error_ms: int = CLOCK_ERROR_MS
-    """By how much the clocks of two brokers may differ."""
+    clock_error_ms: int = CLOCK_ERROR_MS  # by how much the clocks of two brokers may differ
 
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
     """What a run reads."""
 
-    new: DataFrame
-    """What happened since the last run."""
-    forwarded: Callable[[], DataFrame]
-    """Of that, what became visible."""
-    since: Callable[[int], DataFrame]
-    """Whatever happened since a time (in ms)."""
+    new: DataFrame  # what happened since the last run
+    forwarded: Callable[[], DataFrame]  # of that, what became visible
+    since: Callable[[int], DataFrame]  # whatever happened since a time (in ms)
     names: Names
     edges: _Edges
-    is_first: bool
-    """Nothing was settled before."""
-    orphans: DataFrame | None
-    """Ids that earlier runs settled without a half record."""
+    is_first: bool  # nothing was settled before
+    orphans: DataFrame | None  # ids that earlier runs settled without a half record
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +78,9 @@ class _Edges:
     shortened_partitions: Sequence[int]
     excused: Mapping[int, int]
     """{number of a real topic: what was decided up to this time may have been visible there and be gone}."""
-    hidden: Sequence[int]
-    """Numbers of the real topics whose end cannot be read."""
-    doubt_from_ms: int
-    """Of what was stored earlier compaction may have taken states on doubt before they were read."""
-    doubt_gone_ms: int
-    """Of what was stored earlier it may have taken all that doubt said."""
+    hidden: Sequence[int]  # numbers of the real topics whose end cannot be read
+    doubt_from_ms: int  # of what was stored earlier compaction may have taken states on doubt before they were read
+    doubt_gone_ms: int  # of what was stored earlier it may have taken all that doubt said
 
     @property
     def excusing_topics(self) -> int:
@@ -312,8 +303,7 @@ def _edges(
     )
 
 
-_ALWAYS = 1 << 60
-"""Later than any time."""
+_ALWAYS = 1 << 60  # later than any time
 
 
 def _until_ms(gap: Gap, times: Mapping[str, int], state: ReadState) -> int | None:
@@ -431,10 +421,8 @@ def _judged_too_early(
     return rows.select("txn_id", F.least("born_ms", _stored_ms()).alias("first_ms"))
 
 
-_COPY_MARGIN_MS = 3_600_000
-"""How long after the first one a producer may write a second copy."""
-_DAY_MS = 86_400_000
-"""How far a clock may be wrong."""
+_COPY_MARGIN_MS = 3_600_000  # how long after the first one a producer may write a second copy
+_DAY_MS = 86_400_000  # how far a clock may be wrong
 
 
 def _fold_exactly(

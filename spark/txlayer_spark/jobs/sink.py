@@ -31,8 +31,7 @@ from txlayer_spark.catalog import Folder
 from txlayer_spark.epoch_log import Attempt, Attempts, EpochLog
 from txlayer_spark.sessions import java_of
 
-CLOCK_MARGIN_MS = 300_000
-"""How far the driver's clock and the brokers' may be apart."""
+CLOCK_MARGIN_MS = 300_000  # how far the driver's clock and the brokers' may be apart
 # A dot is ours: it begins the number of a part, so no query's epoch reads as a part of another one's.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")

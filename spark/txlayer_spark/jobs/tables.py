@@ -35,10 +35,8 @@ _CLEARED = "cleared.json"
 """A note: the old files are removed, or moved elsewhere. Files that are there now are new ones."""
 _FOLDED = "_folded"
 """Where runs of a day are folded into one before that takes their place: `_folded/day=2026-01-31/7-30/run=30`."""
-_NOTES_KEPT = 2
-"""Of runs: the newest, and the one before it for a job that reads now."""
-_FILE_BYTES = 128 * 1024 * 1024
-"""What compaction makes of many small files."""
+_NOTES_KEPT = 2  # of runs: the newest, and the one before it for a job that reads now
+_FILE_BYTES = 128 * 1024 * 1024  # what compaction makes of many small files
 _SCHEMAS = {
     name: StructType([StructField(column, kind) for column, (kind, _) in columns.items()])
     for name, columns in (("bronze", BRONZE), ("events", EVENTS))
@@ -57,11 +55,9 @@ class Format(Enum):
 class TableSettings:
     """Where from and where to."""
 
-    data: str
-    """The folder of bronze and ledger."""
+    data: str  # the folder of bronze and ledger
     format: Format = Format.PARQUET
-    into: str
-    """A folder; of Delta and Iceberg also a schema of a catalog, such as `lake.audit`."""
+    into: str  # a folder; of Delta and Iceberg also a schema of a catalog, such as `lake.audit`
 
     @property
     def is_folder(self) -> bool:

@@ -56,15 +56,12 @@ logger = logging.getLogger("txlayer.admin")
 DOUBTED_AFTER_S = 30.0
 """A client that misses something is not believed for longer than this: it may know the cluster as it was once."""
 
-LOOK_S = 0.05
-"""How often a wait looks at what it waits for."""
+LOOK_S = 0.05  # how often a wait looks at what it waits for
 
-_GRACE_S = 1.0
-"""The client ends its questions itself; this is for one that does not."""
+_GRACE_S = 1.0  # the client ends its questions itself; this is for one that does not
 
 
-_SLICE_S = 0.5
-"""So often a wait for an answer looks whether it was refused."""
+_SLICE_S = 0.5  # so often a wait for an answer looks whether it was refused
 
 
 _STATES_WITH_MEMBERS = {

@@ -40,8 +40,7 @@ RETRY_BACKOFF_MS = 100
 """The guard against re-sent EndTxn rests on it (docs/explanation/kafka.md): a re-send waits at least 0.8 of it."""
 
 
-MESSAGE_BYTES_MAX = 1_000_000_000
-"""The client's own upper end for one message."""
+MESSAGE_BYTES_MAX = 1_000_000_000  # the client's own upper end for one message
 
 
 def base_settings(config: ClientConfig) -> dict[str, Any]:
@@ -269,8 +268,7 @@ class _WithoutHeaders:
         return []
 
 
-COUNT_MAX = 1_000_000
-"""What the client takes at most for one read."""
+COUNT_MAX = 1_000_000  # what the client takes at most for one read
 SPARING_COUNT_MAX = 2_000
 """Records of one read of a sparing reader: each takes about a kilobyte beside its bytes."""
 

@@ -138,8 +138,7 @@ def raised_by_client(exc: Exception) -> KafkaError | None:
 
 logger = logging.getLogger("txlayer.kafka")
 
-_PURGE_S = 1.0
-"""How long the reports of what was given up at the end may take."""
+_PURGE_S = 1.0  # how long the reports of what was given up at the end may take
 
 
 class KafkaHalfWriter:

@@ -198,14 +198,11 @@ def assign_ranges(
     return {member: tuple(share) for member, share in shares.items()}
 
 
-EPOCH_MAX = 32_766
-"""Then the id gets a new producer id."""
+EPOCH_MAX = 32_766  # then the id gets a new producer id
 
-TIMEOUT_MS_MAX = 900_000
-"""The broker's `transaction.max.timeout.ms`."""
+TIMEOUT_MS_MAX = 900_000  # the broker's `transaction.max.timeout.ms`
 
-Participant = TopicPartition | str
-"""Where a marker goes: to a partition, or to a group."""
+Participant = TopicPartition | str  # where a marker goes: to a partition, or to a group
 
 
 class TransactionState(Enum):
@@ -318,8 +315,7 @@ CLEANING_MS = 15_000
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-OFFSET_METADATA_BYTES_MAX = 4_096
-"""Kafka's `offset.metadata.max.bytes`."""
+OFFSET_METADATA_BYTES_MAX = 4_096  # Kafka's `offset.metadata.max.bytes`
 
 
 _PASSED_OVER = (Code.NOT_LEADER_FOR_PARTITION, Code.UNKNOWN_TOPIC_OR_PART)
@@ -713,8 +709,7 @@ class Cluster:
 
 T = TypeVar("T")
 
-RETRY_BACKOFF_S = 0.1
-"""`retry.backoff.ms` of every client of ours."""
+RETRY_BACKOFF_S = 0.1  # `retry.backoff.ms` of every client of ours
 
 
 @dataclass(slots=True, eq=False)

@@ -85,8 +85,7 @@ def in_effect(settings: Mapping[str, str]) -> dict[str, str]:
     return {**DEFAULTS, **WITHOUT_EFFECT, **settings}
 
 
-CREATE_TIME, APPEND_TIME = 1, 2
-"""Kinds of a record's time, as the client numbers them."""
+CREATE_TIME, APPEND_TIME = 1, 2  # kinds of a record's time, as the client numbers them
 
 BATCH_OVERHEAD_BYTES = 61
 RECORD_OVERHEAD_BYTES = 12

@@ -131,8 +131,7 @@ def _telling(tp: TopicPartition, offset: int, code: Code) -> MemoryRecord:
 POLL_INTERVAL_MAX_MS = 60_000
 """The group client's `max.poll.interval.ms`: a member that does not read for so long leaves the group, with or without heartbeats."""
 
-STEPS_MAX = 8
-"""Requests to the group within one read: bounds a read while everything changes."""
+STEPS_MAX = 8  # requests to the group within one read: bounds a read while everything changes
 
 
 class MemoryLogReader:

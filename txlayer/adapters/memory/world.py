@@ -221,8 +221,7 @@ class FaultPlan:
             return plan
 
 
-LOOK_S = 0.02
-"""How often a wait looks at what only the clock changes."""
+LOOK_S = 0.02  # how often a wait looks at what only the clock changes
 
 
 class World(Protocol):

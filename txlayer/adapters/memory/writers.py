@@ -304,8 +304,7 @@ def _headers(headers: Headers | Mapping[str, bytes | str | None] | None) -> Head
 
 T = TypeVar("T")
 
-QUEUE_MAX = 1_000_000
-"""The client's `queue.buffering.max.messages` as the real writer sets it."""
+QUEUE_MAX = 1_000_000  # the client's `queue.buffering.max.messages` as the real writer sets it
 
 
 class WriterState(Enum):
@@ -531,8 +530,7 @@ class MemoryTransactionalWriter(TranslatedWriter):
         return exc.error if isinstance(exc, ClientFailureError) else None
 
 
-HALF_QUEUE_MAX = 100_000
-"""The client's `queue.buffering.max.messages`."""
+HALF_QUEUE_MAX = 100_000  # the client's `queue.buffering.max.messages`
 
 
 class MemoryHalfWriter:

@@ -37,8 +37,7 @@ logger = logging.getLogger("txlayer.barrier")
 BATCH_COUNT_MAX = 1_000
 """Rows of one database transaction of a check; it limits how long the transaction keeps others waiting."""
 
-READ_COUNT_MAX = 500
-"""Ids of one query; every database accepts this many parameters."""
+READ_COUNT_MAX = 500  # ids of one query; every database accepts this many parameters
 
 BATCH_WAIT_SHARE = 10
 """A batch waits for locks this many times shorter than a single check, so that one open row does not delay the others."""

@@ -73,8 +73,7 @@ class InboxMessage(Protocol):
     def headers(self) -> Headers: ...
 
 
-MessageKey = Callable[[Any], str]
-"""Maps a message to its key; two messages with equal keys are the same one."""
+MessageKey = Callable[[Any], str]  # maps a message to its key; two messages with equal keys are the same one
 
 
 def message_key(message: InboxMessage) -> str:
@@ -296,8 +295,7 @@ class Inbox(OwnTable):
 
 # --- fencing tokens ---------------------------------------------------------------------------------------------------
 
-Fence = ColumnElement[Any] | InstrumentedAttribute[Any]
-"""The token column, of a Table or of a mapped class."""
+Fence = ColumnElement[Any] | InstrumentedAttribute[Any]  # the token column, of a Table or of a mapped class
 
 
 def not_fenced(fence: Fence, token: int) -> ColumnElement[bool]:

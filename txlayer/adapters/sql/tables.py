@@ -482,8 +482,7 @@ def instant() -> DateTime:
 
 # --- old rows ---------------------------------------------------------------------------------------------------------
 
-PAGE_COUNT_MAX = 5_000
-"""Rows that one transaction of a purge reads; the maximum that it deletes."""
+PAGE_COUNT_MAX = 5_000  # rows that one transaction of a purge reads; the maximum that it deletes
 
 
 class Purged(NamedTuple):

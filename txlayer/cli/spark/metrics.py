@@ -32,10 +32,8 @@ class RunResult(NamedTuple):
 
     seconds: float
     verdicts: Mapping[str, int]
-    unread: Mapping[str, tuple[int, int]]
-    """{topic: (behind, hidden)}."""
-    unreadable: Mapping[str, int]
-    """{cause: how many gaps or topics}."""
+    unread: Mapping[str, tuple[int, int]]  # {topic: (behind, hidden)}
+    unreadable: Mapping[str, int]  # {cause: how many gaps or topics}
 
 
 class ObservedAudit(ObservedRole):

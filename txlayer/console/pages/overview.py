@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 CONSUMERS = "consumers"
 CONSUMERS_S = 30.0
 """A look at the consumer groups is repeated when it is older, and somebody asks for the overview."""
-VERIFY_MS = 15 * 60 * 1000
-"""The window of `verify` that the overview runs."""
+VERIFY_MS = 15 * 60 * 1000  # the window of `verify` that the overview runs
 
 
 async def overview(console: Console, request: Request) -> Response:

@@ -58,8 +58,7 @@ FILTERS = ("group", "state", "topic", "reason", "key", "query", "older")
 _UNSORTED = {"sort": "age", "after": ""}
 PLAN_MS = 60 * 60_000
 """A person looks again at what would happen after this time."""
-RUNNING_MAX = 4
-"""Requests that are worked off at a time; each has a thread and a client."""
+RUNNING_MAX = 4  # requests that are worked off at a time; each has a thread and a client
 WORDS = {
     OperatorAction.CHECK_NOW: "Ask now",
     OperatorAction.COMMIT: "Commit",

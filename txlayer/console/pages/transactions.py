@@ -112,8 +112,7 @@ def _settled_ids(console: Console, query_id: str) -> list[str]:
 
 logger = logging.getLogger("txlayer.console")
 
-SINCE = ("1h", "1d", "7d")
-"""How far back the page offers to look. Half and op are kept for 7 days."""
+SINCE = ("1h", "1d", "7d")  # How far back the page offers to look. Half and op are kept for 7 days.
 VERDICT = "verdict"
 VERDICT_MS = 1_000
 """Around the moment at which a transaction was prepared; what became of it is read up to now."""

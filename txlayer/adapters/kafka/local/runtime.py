@@ -30,8 +30,7 @@ from zipfile import ZipFile
 from txlayer.adapters.kafka.local.server import Runtime
 from txlayer.errors import ConfigError, InvariantError, RetriableError, UsageError
 
-OLDEST_RELEASE = (3, 9)
-"""The oldest release that txlayer is tested with (`make kafkas`)."""
+OLDEST_RELEASE = (3, 9)  # the oldest release that txlayer is tested with (`make kafkas`)
 TESTED_VERSIONS = (17, 21)
 """What Kafka 4.3 supports and its makers test; another one found by chance on PATH is passed over."""
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -202,8 +201,7 @@ def work_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-FETCH_TIMEOUT_S = 60
-"""How long a repository may say nothing."""
+FETCH_TIMEOUT_S = 60  # how long a repository may say nothing
 FETCHES_AT_ONCE = 4
 
 _DEFAULTS = "org/apache/ivy/core/settings/repository.properties"

@@ -33,10 +33,8 @@ from confluent_kafka.admin import AdminClient
 
 from txlayer.errors import BrokerUnavailableError, ConfigError, UsageError
 
-HOST = "127.0.0.1"
-"""An embedded broker has no password, so it listens to this machine alone."""
-LOCK_NAME = ".lock"
-"""Held while a command starts, stops or removes the broker."""
+HOST = "127.0.0.1"  # an embedded broker has no password, so it listens to this machine alone
+LOCK_NAME = ".lock"  # held while a command starts, stops or removes the broker
 READY_TIMEOUT_S = 180
 POLL_S = 0.05
 
@@ -64,8 +62,7 @@ BRIEF = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM flags for tests: ready soon; the first compiler alone, slower under a long load."""
 LASTING = ("-Xmx512m", "-Xms64m", "-XX:+UseSerialGC")
 """JVM flags for a broker in the background: small, both compilers."""
-FAST = ("-Xmx1024m", "-Xms512m", "-XX:+UseG1GC")
-"""JVM flags for measurements and load."""
+FAST = ("-Xmx1024m", "-Xms512m", "-XX:+UseG1GC")  # JVM flags for measurements and load
 _FLAGS = (
     "-Djava.awt.headless=true",
     _LOG_LEVEL_FLAG,
