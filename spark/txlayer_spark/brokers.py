@@ -5,7 +5,6 @@ By the Java client of the connector, with the settings of the job; so nothing el
 
 import time
 from collections.abc import Collection, Mapping
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from py4j.protocol import Py4JJavaError
@@ -64,9 +63,7 @@ class Brokers:
         self._admin = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._admin.close()
 
     def partition_counts(self, topics: Collection[str]) -> dict[str, int]:

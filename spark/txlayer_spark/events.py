@@ -18,7 +18,7 @@ from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.ledger.transitions import SETTLED, TxnState
-from txlayer.core.messages import ParkReason, Resolution, Source
+from txlayer.core.messages import RESERVED_HEADER_PREFIX, ParkReason, Resolution, Source
 from txlayer_spark import lines
 from txlayer_spark.schemas import TopicKind
 
@@ -522,7 +522,8 @@ def hashed(rows: DataFrame) -> DataFrame:
     is_line = name.rlike(lines.QUARANTINE_OF_TXN_KEY) & value.rlike(lines.OP)
     is_content = is_message | (is_doubt & ~lines.sure(is_summary | is_line))
     held_key, held_value = held_on_doubt()
-    rows = rows.withColumns({"_user": lines.of_user(F.col("headers")), "_ours": lines.of_txlayer(F.col("headers"))})
+    ours = F.filter("headers", lambda each: each["key"].startswith(RESERVED_HEADER_PREFIX))
+    rows = rows.withColumns({"_user": lines.of_user(F.col("headers")), "_ours": ours})
     content = _hash_of(
         F.when(is_doubt, held_key).otherwise(F.col("key")),
         F.when(is_doubt, held_value).otherwise(F.col("value")),

@@ -46,7 +46,7 @@ class _Part(NamedTuple):
     of: Column
 
 
-def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
+def core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     def when(kind: Kind, column: Column | str, *more: Column) -> Column:
         chosen = F.col("kind") == int(kind)
         for condition in more:
@@ -56,7 +56,8 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     def said(*words: Said) -> Column:
         return F.col("a").isin(*map(int, words))
 
-    one, index_bit = F.lit(1).cast("bigint"), _index_bit()
+    one = F.lit(1).cast("bigint")
+    index_bit = F.call_function("shiftleft", one, F.least("idx", F.lit(INDEX_BITS)).cast("int"))
     decided = said(Said.COMMIT, Said.ROLLBACK, Said.ABANDON)
     # Of 63 messages at most: more need every record.
     packed = F.shiftleft("idx", OFFSET_BITS).bitwiseOR(F.col("pos"))
@@ -143,26 +144,17 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     }
 
 
-def _index_bit() -> Column:
-    shift = F.least("idx", F.lit(INDEX_BITS)).cast("int")
-    return F.call_function("shiftleft", F.lit(1).cast("bigint"), shift)
-
-
-def core_columns() -> tuple[str, ...]:
-    return tuple(_core())
-
-
 def fold(happened: DataFrame, *, by: Sequence[str] = ("txn_id",)) -> DataFrame:
     """What happened (`events.COLUMNS`) → the core, one row per id."""
     # Shuffled as it is and folded behind it: before it there is next to nothing to fold, and a core is four times as wide.
     spread = happened.repartition(*by)
-    parts = _core()
+    parts = core()
     return spread.groupBy(*by).agg(*(part.fold(part.of).alias(name) for name, part in parts.items()))
 
 
 def merge(cores: DataFrame) -> DataFrame:
     """Cores of different runs → one per id."""
-    parts = _core()
+    parts = core()
     return cores.groupBy("txn_id").agg(*(part.fold(F.col(name)).alias(name) for name, part in parts.items()))
 
 
@@ -955,9 +947,9 @@ def counts(is_keyed: Column, is_several: Column) -> tuple[Column, Column]:
     return (F.count_if(is_keyed).alias("keyed"), F.count_if(is_keyed & is_several).alias("several"))
 
 
-def is_several() -> Column:
+def is_several(topics: Column) -> Column:
     """Whether a row does not tell where its message is: of several, or on a topic that shares its bit with others."""
-    return (F.col("v_n") > 1) | (F.col("v_topics") < 0)
+    return (F.col("v_n") > 1) | (topics < 0)
 
 
 def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:

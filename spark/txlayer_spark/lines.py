@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, TIMED_VERSION, VERSION
+from txlayer.core.codec import NEXT_VERSION, TIMED_VERSION, VERSION
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.leases import LockKind
 from txlayer.core.messages import GROUP_LENGTH_MAX, RESERVED_HEADER_PREFIX, Resolution, Source
@@ -204,11 +204,6 @@ def of_user(headers: Column, *usual: str) -> Column:
     return F.when(is_usual, F.slice(headers, F.lit(1), F.size(headers) - len(usual))).otherwise(others)
 
 
-def of_txlayer(headers: Column) -> Column:
-    """The others, which are; null stays null."""
-    return F.filter(headers, lambda each: each["key"].startswith(RESERVED_HEADER_PREFIX))
-
-
 def option(options: Column, letter: str, form: str = _NUMBER) -> Column:
     """The value of the last option of that letter; null without one."""
     found = option_or_empty(options, letter, form)
@@ -220,8 +215,3 @@ def option_or_empty(options: Column, letter: str, form: str = _NUMBER) -> Column
     # Nearly every message has no options at all.
     found = F.regexp_extract(options, rf"\A(?:.*,)?{letter}({form})(?:,.*)?\z", 1)
     return F.when(options != "", found)
-
-
-def is_partition(number: Column) -> Column:
-    """Whether Kafka could have a partition of that number; a missing one could."""
-    return number.isNull() | (number <= PARTITION_MAX)

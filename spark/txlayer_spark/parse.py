@@ -210,7 +210,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
         & F.col("born_ms").isNotNull()
         & (F.col("index") < F.col("count"))
         & F.col("_options_fit")
-        & lines.is_partition(F.col("target_partition"))
+        & (F.isnull("target_partition") | (F.col("target_partition") <= PARTITION_MAX))
     )
     return judged(decoded, is_good, "half header", columns=own_columns(schemas.HALF, beside=_USER))
 

@@ -123,7 +123,7 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
         *_MERGED,
         *_PLAIN,
         F.when(~is_usual, F.struct(*_MORE)).alias("more"),
-        F.when(is_kept, F.struct(*ledger.core_columns())).alias("core"),
+        F.when(is_kept, F.struct(*ledger.core())).alias("core"),
         F.lit(None if keeps_core else True).cast("boolean").alias("is_exact"),
         "is_settled",
     )

@@ -126,11 +126,11 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
         core = ledger.merge(core.unionByName(carried))
     rows, counted = _judged(core, carried, sources, judging), Observation()
     halfless = F.count_if(_is_orphan()).alias("orphans")
-    crowded = F.count_if(_is_crowded_row()).alias("crowded")
+    crowded = F.count_if(_is_crowded(_shown_topics())).alias("crowded")
     repeated = F.count_if(_may_be_repeated()).alias("repeated")
     is_open = F.col("is_settled") == int(State.OPEN)
     queued = _queued(is_open)
-    counts = ledger.counts(_is_keyed_row(edges), _is_several_row())
+    counts = ledger.counts(_is_keyed_row(edges), ledger.is_several(_shown_topics()))
     rows = rows.observe(counted, *counts, halfless, crowded, repeated, *queued)
     columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
@@ -161,7 +161,9 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
     if counted.get["crowded"] or exact is not None:
         # Several messages on one topic have an order of their own.
         shown = sources.forwarded() if few is None else sources.forwarded().unionByName(few)
-        turned = ledger.reversed_ids(shown, unfolded(stored).where(_is_crowded() & ~ledger.has_times()))
+        turned = ledger.reversed_ids(
+            shown, unfolded(stored).where(_is_crowded(F.col("v_topics")) & ~ledger.has_times())
+        )
     run = Run(
         number,
         state.cut_ms,
@@ -569,22 +571,15 @@ def _stored_ms() -> Column:
     return F.coalesce("more.h_first_ms", "h_last_ms")
 
 
-def _is_crowded_row() -> Column:
-    """The same as `_is_crowded` of a stored row."""
-    topics = F.coalesce("more.v_topics", "topics")
+def _shown_topics() -> Column:
+    """Bits of the topics on which messages of a stored row are visible."""
+    # `more` is there where they are others than those of the half records.
+    return F.coalesce("more.v_topics", "topics")
+
+
+def _is_crowded(topics: Column) -> Column:
+    """Whether one of these topics has several messages of the transaction."""
     return (F.col("v_n") > 1) & ((F.bit_count(topics) < F.col("v_n")) | (topics < 0))
-
-
-def _is_several_row() -> Column:
-    """The same as `order.is_several` of a stored row."""
-    # `more` is there where the visible topics are others than those of the half records.
-    return (F.col("v_n") > 1) | (F.coalesce("more.v_topics", "topics") < 0)
-
-
-def _is_crowded() -> Column:
-    """Whether a topic has several messages of the transaction."""
-    topics = F.bit_count("v_topics")
-    return (F.col("v_n") > 1) & ((topics < F.col("v_n")) | (F.col("v_topics") < 0))
 
 
 def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> DataFrame:
@@ -596,7 +591,7 @@ def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> Da
     is_keyed = ledger.is_keyed(
         doubt_from_ms=edges.doubt_from_ms, doubt_gone_ms=edges.doubt_gone_ms, stored_ms=F.col("h_first_ms")
     )
-    keyed = unfolded(rows).where(is_keyed).withColumn("_several", ledger.is_several())
+    keyed = unfolded(rows).where(is_keyed).withColumn("_several", ledger.is_several(F.col("v_topics")))
     if sources.is_first or not again:
         return keyed
     ids = reduce(DataFrame.union, again).distinct().withColumn("_again", F.lit(True))

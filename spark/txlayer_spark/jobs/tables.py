@@ -59,18 +59,14 @@ class TableSettings:
     format: Format = Format.PARQUET
     into: str  # a folder; of Delta and Iceberg also a schema of a catalog, such as `lake.audit`
 
-    @property
-    def is_folder(self) -> bool:
-        """Whether `into` is a folder. (A schema has no slash.)"""
-        return "/" in self.into or self.format is Format.PARQUET
-
 
 class Table:
     """One table, of one format."""
 
     def __init__(self, spark: SparkSession, settings: TableSettings, name: str) -> None:
         self._spark, self._format, self._table = spark, settings.format, name
-        self.path = f"{settings.into.rstrip('/')}/{name}" if settings.is_folder else ""
+        is_folder = "/" in settings.into or self._format is Format.PARQUET  # a schema has no slash
+        self.path = f"{settings.into.rstrip('/')}/{name}" if is_folder else ""
         self.name = f"{self._format.value}.`{self.path}`" if self.path else f"{settings.into}.{name}"
         if self.path and self._format is Format.ICEBERG:
             # Iceberg needs a catalog: one of files, for this folder.
