@@ -162,11 +162,7 @@ class Turn:
         self._folder, self._job, self._mine = folder, job, ""
 
     def begin(self) -> None:
-        """Take the turn.
-
-        Raises:
-            UsageError: another run began in this moment.
-        """
+        """Take the turn; UsageError: another run began in this moment."""
         before = self._folder.notes("begun")
         self._mine = f"{1 + max((int(n.partition('.')[0]) for n in before), default=0):012d}.json"
         self._folder.write_json({}, "begun", self._mine)
@@ -399,11 +395,7 @@ class Catalog:
         return dict(self.folder.read_json(_ABOUT)) if self.folder.has(_ABOUT) else {}
 
     def check(self, namespace: str) -> None:
-        """Raise if this is the bronze of another namespace.
-
-        Raises:
-            UsageError: it is. Nothing was changed.
-        """
+        """Raise if this is the bronze of another namespace; UsageError: it is. Nothing was changed."""
         owner = self._about().get("namespace", namespace)
         if owner != namespace:
             raise UsageError(

@@ -132,11 +132,7 @@ TABLE_SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 
 def with_connector(spark: SparkSession) -> SparkSession:
-    """The same session.
-
-    Raises:
-        UsageError: it has no Kafka connector; the error says how to give it one.
-    """
+    """The same session; UsageError: it has no Kafka connector; the error says how to give it one."""
     with failures_as_ours():
         found = (
             spark.read.format("kafka").option("kafka.bootstrap.servers", "localhost:9").option("subscribe", "t").load()

@@ -391,11 +391,7 @@ class Shelf:
         return read.parquet(self.path("order", run.number)).where("is_state")
 
     def rows(self, run: Run) -> DataFrame:
-        """The ledger as of a run: one row per transaction.
-
-        Raises:
-            UsageError: there is no ledger yet.
-        """
+        """The ledger as of a run: one row per transaction; UsageError: there is no ledger yet."""
         if not run.number:
             raise UsageError(f"no ledger in {self.folder.path}: {self._what_to_do()}")
         stored = self.counting_as_of(run)

@@ -74,11 +74,7 @@ class AccessOptions(Bundle):
     ] = None
 
     def rules(self, host: str) -> AccessRules:
-        """What these options say together.
-
-        Raises:
-            ConfigError: the console would not be safe.
-        """
+        """What these options say together; ConfigError: the console would not be safe."""
         from txlayer.console.access import AccessRules, parse_proxy
         from txlayer.console.people import parse_users
         from txlayer.operate.operators import this_user
@@ -96,11 +92,7 @@ class AccessOptions(Bundle):
         )
 
     def tls(self) -> dict[str, str]:
-        """What the server must be given for TLS; nothing without it.
-
-        Raises:
-            ConfigError: it cannot be used.
-        """
+        """What the server must be given for TLS, nothing without it; ConfigError: it cannot be used."""
         if self.tls_cert is None and self.tls_key is None:
             return {}
         try:
@@ -165,11 +157,7 @@ def run(
 
 
 def serve(console: Console, *, host: str, port: int, tls: dict[str, str]) -> None:
-    """Print the address, and answer until a signal.
-
-    Raises:
-        ConfigError: the address cannot be listened on.
-    """
+    """Print the address, and answer until a signal; ConfigError: the address cannot be listened on."""
     import uvicorn
 
     from txlayer.console.app import build_app

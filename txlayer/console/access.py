@@ -253,11 +253,7 @@ class Access:
         return client
 
     async def _admitted(self, request: Request) -> ASGIApp:
-        """What answers this request.
-
-        Raises:
-            RefusedError: it is not let through.
-        """
+        """What answers this request; RefusedError: it is not let through."""
         path, is_post = request.scope["path"], request.method == "POST"
         if request.method not in ("GET", "HEAD", "POST"):
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "there are GET, HEAD and POST")

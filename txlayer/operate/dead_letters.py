@@ -112,11 +112,7 @@ class DeadLetterPosition(NamedTuple):
 
 
 def parse_letter(text: str, *, topics: Sequence[str] = ()) -> DeadLetterPosition:
-    """`orders/3:17`, or `3:17` where `topics` has one.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """`orders/3:17`, or `3:17` where `topics` has one; UsageError: it is neither."""
     match = re.fullmatch(r"(?:([^/]+)/)?(\d{1,9}):(\d{1,18})", text, re.ASCII)
     topic = None if match is None else match[1] or (topics[0] if len(topics) == 1 else None)
     if match is None or topic is None or not is_topic_name(topic):

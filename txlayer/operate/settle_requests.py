@@ -118,11 +118,7 @@ def request_id_of(now_ms: int, draw: int) -> str:
 
 
 def begun_ms_of(request_id: str) -> int:
-    """When the person saw what would happen, or earlier.
-
-    Raises:
-        UsageError: it is not the id of a request.
-    """
+    """When the person saw what would happen, or earlier; UsageError: it is not the id of a request."""
     if _ID.fullmatch(request_id) is None:
         raise UsageError("no such request")
     return int(request_id.partition("-")[0], 16)

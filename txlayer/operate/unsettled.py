@@ -98,11 +98,7 @@ class Filter:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, str], *, older_ms: int | None = None) -> Self:
-        """The filter that `fields` named.
-
-        Raises:
-            UsageError: no reason is called so.
-        """
+        """The filter that `fields` named; UsageError: no reason is called so."""
         states, reasons = (frozenset(filter(None, fields.get(name, "").split(","))) for name in ("state", "reason"))
         if unknown := sorted(reasons - {reason.value for reason in ParkReason}):
             raise UsageError(f"no reason is called {unknown[0][:40]!r}")

@@ -156,11 +156,7 @@ class Sink:
     """The steps of one epoch, each a method; they are taken by `write` alone, in this order."""
 
     def __init__(self, spark: SparkSession, settings: SinkSettings, *, now_ms: Callable[[], int] | None = None) -> None:
-        """Nothing is read or written yet.
-
-        Raises:
-            UsageError: the session is one of Spark Connect.
-        """
+        """Nothing is read or written yet; UsageError: the session is one of Spark Connect."""
         java_of(spark, "publishing")
         self._spark = spark
         self._settings = settings

@@ -100,11 +100,7 @@ class AsyncSqlBarrier(AsyncOwnTable):
 
 
 def plain_of(session: Any) -> Any:
-    """The plain session or connection of an asynchronous one.
-
-    Raises:
-        UsageError: the argument is neither.
-    """
+    """The plain session or connection of an asynchronous one; UsageError: the argument is neither."""
     if isinstance(session, async_scoped_session):
         session = session()
     if isinstance(session, AsyncSession):

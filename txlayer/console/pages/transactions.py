@@ -65,11 +65,7 @@ async def transactions(console: Console, request: Request) -> Response:
 
 
 def wanted_of(asked: dict[str, str]) -> Wanted:
-    """The rows that the fields ask for.
-
-    Raises:
-        UsageError: a field says nothing that there is.
-    """
+    """The rows that the fields ask for; UsageError: a field says nothing that there is."""
     older_ms = milliseconds(parse_duration("older", asked["older"])) if asked["older"] else None
     wanted = Filter.of_fields(asked, older_ms=older_ms)
     if unknown := sorted(wanted.states - frozenset(STATES)):

@@ -199,11 +199,7 @@ class BackgroundBroker:
         self._folder = DataFolder(data.resolve())
 
     def status(self) -> BrokerStatus | None:
-        """What runs; None when the folder holds no broker.
-
-        Raises:
-            ConfigError: the folder holds something else.
-        """
+        """What runs; None when the folder holds no broker; ConfigError: the folder holds something else."""
         server = self._folder.load()
         if server is None:
             return None
