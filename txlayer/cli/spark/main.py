@@ -3,13 +3,13 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from pyspark.errors import PySparkException
@@ -470,9 +470,18 @@ def main() -> None:
 
 
 @contextmanager
-def spark_session(**given: Any) -> Iterator[SparkSession]:
+def spark_session(
+    *,
+    master: str = "local[*]",
+    memory: str = "2g",
+    tables: str = "",
+    s3: bool = False,
+    settings: Mapping[str, str] | None = None,
+    config: LocalConfig | None = None,
+) -> Iterator[SparkSession]:
     """A `txlayer_spark.session` for the time of the block, whose failures are ours; under `spark-submit` the one that it started."""
-    spark = session(**given, say=partial(typer.echo, err=True))
+    say = partial(typer.echo, err=True)
+    spark = session(master=master, memory=memory, tables=tables, s3=s3, settings=settings, config=config, say=say)
     try:
         with failures_as_ours():
             yield spark
