@@ -92,41 +92,21 @@ def check_namespace(namespace: str) -> str:
     return namespace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class SystemTopics:
     """The names of one namespace's topics and of its coordinator group."""
 
     namespace: str
 
-    @property
-    def half(self) -> str:
-        """Half messages."""
-        return f"{self.namespace}.half"
-
-    @property
-    def op(self) -> str:
-        """Resolutions."""
-        return f"{self.namespace}.op"
-
-    @property
-    def doubt(self) -> str:
-        """In-doubt, held and parked transactions."""
-        return f"{self.namespace}.doubt"
-
-    @property
-    def check(self) -> str:
-        """Check-backs and limits."""
-        return f"{self.namespace}.check"
-
-    @property
-    def locks(self) -> str:
-        """Lock claims."""
-        return f"{self.namespace}.locks"
-
-    @property
-    def coordinator_group(self) -> str:
-        """The consumer group of the coordinators."""
-        return f"{self.namespace}.coordinator"
+    def __post_init__(self) -> None:
+        namespace = self.namespace
+        self.half = f"{namespace}.half"  # half messages
+        self.op = f"{namespace}.op"  # resolutions
+        self.doubt = f"{namespace}.doubt"  # in-doubt, held and parked transactions
+        self.check = f"{namespace}.check"  # check-backs and limits
+        self.locks = f"{namespace}.locks"  # lock claims
+        self.all = frozenset((self.half, self.op, self.doubt, self.check, self.locks))
+        self.coordinator_group = f"{namespace}.coordinator"  # the consumer group of the coordinators
 
     def transactional_id(self, name: str) -> str:
         """Transactional id of a coordinator. It contains `/`, which no namespace or group can, so no other prefix right covers it."""
@@ -139,11 +119,6 @@ class SystemTopics:
     def check_group(self, producer_group: str) -> str:
         """The consumer group in which a producer group's instances read the check topic."""
         return f"{self.check}.{producer_group}"
-
-    @property
-    def all(self) -> frozenset[str]:
-        """Every topic of the namespace."""
-        return frozenset((self.half, self.op, self.doubt, self.check, self.locks))
 
     def is_system(self, topic: str) -> bool:
         """True for topics that users may not send to: txlayer's, Kafka's internal ones, dead letters and replays."""
@@ -265,11 +240,7 @@ def check_transport(config: ClientConfig) -> None:
 
 
 def check_limits(config: ClientConfig) -> None:
-    """Refuse numbers and durations that are not above zero.
-
-    Raises:
-        ConfigError: one of them is 0 or less.
-    """
+    """Refuse numbers and durations that are not above zero; ConfigError: one of them is 0 or less."""
     for f in fields(config):
         value = getattr(config, f.name)
         if isinstance(value, bool):
@@ -603,11 +574,7 @@ def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
 
 
 def parse_duration(name: str, text: str) -> timedelta:
-    """`250ms`, `60s`, `5m`, `72h` or `7d`.
-
-    Raises:
-        ConfigError: it has another form.
-    """
+    """`250ms`, `60s`, `5m`, `72h` or `7d`; ConfigError: it has another form."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", text.strip())
     if match is None:
         raise ConfigError("not a length of time", name=name, value=text, expected="250ms, 60s, 5m, 72h or 7d")
@@ -635,11 +602,7 @@ def seconds(length: timedelta | float) -> float:
 
 
 def parse_value(name: str, field_name: str, text: str, role: type[Any]) -> object:
-    """Convert the text of a role's setting.
-
-    Raises:
-        ConfigError: it has the wrong form.
-    """
+    """Convert the text of a role's setting; ConfigError: it has the wrong form."""
     kind = {f.name: str(f.type) for f in fields(role)}[field_name]
     if kind == "timedelta":
         return parse_duration(name, text)
