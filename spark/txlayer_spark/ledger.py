@@ -882,9 +882,9 @@ def decision_offset() -> Column:
     return F.shiftright(decision(), LINE_BITS + SOURCE_BITS)
 
 
-def doubt_state(last: str = "d_last") -> Column:
+def doubt_state() -> Column:
     """What doubt says of the transaction now; empty when it is settled there, null when it never stood there."""
-    code = F.shiftright(last, REASON_BITS).bitwiseAND((1 << STATE_BITS) - 1)
+    code = F.shiftright("d_last", REASON_BITS).bitwiseAND((1 << STATE_BITS) - 1)
     return F.get(F.array(*map(F.lit, STATES)), code.cast("int"))
 
 

@@ -177,22 +177,13 @@ class DeadLetterLog:
         TopicMismatchError: the group has no dead-letter topic or no replay topic for this topic.
     """
 
-    def __init__(
-        self,
-        admin: Administration,
-        *,
-        group: str,
-        topic: str,
-        make_reader: Callable[[], LogReader],
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, admin: Administration, *, group: str, topic: str, make_reader: Callable[[], LogReader]) -> None:
         self.group = group
         self.topic = topic
         self.dead_letters = dead_letter_topic(group, topic)
         self.replays = replay_topic(group, topic)
         self._admin = admin
         self._make_reader = make_reader
-        self._patience_s = patience_s
         self._states: dict[int, PartitionStates] = {}
         self.partition_count = self._count_partitions()
         self._next = admin.start_offsets([(self.replays, p) for p in range(self.partition_count)])
@@ -335,7 +326,7 @@ class DeadLetterLog:
 
     def _records(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[Any]:
         with closing(self._make_reader()) as reader:
-            yield from records_of(reader, ranges, patience_s=self._patience_s)
+            yield from records_of(reader, ranges, patience_s=PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from txlayer.core.ledger.transitions import COMMITTING, SETTLED, Effect, TxnEven
 from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.errors import TxLayerError
 from txlayer.operate.overview import ContentlessLedger, committed_records, query_id_on_doubt, read_stored
-from txlayer.operate.rows import ROLLED_BACK, ROW_COUNT_MAX, UnsettledRows
+from txlayer.operate.rows import ROLLED_BACK, UnsettledRows
 from txlayer.operate.unsettled import GroupResponders, read_responders
 from txlayer.runtime.environment import REAL, Environment, Running
 
@@ -494,14 +494,8 @@ def _before(position: OpPosition) -> OpPosition:
 class LiveView:
     """One namespace. One thread calls `step` or `run`; any thread reads `state` and asks `rows`."""
 
-    def __init__(
-        self,
-        connect: Callable[[], CoordinatorConnections],
-        *,
-        environment: Environment = REAL,
-        row_count_max: int = ROW_COUNT_MAX,
-    ) -> None:
-        self.rows = UnsettledRows(row_count_max=row_count_max)
+    def __init__(self, connect: Callable[[], CoordinatorConnections], *, environment: Environment = REAL) -> None:
+        self.rows = UnsettledRows()
         self.state = LiveState()
         self._connect = connect
         self._connections = connect()
