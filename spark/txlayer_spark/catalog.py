@@ -46,7 +46,11 @@ _PATH = re.compile(r"\{path=(.+?); isDirectory=")  # in what Hadoop writes of on
 
 
 class Folder:
-    """One folder, through the file system that Spark itself uses for its path."""
+    """One folder, through the file system that Spark itself uses for its path.
+
+    Raises, from what writes:
+        UsageError: another job put something there meanwhile.
+    """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         """Nothing is created before something is written."""
@@ -97,9 +101,6 @@ class Folder:
         """Put a file or folder in it where nothing is, or only files of it that a killed rename put there.
 
         An object store has no rename of a folder: Hadoop copies its files and deletes them, some at a time.
-
-        Raises:
-            UsageError: another job did meanwhile.
         """
         if not self.has(*to):
             self._files.mkdirs(self._new_path(self.at(*to[:-1])))
@@ -127,11 +128,7 @@ class Folder:
             stream.close()
 
     def write_json(self, value: Any, *names: str) -> None:
-        """Put a new small file in place in one step: a killed writer leaves none of that name.
-
-        Raises:
-            UsageError: another job put one of that name there meanwhile.
-        """
+        """Put a new small file in place in one step: a killed writer leaves none of that name."""
         *folders, name = names
         draft = self._new_path(self.at(*folders, f"_{name}"))
         stream = self._files.create(draft, True)

@@ -284,8 +284,7 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
     attempts[key] = attempt
 
 
-REQUEST_BYTES_MAX = 64 * 1024 * 1024
-"""The Java client's own limit of 1 MiB would refuse what the half topic allows."""
+REQUEST_BYTES_MAX = 64 * 1024 * 1024  # the Java client's own limit of 1 MiB would refuse what the half topic allows
 _ROLES = ("half", "op", "doubt")
 
 
@@ -295,11 +294,7 @@ class EpochLog:
     def __init__(
         self, spark: SparkSession, brokers: Brokers, address: NamespaceAddress, epoch_id: str, ids: Sequence[str]
     ) -> None:
-        """Ask how many partitions there are.
-
-        Raises:
-            TopicMismatchError: a topic is missing, or half, op and doubt are not alike.
-        """
+        """Ask how many partitions there are."""
         self.epoch_id, self.ids = epoch_id, ids
         self._spark, self._brokers, self._address = spark, brokers, address
         counts = set(brokers.partition_counts([address.topic(role) for role in _ROLES]).values())
@@ -433,13 +428,7 @@ class EpochLog:
         self.write(sink.op_records(self._spark, said, partition_count=self.partition_count), "op")
 
     def write(self, records: DataFrame, role: str) -> None:
-        """Write records through Spark's Kafka sink; they are acknowledged.
-
-        Raises:
-            RefusedRecordError: one is larger than the topic allows. Others may be there.
-            NotAuthorisedError: the topic may not be written.
-            OutcomeUnknownError: not all were acknowledged; some may be there.
-        """
+        """Write records through Spark's Kafka sink; they are acknowledged."""
         settings = {
             **self._address.kafka_options,
             "bootstrap.servers": self._address.bootstrap_servers,

@@ -549,8 +549,7 @@ def _naming_doubts(ops: DataFrame, known: DataFrame, doubts: DataFrame) -> DataF
     )
 
 
-_UNSURE_MAX = 6
-"""So many uncertain lines of an attempt are read in each way; further ones go with the last of these."""
+_UNSURE_MAX = 6  # so many uncertain lines of an attempt are read in each way; further ones go with the last of these
 
 
 def _with_unsure(counting: DataFrame) -> DataFrame:

@@ -214,10 +214,8 @@ def _time(ms: Column | str) -> Column:
     return lines.time_of(F.col(ms) if isinstance(ms, str) else ms)
 
 
-LEDGER_VERSION = 7
-"""Part of every path of the ledger; one of an earlier version is not read: all of it is in bronze."""
-RUNS_KEPT = 20
-"""Notes of runs that are kept: the newest counts, and a job that reads now may have another one."""
+LEDGER_VERSION = 7  # part of every path of the ledger; one of an earlier version is not read: all of it is in bronze
+RUNS_KEPT = 20  # notes of runs that are kept: the newest counts, and a job that reads now may have another one
 FOLDED_FILES = 16  # files that settled rows are folded into
 EVERY = -2  # stands for the nonce where all rows of an id are revised
 WORK = ("new", "copies", "few", "all", "steps", "exact")  # what a run puts down on its way; ended with it
@@ -286,19 +284,11 @@ class Shelf:
         return Run(**{**found, **{name: tuple(found.get(name, ())) for name in several}})
 
     def begin(self) -> None:
-        """Begin a run: one that goes on elsewhere ends before it writes further, and does not count.
-
-        Raises:
-            UsageError: another one began in this moment.
-        """
+        """Begin a run: one that goes on elsewhere ends before it writes further, and does not count."""
         self._turn.begin()
 
     def store(self, run: Run) -> None:
-        """Make a run count, and end what only the one before the last carried.
-
-        Raises:
-            UsageError: another run began meanwhile; this one does not count.
-        """
+        """Make a run count, and end what only the one before the last carried."""
         self._turn.go_on()
         last = self.last()
         self.folder.note(asdict(run), "runs", kept=RUNS_KEPT)

@@ -44,11 +44,7 @@ class Measure(NamedTuple):
 
 
 def messages(batch: DataFrame, *, topic: str | None) -> DataFrame:
-    """Rows of a user → real_topic, key, value, headers, target_partition, and `_row`, the order of the frame.
-
-    Raises:
-        UsageError: a column is missing, unknown, or of a type that is no bytes or text. Nothing was read.
-    """
+    """Rows of a user → real_topic, key, value, headers, target_partition, and `_row`, the order of the frame."""
     unknown = sorted(set(batch.columns) - set(COLUMNS))
     if unknown:
         raise UsageError(f"no column of a message: {', '.join(unknown)}; known are {', '.join(COLUMNS)}")
@@ -152,11 +148,7 @@ def _topics(rows: DataFrame) -> dict[str, int]:
 
 
 def part_count(size: Measure, *, messages_max: int, bytes_max: int) -> int:
-    """Into how many parts a batch is split; a function of the batch alone, so that a repeat has the same.
-
-    Raises:
-        UsageError: more than `PARTS_MAX`. Nothing was written.
-    """
+    """Into how many parts a batch is split; a function of the batch alone, so that a repeat has the same."""
     by_count, by_bytes = size.count / (FILLED * messages_max), size.bytes / (FILLED * bytes_max)
     parts = max(ceil(by_count), ceil(by_bytes))
     if parts > PARTS_MAX:
@@ -187,11 +179,7 @@ def split(rows: DataFrame, txn_id: str, *, parts: int, messages_max: int) -> Dat
 
 
 def ids_of(placed: DataFrame, *, bytes_max: int) -> list[str]:
-    """The transactions of a split batch; as few as it has parts.
-
-    Raises:
-        UsageError: one of them has too many bytes. Nothing was written.
-    """
+    """The transactions of a split batch; as few as it has parts."""
     found = placed.groupBy("_txn").agg(F.sum(_size()).alias("bytes")).collect()
     large = [row for row in found if row.bytes > bytes_max]
     if large:

@@ -30,11 +30,9 @@ Deserializer = Callable[[bytes | None, Any], Any]
 If it raises, the message becomes a dead letter, unless the same bytes may be readable later (`is_passing`).
 """
 
-Reader = Callable[[Any], Any]
-"""Makes a value of one type from plain values of JSON; raises `_UnfitError` if it cannot."""
+Reader = Callable[[Any], Any]  # makes a value of one type from plain values of JSON; raises `_UnfitError` if it cannot
 
-_PYDANTIC, _MSGSPEC = "__pydantic_validator__", "__struct_fields__"
-"""What only classes of pydantic and of msgspec have."""
+_PYDANTIC, _MSGSPEC = "__pydantic_validator__", "__struct_fields__"  # what only classes of pydantic and of msgspec have
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,7 @@ def read_json(raw: bytes | None, _context: Any = None) -> Any:
     return value
 
 
-JSON = Codec(write_json, read_json)
-"""JSON in UTF-8 for plain values, dataclasses and models of pydantic and msgspec."""
+JSON = Codec(write_json, read_json)  # JSON in UTF-8 for plain values, dataclasses and models of pydantic and msgspec
 
 
 def function_of(codec: Codec | None, name: Literal["serializer", "deserializer"], function: Any) -> Any:
@@ -280,11 +277,7 @@ def _refusal(wanted: str) -> Reader:
 
 
 def _reader(kind: Any, known: dict[Any, Reader]) -> Reader:
-    """What reads this type from plain values; `known` are the dataclasses around it.
-
-    Raises:
-        _UnfitError: nothing does.
-    """
+    """What reads this type from plain values; `known` are the dataclasses around it."""
     if type(kind).__hash__ is None:
         raise _UnfitError(f"{kind!r} is no type")
     kind = getattr(kind, "__supertype__", kind) if isinstance(kind, NewType) else getattr(kind, "__value__", kind)

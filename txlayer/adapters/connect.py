@@ -43,8 +43,7 @@ LINGER_OF_TASKS_MS = 1.0  # the same for asyncio: 1,000 tasks make 33,700/s, and
 OPERATOR_WRITE_MS = 30_000  # how long a record that an operator writes may wait for its acknowledgement
 OPERATOR_TRANSACTION_MS = 10_000
 """Time-out of an operator's Kafka transaction, as of a consumer's: readers of its partitions wait for so long."""
-CHECK_FETCH_WAIT_MS = 500
-"""A question ends the wait; an idle responder should not ask a hundred times a second."""
+CHECK_FETCH_WAIT_MS = 500  # a question ends the wait; an idle responder should not ask a hundred times a second
 
 
 class SharedQuestions(Protocol):

@@ -37,8 +37,7 @@ logger = logging.getLogger("txlayer.metrics")
 
 _TOTAL = "_total"
 
-PAGE_KEPT_S = 1.0
-"""How long a page is reused for further readers. Making one blocks the interpreter for milliseconds."""
+PAGE_KEPT_S = 1.0  # How long a page is reused for further readers. Making one blocks the interpreter for milliseconds.
 
 _encode, _CONTENT_TYPE = choose_encoder("")  # Prometheus' text format, which every reader understands
 

@@ -18,8 +18,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("txlayer.locks")
 
-READ_COUNT_MAX = 2_000
-"""Records per read; it limits the time of one turn of the registry when much is to be read."""
+READ_COUNT_MAX = 2_000  # records per read; it limits the time of one turn of the registry when much is to be read
 
 BATCH_BYTES_MAX = 100_000  # lock records have a few hundred bytes; every topic allows a batch of this size
 

@@ -33,8 +33,7 @@ _FOLDERS = (_PACKAGE / "_topics", _PACKAGE.parent / "topics")
 
 NAMESPACE_ROLES = ("half", "op", "doubt", "check", "locks")  # the topics of a namespace
 
-GROUP_ROLES = ("dlq", "replay")
-"""The topics of a consumer group, one of each for every topic that it consumes."""
+GROUP_ROLES = ("dlq", "replay")  # the topics of a consumer group, one of each for every topic that it consumes
 
 START_OF_LOG = StoredOffset(0, "")
 """Where the coordinators of a new namespace begin; empty metadata means that the partition had no owner before."""

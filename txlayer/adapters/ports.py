@@ -451,8 +451,7 @@ class Barrier(Protocol):
         """
 
 
-LOG_APPEND_TIME = 2
-"""The timestamp kind that the broker sets; with any other kind the writer sets the timestamp."""
+LOG_APPEND_TIME = 2  # the timestamp kind that the broker sets; with any other kind the writer sets the timestamp
 
 
 def append_time_of(record: Any) -> int | None:

@@ -20,8 +20,7 @@ HEADER_BYTES = len(TRACEPARENT) + 55  # bytes that `traceparent` adds to a messa
 
 STATE_BYTES_MAX = 512  # a longer `tracestate` is dropped: W3C requires no more to be passed on
 
-PARENT_BYTES_MAX = 256
-"""A longer `traceparent` is malformed. Version 00 has 55 bytes; a later one may add fields."""
+PARENT_BYTES_MAX = 256  # A longer `traceparent` is malformed. Version 00 has 55 bytes; a later one may add fields.
 
 # A later version may have more fields behind these; the first four keep their meaning.
 _FORM = re.compile(

@@ -193,8 +193,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: bars.update(task, completed=count)
 
 
-Step = Callable[..., None]
-"""Moves the bar of one step: so many are done, of so many; the total may come later."""
+Step = Callable[..., None]  # moves the bar of one step: so many are done, of so many; the total may come later
 
 
 @contextmanager

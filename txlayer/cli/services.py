@@ -185,8 +185,7 @@ logger = logging.getLogger("txlayer.coordinator")
 PROGRAM = (sys.executable, "-P", "-m", "txlayer")
 """This program. -P: without it, Python would run a `typer.py` of the working directory, with every secret of the environment."""
 
-FINAL_CODES = frozenset({2, 5, 70})
-"""Exit codes that a restart would repeat: settings, permissions, a broken invariant."""
+FINAL_CODES = frozenset({2, 5, 70})  # exit codes that a restart would repeat: settings, permissions, a broken invariant
 
 RESTART_WAIT_S = 0.5
 RESTART_WAIT_MAX_S = 15.0

@@ -39,8 +39,7 @@ FORM_COUNT_MAX = 8
 """Forms that are read at a time; each takes up to `BODY_BYTES_MAX`."""
 LOGIN_RATE, LOGIN_BURST = 1 / 3, 20.0
 """Attempts of one client: per second, and at once. No name is ever locked: that would lock out its owner."""
-LOGIN_WAITING_MAX = 16
-"""Attempts of all clients that wait for the one thread that compares passwords, some 30 ms each."""
+LOGIN_WAITING_MAX = 16  # attempts of all clients that wait for the one thread that compares passwords, some 30 ms each
 REFERENCE_LENGTH_MAX = 2_000  # of the address to which a login leads back
 
 

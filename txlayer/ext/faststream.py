@@ -22,8 +22,7 @@ COMMITTED: SubscriberOptions = {"isolation_level": "read_committed", "ack_policy
 
 _NAME = "txlayer_producer"
 
-Producer = Annotated[AsyncTransactionalProducer, Context(_NAME)]
-"""A handler's parameter: the producer of the app."""
+Producer = Annotated[AsyncTransactionalProducer, Context(_NAME)]  # a handler's parameter: the producer of the app
 
 
 def install(app: FastStream, make_producer: Callable[[], AsyncTransactionalProducer]) -> None:

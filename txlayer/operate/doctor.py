@@ -63,8 +63,7 @@ VERIFICATION = "transaction.partition.verification.enable"
 """Since 3.6, the first release that refuses records of a Kafka transaction which the coordinator does not know (KIP-890, part 1)."""
 NEW_IN_SUPPORTED = "controller.quorum.bootstrap.servers"
 """Since 3.9 (KIP-853), the oldest release that txlayer is tested with (`make kafkas`)."""
-SWEEP_MAX_MS = 2_000
-"""A dead coordinator's Kafka transaction may block readers for so much longer than its time-out."""
+SWEEP_MAX_MS = 2_000  # a dead coordinator's Kafka transaction may block readers for so much longer than its time-out
 METADATA_BYTES_MAX = ConsumerConfig().metadata_bytes_max
 ID_EXPIRATION_MIN_MS = 3_600_000
 """A coordinator without traffic stores its position once a minute; this leaves room for a long pause."""

@@ -68,8 +68,7 @@ ABLE = frozenset({DeadLetterState.OPEN, DeadLetterState.FAILED})
 """States in which something can be asked for without asking twice."""
 
 
-ROUND_COUNT_MAX = 10
-"""How often those that joined a parked key meanwhile are asked for: then it never ends by itself."""
+ROUND_COUNT_MAX = 10  # how often those that joined a parked key meanwhile are asked for: then it never ends by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -834,8 +833,7 @@ def _editable(log: DeadLetterLog, found: FoundLetter, beside: LettersBeside) -> 
     return found.letter
 
 
-READABLE_S = 4.0
-"""Twice this is shorter than the time-out of a Kafka transaction: the copy's own is open meanwhile."""
+READABLE_S = 4.0  # twice this is shorter than the time-out of a Kafka transaction: the copy's own is open meanwhile
 
 
 def _wait_until_readable(

@@ -21,11 +21,9 @@ from txlayer.errors import UsageError
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.unsettled import Filter
 
-ROW_COUNT_MAX = 500_000
-"""Rows that are kept, about 150 MB. Of what comes above that only the number is known."""
+ROW_COUNT_MAX = 500_000  # Rows that are kept, about 150 MB. Of what comes above that only the number is known.
 
-UNREADABLE = "unreadable"
-"""The state of a transaction whose summary on doubt this release cannot read; a later one may."""
+UNREADABLE = "unreadable"  # the state of a transaction whose summary on doubt this release cannot read; a later one may
 
 ROLLED_BACK: Final = TxnState.ROLLED_BACK.value
 

@@ -249,8 +249,7 @@ def _names_half_of(txn: Transaction, offset: int) -> bool:
     return txn.has_half_at(offset) or (txn.seen < txn.count and offset > txn.last_offset)
 
 
-BATCH_BYTES = 128 * 1024
-"""One produce batch of op records, each of one line; where the topic takes less, what it takes."""
+BATCH_BYTES = 128 * 1024  # one produce batch of op records, each of one line; where the topic takes less, what it takes
 
 LOOK_AGAIN_S = 0.1  # between two questions how far the coordinators are
 

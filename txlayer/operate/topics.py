@@ -244,11 +244,7 @@ def compare_topics(
     topics: Sequence[str],
     applies: bool,
 ) -> tuple[Sequence[Change], Sequence[Change]]:
-    """(changes that were made, changes that are left) of a namespace's topics, or with `group` of its for `topics`.
-
-    Raises:
-        UsageError: the options contradict each other; nothing was read.
-    """
+    """(changes that were made, changes that are left) of a namespace's topics, or with `group` of its for `topics`."""
     if (group is None) != (not topics):
         raise UsageError("--group and --topic go together: each topic has dead letters for each group")
     sizes: dict[str, Any] = {"replication_factor": replication_factor}
@@ -353,11 +349,7 @@ class Acceptance(NamedTuple):
 
 
 def accept(admin: Administration, topics: SystemTopics, *, wanted: bool | None, now_ms: int) -> Acceptance:
-    """Let producers begin transactions, or not; with `wanted` None only look. What has begun goes on. Safe to repeat.
-
-    Raises:
-        TopicMismatchError: the namespace has no half topic. Nothing was changed.
-    """
+    """Let producers begin transactions, or not; with `wanted` None only look. What has begun goes on. Safe to repeat."""
     found = admin.describe_topics([topics.half]).get(topics.half)
     if found is None:
         raise no_such_topic(topics.half)

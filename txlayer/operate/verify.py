@@ -80,8 +80,7 @@ _KINDS: tuple[tuple[type[Trace], str], ...] = (
     (QuarantineTrace, "quarantined"),
 )
 """(kind of trace, the field of `Traces` that it belongs to)."""
-LATER = "unknown"
-"""Stands for an empty state of a summary: it is no end, and no state that this release knows."""
+LATER = "unknown"  # stands for an empty state of a summary: it is no end, and no state that this release knows
 _NUMBERS = {kind: number for number, (kind, _) in enumerate(_KINDS)}
 _SCHEMA = """
 CREATE TABLE traces (txn_id TEXT, trace BLOB);

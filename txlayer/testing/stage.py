@@ -24,8 +24,7 @@ from txlayer.producer.producer import TransactionalProducer
 from txlayer.testing.access import KafkaAccess, unique_name
 from txlayer.testing.running import RunningCoordinator, comes_true
 
-SHOWN_COUNT_MAX = 20
-"""Messages in the text of a failure: a test that published more than these is read at their end."""
+SHOWN_COUNT_MAX = 20  # messages in the text of a failure: a test that published more than these is read at their end
 SHOWN_LENGTH_MAX = 200  # characters of a key or value there
 READ_PATIENCE_S = 10.0  # no record of what must be there for so long: the broker does not answer any more
 
@@ -169,8 +168,7 @@ _WAITS = {
 }
 
 
-PARTITION_COUNT = 2
-"""Of half, op and doubt: two show what several do, and are made and taken over sooner than eight."""
+PARTITION_COUNT = 2  # of half, op and doubt: two show what several do, and are made and taken over sooner than eight
 WITHIN_S = 10.0
 """How long assertions wait; on real brokers a message is visible some 20 ms after its commit, on a busy machine later."""
 POLL_S = 0.05

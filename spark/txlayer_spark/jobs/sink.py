@@ -153,7 +153,7 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
 
 
 class Sink:
-    """The steps of one epoch, each a method; they are taken by `write` alone, in this order."""
+    """The steps of one epoch, each a method; they are taken by `write` alone, in this order. What they raise says `write_transactional`."""
 
     def __init__(self, spark: SparkSession, settings: SinkSettings, *, now_ms: Callable[[], int] | None = None) -> None:
         """Nothing is read or written yet; UsageError: the session is one of Spark Connect."""
@@ -228,12 +228,7 @@ class Sink:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def look_up(self, log: EpochLog, begin_ms: int) -> Attempts:
-        """Earlier attempts.
-
-        Raises:
-            UsageError: another producer group uses the epoch's id, or the epoch was begun in other parts. Nothing was
-                written.
-        """
+        """Earlier attempts."""
         attempts = log.find(max(begin_ms - CLOCK_MARGIN_MS, 0))
         self._refuse_other_groups(attempts)
         others = {a.txn_id for a in attempts.values()} - set(log.ids)
@@ -245,12 +240,7 @@ class Sink:
         return attempts
 
     def take_over(self, log: EpochLog, attempts: Attempts) -> Attempts:
-        """Roll back what is undecided; the same attempts, each decided.
-
-        Raises:
-            OutcomeUnknownError: one was decided before what was read. Nothing was written.
-            UsageError: another producer group used the epoch's id meanwhile. Nothing was published.
-        """
+        """Roll back what is undecided; the same attempts, each decided."""
         for attempt in attempts.values():
             if attempt.decision is None and attempt.is_settled:
                 raise OutcomeUnknownError(
@@ -286,12 +276,7 @@ class Sink:
     def read_back(
         self, log: EpochLog, ids: Collection[str], attempts: Attempts, born_ms: int
     ) -> tuple[list[Attempt], list[Attempt]]:
-        """The attempts that were written: of each transaction the one that was whole first, and what other copies of its task left.
-
-        Raises:
-            FencedError: another run's attempt was complete before this one; this one is rolled back.
-            OutcomeUnknownError: they are not all there. Nothing was committed.
-        """
+        """The attempts that were written: of each transaction the one that was whole first, and what other copies of its task left."""
         seen = log.halves_since(attempts)
         written = {
             key: a for key, a in seen.items() if key not in attempts and a.born_ms == born_ms and self._is_ours(a)
@@ -339,12 +324,7 @@ class Sink:
         log.say(mine, Resolution.COMMIT)
 
     def confirm(self, log: EpochLog, mine: list[Attempt]) -> int:
-        """Make sure that the commit is the first decision; when the first one was written.
-
-        Raises:
-            FencedError: a newer run of this query took the epoch over.
-            OutcomeUnknownError: the commit cannot be found.
-        """
+        """Make sure that the commit is the first decision; when the first one was written."""
         found = log.ops_since({attempt.key: attempt for attempt in mine})
         for attempt in mine:
             decision = found[attempt.key].decision

@@ -29,8 +29,7 @@ _PARTS = {"bronze": ("day", "run"), "events": ("day", "run"), "ledger": ("day",)
 """What Parquet's folders are divided by: a run, or a day of the ledger, takes the place of what is there of it."""
 
 
-_NEW = "_new"
-"""Where Parquet is written before it takes the place of what is there: Spark reads no such folder."""
+_NEW = "_new"  # where Parquet is written before it takes the place of what is there: Spark reads no such folder
 _CLEARED = "cleared.json"
 """A note: the old files are removed, or moved elsewhere. Files that are there now are new ones."""
 _FOLDED = "_folded"
@@ -321,9 +320,6 @@ def compact_tables(spark: SparkSession, settings: TableSettings, *, runs_min: in
 
     The cost is that of what is new: what is large stays as it is. Killed at any point and called again, or any other command,
     each row is there once.
-
-    Raises:
-        UsageError: another run began meanwhile.
     """
     folder = _notes(spark, settings)
     names = folder.notes("runs")

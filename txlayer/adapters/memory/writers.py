@@ -36,8 +36,7 @@ from txlayer.errors import TxLayerError
 
 # Which codes a client keeps to itself, and which end a Kafka transaction or the client, was measured request by request
 # (docs/explanation/kafka.md, Errors).
-CONCURRENT_BACKOFF_S = 0.02
-"""The client's fixed pause while the markers of the last Kafka transaction are written."""
+CONCURRENT_BACKOFF_S = 0.02  # the client's fixed pause while the markers of the last Kafka transaction are written
 
 _MOVED = MOVED_COORDINATOR_CODES | codes("CONCURRENT_TRANSACTIONS REQUEST_TIMED_OUT")
 INSIDE: dict[str, frozenset[Code]] = {

@@ -103,8 +103,7 @@ LOCK_WAIT = timedelta(seconds=2)
 TRANSACTION_AGE_MAX = CoordinatorConfig().transaction_age_max
 """Counted from the end of the immunity; older transactions are not checked."""
 
-AGE_MARGIN = timedelta(days=1)
-"""Margin for differing clocks, and for the time between the half messages and the row."""
+AGE_MARGIN = timedelta(days=1)  # margin for differing clocks, and for the time between the half messages and the row
 
 
 class SqlBarrier(OwnTable):

@@ -19,8 +19,7 @@ from txlayer.errors import LifecycleError, RollbackRequiredError, TxLayerError
 
 K = TypeVar("K", Connection, Session)
 
-OWN_WORK = {"txlayer_own_work": True}
-"""The option of connections that a barrier or an inbox uses for its own work."""
+OWN_WORK = {"txlayer_own_work": True}  # the option of connections that a barrier or an inbox uses for its own work
 
 
 class JoinedTransaction:

@@ -248,8 +248,7 @@ class OwnTable:
         return found, AS_NAMED
 
 
-AS_NAMED: dict[str, Any] = {"schema_translate_map": None}
-"""Options of a statement whose schema no session may replace."""
+AS_NAMED: dict[str, Any] = {"schema_translate_map": None}  # options of a statement whose schema no session may replace
 
 
 def driver_insert(
@@ -502,12 +501,7 @@ def delete_old(  # one loop: read a page, delete it, count it
     is_dry_run: bool,
     where: Sequence[ColumnElement[bool]] = (),
 ) -> Purged:
-    """Delete rows by the database's clock, page by page along `key`, which is unique among the rows of `where`.
-
-    Raises:
-        UsageError: `older_than` is not a valid age. No row was deleted.
-        SQLAlchemyError: the database refused; rows deleted before stay deleted.
-    """
+    """Delete rows by the database's clock, page by page along `key`, which is unique among the rows of `where`."""
     if older_than <= timedelta(0):
         raise UsageError("an age is more than 0. None was deleted")
     bound: datetime | None = None

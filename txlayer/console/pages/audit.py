@@ -16,8 +16,7 @@ from txlayer.operate.audit import Entry, read_audit
 if TYPE_CHECKING:
     from txlayer.console.app import Console
 
-SPANS = {"1h": 3_600_000, "1d": 86_400_000, "7d": 7 * 86_400_000}
-"""Windows that the page offers; op is kept for 7 days."""
+SPANS = {"1h": 3_600_000, "1d": 86_400_000, "7d": 7 * 86_400_000}  # windows that the page offers; op is kept for 7 days
 SHOWN_COUNT_MAX = 500
 AHEAD_MS = 60_000
 """A broker's clock may be so far ahead of the console's."""

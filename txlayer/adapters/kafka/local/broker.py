@@ -193,13 +193,18 @@ class BrokerStatus:
 
 
 class BackgroundBroker:
-    """The broker of one data folder. Every call looks at the process anew; several commands at once are safe."""
+    """The broker of one data folder. Every call looks at the process anew; several commands at once are safe.
+
+    Raises, from each call:
+        ConfigError: the folder holds something else, or, at `start`, a port does not fit. Nothing was started or removed.
+        BrokerUnavailableError: the broker ended or was not ready in time; what was started goes on running.
+    """
 
     def __init__(self, data: Path) -> None:
         self._folder = DataFolder(data.resolve())
 
     def status(self) -> BrokerStatus | None:
-        """What runs; None when the folder holds no broker; ConfigError: the folder holds something else."""
+        """What runs; None when the folder holds no broker."""
         server = self._folder.load()
         if server is None:
             return None
@@ -214,10 +219,6 @@ class BackgroundBroker:
             runtime: makes Java and jars ready; called once the folder is known to fit.
             port: None means the folder's last one, else 9092.
             properties: more broker settings.
-
-        Raises:
-            ConfigError: the folder or a port does not fit; nothing was started.
-            BrokerUnavailableError: the broker ended or was not ready in time; what was started goes on running.
         """
         with self._locked():
             server = self._folder.load()
@@ -239,22 +240,14 @@ class BackgroundBroker:
         return status
 
     def stop(self) -> int:
-        """End the broker cleanly and return the number that was running, 0 or 1; the data stay.
-
-        Raises:
-            ConfigError: the folder holds something else.
-        """
+        """End the broker cleanly and return the number that was running, 0 or 1; the data stay."""
         if not self._folder.path.is_dir():
             return 0
         with self._locked():
             return self._stop()
 
     def wipe(self) -> bool:
-        """End the broker and remove the data for ever; False when there were none.
-
-        Raises:
-            ConfigError: the folder holds something else; nothing was removed.
-        """
+        """End the broker and remove the data for ever; False when there were none."""
         path = self._folder.path
         if not path.is_dir():
             return False

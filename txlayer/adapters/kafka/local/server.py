@@ -60,8 +60,7 @@ _SETTINGS = Path(__file__).with_name("broker.properties")
 
 BRIEF = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM flags for tests: ready soon; the first compiler alone, slower under a long load."""
-LASTING = ("-Xmx512m", "-Xms64m", "-XX:+UseSerialGC")
-"""JVM flags for a broker in the background: small, both compilers."""
+LASTING = ("-Xmx512m", "-Xms64m", "-XX:+UseSerialGC")  # JVM flags for a broker in the background: small, both compilers
 FAST = ("-Xmx1024m", "-Xms512m", "-XX:+UseG1GC")  # JVM flags for measurements and load
 _FLAGS = (
     "-Djava.awt.headless=true",
