@@ -138,7 +138,6 @@ class ClientConfig:
     """Allow plain text to another machine, or TLS without verification of the broker."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked without a broker."""
         check_namespace(self.namespace)
         check_servers(self.bootstrap_servers)
         check_client_settings(self.client_settings)
@@ -343,7 +342,6 @@ class CoordinatorConfig(ClientConfig):
     watermark. Lines behind it wait meanwhile; time-based work goes on."""
 
     def __post_init__(self) -> None:
-        """Check every limit."""
         ClientConfig.__post_init__(self)
         check_transaction_timeout(self.kafka_transaction_timeout)
         if self.doubt_after > DOUBT_AFTER_MAX:
@@ -462,7 +460,6 @@ class ConsumerConfig(ClientConfig):
     """`group.instance.id` of a static member: a restart within the session causes no rebalance. One process at a time may use it."""
 
     def __post_init__(self) -> None:
-        """Check every limit."""
         ClientConfig.__post_init__(self)
         check_transaction_timeout(self.kafka_transaction_timeout)
         if self.lease_expiry < 2 * self.lease_renewal:
@@ -520,7 +517,6 @@ class MetricsConfig:
     """Address of the port. It shows names of topics and groups without a password: use 0.0.0.0 only in a private network."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked without listening."""
         if not 0 <= self.metrics_port <= PORT_MAX:
             raise ConfigError(
                 "not a port",

@@ -213,7 +213,6 @@ class CoordinatorConnections(_Connected):
         self.history = clients.history
 
     def make_group_reader(self) -> GroupReader:
-        """A member of the coordinator group, not started yet."""
         return self._clients.group_reader(
             group=self.config.topics.coordinator_group,
             session_timeout_ms=milliseconds(self.config.session_timeout),
@@ -235,7 +234,6 @@ class ConsumerConnections(_Connected):
         super().__init__(clients, config, fetch_wait_ms=FETCH_WAIT_MS)
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
-        """A member of the consumer group, not started yet."""
         return self._clients.storing_group_reader(
             group=group,
             session_timeout_ms=milliseconds(self.config.session_timeout),

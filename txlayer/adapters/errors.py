@@ -180,7 +180,6 @@ class ClientError(RecordError, Protocol):
 
 
 def detail_of(error: ClientError) -> str:
-    """Name and message of the error."""
     return f"{error.name()}: {error.str()}"
 
 
@@ -276,7 +275,6 @@ class TranslatedWriter:
             raise self.translated(error) from exc
 
     def translated(self, error: ClientError) -> TxLayerError:
-        """Translate the error of a call of the client."""
         code, detail = error.code(), detail_of(error)
         if code in STALE_MEMBER_CODES:
             return MemberFencedError(detail)

@@ -254,7 +254,6 @@ class MetricsServer:
                 sock.shutdown(socket.SHUT_WR)
 
     async def _request_from(self, sock: socket.socket) -> bytes:
-        """The request once it is complete, or too large."""
         asked = b""
         while len(asked) <= REQUEST_BYTES_MAX and not (b"\r\n\r\n" in asked or b"\n\n" in asked):
             came = await self._loop.sock_recv(sock, REQUEST_BYTES_MAX + 1 - len(asked))

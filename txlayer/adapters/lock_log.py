@@ -89,15 +89,12 @@ class LockLog:
 
     @property
     def is_caught_up(self) -> bool:
-        """True once everything that existed at `start` was read."""
         return self._reader is not None and not self._behind
 
     def position(self, queue: str) -> int:
-        """The offset up to which a queue's records were read."""
         return self._positions[self._partition_of(queue)]
 
     def end_offsets(self) -> dict[int, int]:
-        """The current ends of the partitions; asks the broker."""
         tps = [(self._topic, partition) for partition in range(self._partition_count)]
         found = self._asked(lambda: self._connections.end_offsets(tps, is_committed=False))
         return {partition: end for (_, partition), end in found.items()}

@@ -110,12 +110,10 @@ def counter(name: str, text: str, *labels: str) -> Family:
 
 
 def gauge(name: str, text: str, *labels: str) -> Family:
-    """A family of gauges."""
     return Family(name, FamilyKind.GAUGE, text, labels)
 
 
 def histogram(name: str, text: str, *labels: str) -> Family:
-    """A family of histograms, in seconds."""
     return Family(name, FamilyKind.HISTOGRAM, text, labels)
 
 
@@ -169,15 +167,12 @@ class ObservedRole:
         self._clock = clock
 
     def _look(self, now: float) -> tuple[Health, Iterable[Sample]]:
-        """The health, and the samples of this role alone."""
         raise NotImplementedError
 
     def health(self) -> Health:
-        """The current health."""
         return self._look(self._clock())[0]
 
     def samples(self) -> Iterator[Sample]:
-        """All samples."""
         health, own = self._look(self._clock())
         yield Sample(INFO, 1, self._labels)
         yield Sample(ALIVE, 0 if health.stalled else 1)

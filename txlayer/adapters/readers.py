@@ -547,7 +547,6 @@ class TranslatedMember:
         return True
 
     def read_error(self, error: ClientError, *, topic: str = "") -> TxLayerError:
-        """Translate an error among the records."""
         group = self._group
         if error.code() == Code.LOCAL_FATAL:
             # A static member is the only one whose client can fail for good; it reads nothing any more, and never joins again.
@@ -568,7 +567,6 @@ class TranslatedMember:
         return translate_error(error, bootstrap_servers=self._bootstrap_servers)
 
     def store_error(self, error: ClientError) -> TxLayerError:
-        """Translate an error of a store of offsets."""
         code, detail = error.code(), detail_of(error)
         if code in STALE_MEMBER_CODES:
             return MemberFencedError(detail, group=self._group)
@@ -675,7 +673,6 @@ class CheckReader:
         return CheckRequestsRead(records, own)
 
     def pause(self, *, is_paused: bool) -> None:
-        """Pause or resume reading; the group is served in both cases."""
         if is_paused is not self._is_paused:
             self._is_paused = is_paused
             if self.is_member:

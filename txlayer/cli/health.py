@@ -305,7 +305,6 @@ def _number(name: str) -> Callable[[Json], str]:
 
 
 def _counted(name: str, style: str) -> Callable[[Json], Text]:
-    """The number, in this style unless it is 0."""
     return lambda row: output.cell(f"{row[name]:,}", style if row[name] else "")
 
 

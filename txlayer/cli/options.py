@@ -50,7 +50,6 @@ def option(names: str, text: str, metavar: str | None = None, /, **more: Any) ->
 
 
 def version_option(program: str) -> Any:
-    """The option by which a program says its version and ends."""
 
     def show(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with its value alone
         if is_asked:

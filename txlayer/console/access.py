@@ -88,7 +88,6 @@ class AccessRules:
     needs_second_person: bool = False
 
     def __post_init__(self) -> None:
-        """Check all of it."""
         header = self.identity_header
         if header is not None and (not _HEADER.fullmatch(header) or header.lower() in _HEADERS_OF_BROWSERS):
             raise ConfigError(
@@ -131,7 +130,6 @@ class AccessRules:
 
     @property
     def has_passwords(self) -> bool:
-        """True if people can log in here."""
         return any(user.password_hash is not None for user in self.users.values())
 
     def is_proxy(self, address: str) -> bool:
@@ -405,7 +403,6 @@ class Access:
 def protected(
     app: ASGIApp, rules: AccessRules, *, looks: Collection[str] = (), clock: Callable[[], float] = time.monotonic
 ) -> ASGIApp:
-    """The app behind limits, rules of access and safe headers."""
     access = Access(app, rules, looks=looks, clock=clock)
     return SafeHeaders(Limits(access, client_of=access.client_of, clock=clock))
 
@@ -415,7 +412,6 @@ def _peer(request: Request) -> str:
 
 
 def _host_name(request: Request) -> str:
-    """The name in the Host header, without its port."""
     return re.sub(r":[0-9]*$", "", request.headers.get("host", "")).lower()
 
 

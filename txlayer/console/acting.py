@@ -23,7 +23,6 @@ WAITING = "/waiting"
 
 
 def route(path: str, handler: Callable[[Any, Request], Awaitable[Response]], method: str = "GET") -> Route:
-    """The route to a handler of (console, request)."""
 
     async def endpoint(request: Request) -> Response:
         return await handler(request.app.state.console, request)
@@ -68,7 +67,6 @@ async def _carry_out(console: Console, action: Action, operator: str) -> Respons
 
 
 async def waiting(console: Console, request: Request) -> Response:
-    """What waits for a second person."""
     found = console.second_person.waiting(now_s=console.environment.clock())
     return console.page(request, "waiting.html", proposals=found)
 
@@ -85,7 +83,6 @@ async def confirm(console: Console, request: Request) -> Response:
 
 
 async def withdraw(console: Console, request: Request) -> Response:
-    """Drop an action that waits."""
     console.second_person.withdraw(request.state.form.get("proposal", ""), by=request.state.person)
     return RedirectResponse(WAITING, 303)
 

@@ -71,7 +71,6 @@ class Console:
     templates: Templates = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the view; nothing is asked yet."""
         self.streams = EventStreams(self.connections.ending)
         self.looks = Looks(self.environment)
         self.view = LiveView(self.connect, environment=self.environment)
@@ -96,7 +95,6 @@ class Console:
         )
 
     def connect(self) -> CoordinatorConnections:
-        """New connections, for one thread."""
         return CoordinatorConnections(self.clients, self.config, is_sparing=True)
 
     def now_ms(self) -> int:

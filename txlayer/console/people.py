@@ -38,7 +38,6 @@ class Person:
 
     @property
     def may_settle(self) -> bool:
-        """True if the person may act."""
         return self.role is Role.SETTLE
 
 
@@ -167,7 +166,6 @@ class Sessions:
         return cookie
 
     def person(self, cookie: str, *, now_s: float) -> Person | None:
-        """The person of this session, if it is open."""
         key = self.key_of(cookie)
         person, ends_s = self._sessions.get(key, (None, 0.0))
         if person is not None and now_s >= ends_s:

@@ -60,7 +60,6 @@ def size(count: int | None) -> str:
 
 
 def number(count: int) -> str:
-    """With marks between thousands."""
     return f"{count:,}"
 
 
@@ -79,7 +78,6 @@ def content(raw: bytes | None) -> str:
 
 
 def lines(value: object) -> str:
-    """What others wrote, line by line."""
     return "\n".join(map(text, str(value).split("\n")))
 
 

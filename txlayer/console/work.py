@@ -76,7 +76,6 @@ class Job:
 
     @property
     def is_running(self) -> bool:
-        """True until it has ended."""
         return self.ended_ms is None
 
 
@@ -93,7 +92,6 @@ class Note:
 
     @property
     def should_stop(self) -> bool:
-        """True once somebody has asked the job to stop."""
         return self._is_stopping()
 
 
@@ -108,7 +106,6 @@ class Jobs:
         self._lock = threading.Lock()
 
     def newest(self, name: str) -> Job | None:
-        """The job of this name that began last."""
         return self._jobs.get(name)
 
     def named(self, prefix: str) -> list[Job]:

@@ -250,7 +250,6 @@ class DeadLetterLog:
         return sum(ends[tp] - starts[tp] for tp in tps)
 
     def at(self, partition: int, offset: int) -> FoundLetter | None:
-        """The dead letter at this position."""
         if not 0 <= partition < self.partition_count:
             return None
         tp = (self.dead_letters, partition)
@@ -348,7 +347,6 @@ class DeadLetterFilter:
         return self == DeadLetterFilter()
 
     def lets_through(self, found: FoundLetter) -> bool:
-        """True for one that is meant."""
         return (
             (self.key is None or found.key == self.key)
             and (not self.reasons or found.reason in self.reasons)
@@ -544,7 +542,6 @@ class Survey:
 
 
 def survey_all(clients: Clients) -> Survey:
-    """The dead letters of every group and topic."""
     found = Survey()
     with closing(clients.admin()) as admin:
         found.problems, is_cut = look_at_each(clients, admin, lambda log: found.add(log, DeadLetterFilter()))

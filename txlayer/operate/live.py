@@ -72,7 +72,6 @@ class Minutes:
         self._buckets: dict[int, list[Any]] = {}
 
     def prepared(self, at_ms: int) -> None:
-        """A transaction was prepared."""
         self._at(at_ms)[0] += 1
 
     def committed(self, at_ms: int, latency_ms: int) -> None:
@@ -83,7 +82,6 @@ class Minutes:
         bucket[3][bound] = bucket[3].get(bound, 0) + 1
 
     def rolled_back(self, at_ms: int, count: int) -> None:
-        """So many were rolled back."""
         self._at(at_ms)[2] += count
 
     def snapshot(self) -> tuple[Minute, ...]:
@@ -486,7 +484,6 @@ class _Followed:
 
 
 def _before(position: OpPosition) -> OpPosition:
-    """The last position before another one."""
     offset, line = position
     return (offset, line - 1) if line else (offset - 1, NO_LIMIT)
 
@@ -549,7 +546,6 @@ class LiveView:
         return True
 
     def close(self) -> None:
-        """Close the clients; what is known stays."""
         self._close_reader()
         self._connections.close()
 

@@ -21,7 +21,6 @@ from txlayer.errors import ConfigError, RetriableError, TxLayerError
 
 
 def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
-    """The KafkaError inside."""
     if isinstance(error, KafkaException):
         inner = error.args[0]
         return inner if isinstance(inner, KafkaError) else KafkaError(KafkaError._FAIL, str(inner))

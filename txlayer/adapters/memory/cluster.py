@@ -281,7 +281,6 @@ class KafkaTransaction:
         return False
 
     def check(self, producer_id: int, epoch: int) -> None:
-        """Is it the present holder that asks?"""
         if producer_id != self.producer_id:
             raise RefusedError(Code.INVALID_PRODUCER_ID_MAPPING)
         if epoch != self.epoch:
@@ -397,7 +396,6 @@ class Cluster:
         self.is_up = True
 
     def begin(self) -> int:
-        """What every request does first: the time."""
         if not self.is_up:
             raise NoAnswerError("no broker is up")
         return self.catch_up()

@@ -42,7 +42,6 @@ class Reading:
         self._known_ends.clear()
 
     def known_end(self, partition: TopicPartition) -> int | None:
-        """The high watermark that the last fetch reported."""
         return self._known_ends.get(partition)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -59,7 +58,6 @@ class Reading:
         return position if log.end(is_committed=self._is_committed) == position else -1
 
     def is_ready(self) -> bool:
-        """True when a fetch would bring something."""
         cluster = self._link.cluster
         cluster.catch_up()
         if not cluster.is_up:

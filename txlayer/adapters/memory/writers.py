@@ -150,7 +150,6 @@ class Outbox:
         return len(self._queue) + self._batched_count + len(self._reports)
 
     def is_due(self) -> bool:
-        """True when `send` or `serve` has something to do."""
         if self._queue or self._reports:
             return True
         if not self._batches:

@@ -207,7 +207,6 @@ class Inbox(OwnTable):
     # --- the steps of `once` ------------------------------------------------------------------------------------------
 
     def key_of(self, message: Any) -> str:
-        """The message's key as it is stored in the table."""
         key = self._key(message)
         is_plain = len(key) <= KEY_LENGTH_MAX and key.isascii() and key.isprintable()
         if is_plain and not key.endswith(" "):  # MySQL ignores blanks at the end in comparisons
@@ -251,7 +250,6 @@ class Inbox(OwnTable):
         return connection
 
     def forget(self, seen: Seen) -> None:
-        """Delete the row within the local transaction that wrote it."""
         self._watch.forget(seen.joined)
         if seen.joined.state is not LocalState.OPEN:
             return

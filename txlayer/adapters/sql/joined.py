@@ -193,7 +193,6 @@ class Watch:
             self._expected.pop(owner, None)
 
     def add(self, connection: Connection, session: Session | None, joined: JoinedTransaction) -> None:
-        """Pass the events of its connection and its session to `joined`."""
         self.listen(connection.engine)
         with self._lock:
             _append(self._joined, connection, joined)
@@ -204,7 +203,6 @@ class Watch:
             _append(self._of_sessions, session, joined)
 
     def listen(self, engine: Engine) -> None:
-        """Register the listeners, once per engine."""
         if engine in self._engines:
             return
         with self._lock:

@@ -359,7 +359,6 @@ def check_autocommit(connection: Connection, *, row: str) -> None:
 
 
 def driver_connection(connection: Connection) -> Any:
-    """The driver's own connection below SQLAlchemy's."""
     return connection.connection.driver_connection
 
 

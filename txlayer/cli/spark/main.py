@@ -134,7 +134,6 @@ class SessionOptions(Bundle):
     ] = None
 
     def open(self, *places: str, tables: str = "") -> AbstractContextManager[SparkSession]:
-        """A session that can reach those folders."""
         settings = parse_settings("--spark-setting", list(self.spark_setting or ()))
         s3 = any(place.startswith("s3a://") for place in places)
         return spark_session(master=self.master, memory=self.memory, tables=tables, s3=s3, settings=settings)

@@ -54,11 +54,9 @@ class ObservedAudit(ObservedRole):
 
     @property
     def has_completed(self) -> bool:
-        """Whether a run ended well."""
         return self._last is not None
 
     def complete(self, result: RunResult) -> None:
-        """Count a run that ended well."""
         self._ends["complete"] += 1
         self._last = (self._clock(), result)
 

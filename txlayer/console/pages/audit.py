@@ -24,7 +24,6 @@ _DECISIONS = frozenset({"commit", "rollback", "abandon", "ask", "move"})
 
 
 async def audit(console: Console, request: Request) -> Response:
-    """The acts of a window, the newest first."""
     given = request.query_params
     span, until, who = given.get("span", "") or "1d", given.get("until", ""), given.get("who", "").strip()[:200]
     if span not in SPANS or re.fullmatch(r"[0-9]{0,15}", until) is None:

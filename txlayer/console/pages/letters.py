@@ -138,7 +138,6 @@ def _survey(console: Console, asked: Fields, wanted: DeadLetterFilter) -> Survey
 
 
 async def letter(console: Console, request: Request) -> Response:
-    """One dead letter, without key and value."""
     return await _letter(console, request, request.query_params, has_values=False)
 
 

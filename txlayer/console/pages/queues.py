@@ -35,7 +35,6 @@ def queues_now(console: Console) -> Look:
 
 
 async def queues(console: Console, request: Request) -> Response:
-    """All queues, or those of a group and topic."""
     look = queues_now(console)
     asked = {name: request.query_params.get(name, "").strip()[:300] for name in ("group", "topic")}
     found: Queues = look.result or Queues()
@@ -77,7 +76,6 @@ def request_writer(console: Console, group: str) -> RequestWriter:
 
 
 async def queue(console: Console, request: Request) -> Response:
-    """A queue's lease, and its newest records in the lock log."""
     name = check_queue(request.query_params.get("name", ""))
 
     def read() -> tuple[Any, list[Any]]:

