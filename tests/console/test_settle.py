@@ -578,7 +578,7 @@ def test_a_request_that_could_not_begin_is_begun_by_the_same_form(desk: Desk, mo
     def fail(*_arguments: object, **_named: object) -> None:
         raise RetriableError("nothing was written; try again")
 
-    monkeypatch.setattr(settle, "work_off", fail)
+    monkeypatch.setattr("txlayer.operate.settle_requests.work_off", fail)
     assert "nothing was written; try again" in desk.settle(plan)
     monkeypatch.undo()
 

@@ -11,7 +11,7 @@ from txlayer import __version__
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.ports import Administration, GroupMember
 from txlayer.adapters.readers import log_time
-from txlayer.cli import output
+from txlayer.cli import output, services
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
@@ -25,16 +25,6 @@ from txlayer.cli.options import (
     duration,
     option,
     parse_start,
-)
-from txlayer.cli.services import (
-    GC_THRESHOLD,
-    Observing,
-    StartTimeout,
-    StopSignal,
-    WatchParent,
-    Workers,
-    observed,
-    run_workers,
 )
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.coordinator.loop import make_coordinator
@@ -53,7 +43,7 @@ app = typer.Typer(
 @command(app)
 def run(  # every option is a parameter
     *,
-    workers: Workers = 1,
+    workers: services.Workers = 1,
     target_topic: Annotated[
         list[str] | None,
         option(
@@ -65,10 +55,10 @@ def run(  # every option is a parameter
     doubt_after: Annotated[
         str | None, option("--doubt-after", "Age at which an undecided transaction moves to the doubt topic.", "60s")
     ] = None,
-    start_timeout: StartTimeout = None,
+    start_timeout: services.StartTimeout = None,
     connection: Connection,
-    observing: Observing,
-    watch_parent: WatchParent = False,
+    observing: services.Observing,
+    watch_parent: services.WatchParent = False,
 ) -> None:
     """Forward committed messages until SIGTERM or Ctrl-C.
 
@@ -83,10 +73,10 @@ def run(  # every option is a parameter
     )
     check_policies(config)  # a wrong setting ends here, before any worker starts
     metrics = observing.metrics()
-    stop = StopSignal()
+    stop = services.StopSignal()
     stop.install()
     if workers > 1:
-        run_workers(metrics, workers, stop)
+        services.run_workers(metrics, workers, stop)
     if watch_parent:
         stop.watch(sys.stdin.buffer)
     if not config.target_topics:
@@ -94,9 +84,9 @@ def run(  # every option is a parameter
             "[yellow]warning:[/] no --target-topic: every client that may write the half topic may send to every topic that this "
             "coordinator may write"
         )
-    gc.set_threshold(GC_THRESHOLD)
+    gc.set_threshold(services.GC_THRESHOLD)
     coordinator = make_coordinator(config, connect_coordinator(config), tracing=observing.tracer())
-    with observed(metrics, lambda: ObservedCoordinator(coordinator.view, version=__version__)):
+    with services.observed(metrics, lambda: ObservedCoordinator(coordinator.view, version=__version__)):
         coordinator.run(should_stop=stop.is_set)
 
 

@@ -32,14 +32,6 @@ from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import Json, dead_letters, time_text
 from txlayer.operate import replay as replaying
 from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, opened_logs, parse_letter
-from txlayer.operate.replay import (
-    DeadLetterOutcome,
-    DeadLetterResult,
-    DeadLetterSelection,
-    ReplayOrder,
-    RequestWriter,
-    author_of,
-)
 
 app = typer.Typer(no_args_is_help=True, help="Look at what consumers gave up, have it handled again, or drop it.")
 
@@ -216,12 +208,12 @@ class Asking(DeadLetterFilters):
         str, option("--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s")
     ] = "30s"
 
-    def order(self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any) -> ReplayOrder:
+    def order(self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any) -> replaying.ReplayOrder:
         topics = tuple(self.topic or ())
-        author = author_of(
+        author = replaying.author_of(
             f"txlayer dlq {kind.name.lower()}", operator=self.operator, reason=self.reason, request_id=self.request_id
         )
-        order = ReplayOrder(
+        order = replaying.ReplayOrder(
             kind,
             group,
             author,
@@ -266,7 +258,7 @@ def _drop(
     _carry_out(order, asking, cluster, as_json=as_json)
 
 
-def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, as_json: bool) -> None:
+def _carry_out(order: replaying.ReplayOrder, asking: Asking, cluster: ClusterOptions, *, as_json: bool) -> None:
     clients = kafka_clients(cluster.config(ClientConfig))
     topics = order.topics or tuple(dict.fromkeys(name.topic for name in order.names))
     with opened_logs(clients, order.group, topics) as logs:
@@ -275,7 +267,7 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
         if asking.dry_run:
             outcomes = replaying.planned(order, choice)
         else:
-            writer = RequestWriter(clients.operator_writer, group=order.group)
+            writer = replaying.RequestWriter(clients.operator_writer, group=order.group)
             outcomes = replaying.ask(
                 order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
             )
@@ -290,7 +282,9 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
     )
 
 
-def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: Asking) -> DeadLetterSelection:
+def _confirmed(
+    order: replaying.ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: Asking
+) -> replaying.DeadLetterSelection:
     """The dead letters that the order is about; many are asked for only when a person says so."""
     choice = replaying.choose(order, logs)
     keys = f"{choice.parked_key_count:,} parked keys"
@@ -386,26 +380,26 @@ def _error(row: Json) -> str:
     return ": ".join(filter(None, parts))
 
 
-_SENTENCES: Mapping[DeadLetterResult, str] = {
-    DeadLetterResult.PLANNED: "would be asked for",
-    DeadLetterResult.REQUESTED: "is asked for, and no consumer of the group has answered yet; it is done when one runs",
-    DeadLetterResult.HANDLED: "was handled",
-    DeadLetterResult.FAILED: "failed again and stays",
-    DeadLetterResult.DROPPED: "is dropped",
-    DeadLetterResult.REQUESTED_ALREADY: "is asked for already and not answered yet",
-    DeadLetterResult.MISSING: "was not there any more when its turn came",
-    DeadLetterResult.UNKNOWN: "was not handled: the owner of its partition has no handler for its tags, or does not know such a request",
-    DeadLetterResult.NOT_FOUND: "is not found: there is no record (any more)",
-    DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` says why",
-    DeadLetterResult.LEFT: "was not asked for",
-    DeadLetterResult.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
+_SENTENCES: Mapping[replaying.DeadLetterResult, str] = {
+    replaying.DeadLetterResult.PLANNED: "would be asked for",
+    replaying.DeadLetterResult.REQUESTED: "is asked for, and no consumer of the group has answered yet; it is done when one runs",
+    replaying.DeadLetterResult.HANDLED: "was handled",
+    replaying.DeadLetterResult.FAILED: "failed again and stays",
+    replaying.DeadLetterResult.DROPPED: "is dropped",
+    replaying.DeadLetterResult.REQUESTED_ALREADY: "is asked for already and not answered yet",
+    replaying.DeadLetterResult.MISSING: "was not there any more when its turn came",
+    replaying.DeadLetterResult.UNKNOWN: "was not handled: the owner of its partition has no handler for its tags, or does not know such a request",
+    replaying.DeadLetterResult.NOT_FOUND: "is not found: there is no record (any more)",
+    replaying.DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` says why",
+    replaying.DeadLetterResult.LEFT: "was not asked for",
+    replaying.DeadLetterResult.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
     "drop or replay them first",
 }
 
 
-def sentence(outcome: DeadLetterOutcome, kind: ReplayKind) -> str:
+def sentence(outcome: replaying.DeadLetterOutcome, kind: ReplayKind) -> str:
     """What became of one dead letter, in one line without control characters."""
-    if outcome.result is DeadLetterResult.ALREADY:
+    if outcome.result is replaying.DeadLetterResult.ALREADY:
         state = "" if outcome.state is None else outcome.state.value
         more = "; --again asks all the same" if kind is ReplayKind.REPLAY else ""
         return f"{outcome.position} was {state} already{more}"

@@ -12,15 +12,7 @@ from txlayer.core.dead_letters import ENDED, DeadLetterEvent
 from txlayer.core.leases import parse_queue, queue_name
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import NO_KEY, Attempts, hash_of_key
-from txlayer.operate import Json
-from txlayer.operate.dead_letters import (
-    ConsumedTopic,
-    DeadLetterLog,
-    FoundLetter,
-    QueueStatus,
-    in_one_order,
-    look_at_each,
-)
+from txlayer.operate import Json, dead_letters
 from txlayer.operate.locks import LeaseStatus, LockState, claim_times, opened_locks
 
 QUEUE_COUNT_MAX = 5_000  # queues that are looked at
@@ -93,9 +85,9 @@ def counts_of(found: Queues) -> dict[tuple[str, str], QueueCounts]:
     return counts
 
 
-def consumption_json(consumed: Iterable[ConsumedTopic], found: Queues) -> list[Json]:
+def consumption_json(consumed: Iterable[dead_letters.ConsumedTopic], found: Queues) -> list[Json]:
     """One object for each group and topic, in the order of their names: the topic as consumed, and its queues. None: not known."""
-    unknown: Json = dict.fromkeys((*ConsumedTopic._fields, *QueueCounts._fields))
+    unknown: Json = dict.fromkeys((*dead_letters.ConsumedTopic._fields, *QueueCounts._fields))
     rows = {(each.group, each.topic): unknown | each._asdict() for each in consumed}
     for place, counts in counts_of(found).items():
         rows[place] = rows.get(place, unknown) | counts._asdict()
@@ -118,15 +110,15 @@ def _queues(clients: Clients, admin: Administration, leases: list[LeaseStatus]) 
         place: QueueNow(*place, lease=lease) for place, lease in by_place.items()
     }
 
-    def look(log: DeadLetterLog) -> None:
+    def look(log: dead_letters.DeadLetterLog) -> None:
         rows.update((row[:3], row) for row in _queues_of(log, by_place))
 
-    problems, is_cut = look_at_each(clients, admin, look)
+    problems, is_cut = dead_letters.look_at_each(clients, admin, look)
     ordered = [rows[place] for place in sorted(rows)]
     return Queues(ordered[:QUEUE_COUNT_MAX], problems, is_cut or len(ordered) > QUEUE_COUNT_MAX)
 
 
-def _queues_of(log: DeadLetterLog, leases: Mapping[tuple[str, str, int], LeaseStatus]) -> list[QueueNow]:
+def _queues_of(log: dead_letters.DeadLetterLog, leases: Mapping[tuple[str, str, int], LeaseStatus]) -> list[QueueNow]:
     stored = log.queues()
     parked = {partition: status.parked for partition, status in stored.items() if status.parked}
     waiting = _waiting(log, stored, parked)
@@ -152,13 +144,15 @@ def _queues_of(log: DeadLetterLog, leases: Mapping[tuple[str, str, int], LeaseSt
 
 
 def _waiting(
-    log: DeadLetterLog, stored: Mapping[int, QueueStatus], parked: Mapping[int, Collection[bytes]]
-) -> dict[tuple[int, bytes], list[FoundLetter]]:
+    log: dead_letters.DeadLetterLog,
+    stored: Mapping[int, dead_letters.QueueStatus],
+    parked: Mapping[int, Collection[bytes]],
+) -> dict[tuple[int, bytes], list[dead_letters.FoundLetter]]:
     """The dead letters of parked keys that are not handled or dropped."""
     if not parked:
         return {}
-    whole = in_one_order(log, stored, parked.keys())
-    found: dict[tuple[int, bytes], list[FoundLetter]] = {}
+    whole = dead_letters.in_one_order(log, stored, parked.keys())
+    found: dict[tuple[int, bytes], list[dead_letters.FoundLetter]] = {}
     for each in log.letters(partitions=parked.keys(), count_max=LETTER_COUNT_MAX):
         if isinstance(each.letter, Undecodable) or each.history.state in ENDED:
             continue

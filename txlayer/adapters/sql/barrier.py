@@ -13,21 +13,8 @@ from sqlalchemy import Connection, Engine, TwoPhaseTransaction, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError, UnboundExecutionError
 from sqlalchemy.orm import Session
 
+from txlayer.adapters.sql import tables
 from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
-from txlayer.adapters.sql.tables import (
-    DEFAULT_NAME,
-    OwnTable,
-    Purged,
-    barrier_table,
-    begun_connection,
-    check_autocommit,
-    check_database,
-    delete_old,
-    driver_insert,
-    kind_and_number,
-    own_session,
-    rules_of,
-)
 from txlayer.config import IMMUNITY_MAX, CoordinatorConfig, milliseconds
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source, check_group, check_txn_id, is_txn_id
 from txlayer.errors import BarrierRefusedError, ConfigError, UsageError
@@ -86,7 +73,7 @@ def _resolution(said: str) -> Resolution:
 
 
 def _tell(txn_count: int, error: BaseException | None) -> None:
-    logger.warning("barrier.unknown", extra={"txn_count": txn_count, "reason": kind_and_number(error)})
+    logger.warning("barrier.unknown", extra={"txn_count": txn_count, "reason": tables.kind_and_number(error)})
 
 
 def _chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
@@ -106,7 +93,7 @@ TRANSACTION_AGE_MAX = CoordinatorConfig().transaction_age_max
 AGE_MARGIN = timedelta(days=1)  # margin for differing clocks, and for the time between the half messages and the row
 
 
-class SqlBarrier(OwnTable):
+class SqlBarrier(tables.OwnTable):
     """A table with one row per transaction id in the user's database; the second writer reads the first one's row (P8).
 
     A local transaction that joins writes COMMIT inside itself; a check writes ROLLBACK if there is no row. The primary
@@ -131,7 +118,7 @@ class SqlBarrier(OwnTable):
         self,
         engine: Engine,
         *,
-        table: str = DEFAULT_NAME,
+        table: str = tables.DEFAULT_NAME,
         schema: str | None = None,
         lock_wait: timedelta = LOCK_WAIT,
         transaction_age_max: timedelta = TRANSACTION_AGE_MAX,
@@ -143,7 +130,7 @@ class SqlBarrier(OwnTable):
         for name, length in (("lock_wait", lock_wait), ("transaction_age_max", transaction_age_max)):
             if length < timedelta(milliseconds=1):
                 raise ConfigError("not possible as a limit", name=name, value=length, expected="1 ms or more")
-        super().__init__(engine, barrier_table(table, schema=schema), rules_of(engine))
+        super().__init__(engine, tables.barrier_table(table, schema=schema), tables.rules_of(engine))
         oldest_check = IMMUNITY_MAX + transaction_age_max
         self._checking = engine.execution_options(**OWN_WORK)
         self._lock_wait_ms = milliseconds(lock_wait)
@@ -165,7 +152,7 @@ class SqlBarrier(OwnTable):
         with self._engine.connect() as connection:
             connection.execute(select(table.c.txn_id).limit(1), execution_options=options)
 
-    def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
+    def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> tables.Purged:
         """Delete rows older than `older_than` by the database's clock, in transactions of bounded size.
 
         Raises:
@@ -178,7 +165,7 @@ class SqlBarrier(OwnTable):
                 "its row a committed transaction would be rolled back. None was deleted"
             )
         table, options = self._located()
-        return delete_old(
+        return tables.delete_old(
             self._engine.execution_options(**options, **OWN_WORK),
             table,
             key=table.c.txn_id,  # the primary key, so that no further index slows down every insert
@@ -331,24 +318,24 @@ class SqlBarrier(OwnTable):
             if found.in_nested_transaction():
                 raise _savepoint()
             bind = self._bind_of(found)
-            check_database(bind.engine, self._engine, what="the barrier")
+            tables.check_database(bind.engine, self._engine, what="the barrier")
             if isinstance(bind, Engine):
                 if bind not in self._transactional:
                     # Checked once per engine, so that nothing is sent if every transaction would fail, and no session
                     # holds a connection while its messages are stored.
-                    self._check_connection(begun_connection(found, self.table))
+                    self._check_connection(tables.begun_connection(found, self.table))
                     self._transactional.add(bind)
                 return
-        self._check_connection(begun_connection(found, self.table))
+        self._check_connection(tables.begun_connection(found, self.table))
 
     def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> JoinedTransaction:
         check_txn_id(txn_id)
         found = self._own(session)
         orm_session = found if isinstance(found, Session) else None
-        connection = begun_connection(found, self.table)
+        connection = tables.begun_connection(found, self.table)
         self._check_connection(connection)
         if self._insert is None:
-            self._insert = driver_insert(self._located()[0], self._engine.dialect, ROW)
+            self._insert = tables.driver_insert(self._located()[0], self._engine.dialect, ROW)
         joined = JoinedTransaction(
             connection, orm_session, txn_id=txn_id, has_row=partial(self._has_row, txn_id, nonce)
         )
@@ -389,18 +376,18 @@ class SqlBarrier(OwnTable):
             ) from exc
 
     def _own(self, session: Any) -> Session | Connection:
-        found = own_session(session, of_asyncio="AsyncSqlBarrier")
+        found = tables.own_session(session, of_asyncio="AsyncSqlBarrier")
         if isinstance(found, Session) and found.twophase:
             raise _two_phase()
         return found
 
     def _check_connection(self, connection: Connection) -> None:
-        check_database(connection.engine, self._engine, what="the barrier")
+        tables.check_database(connection.engine, self._engine, what="the barrier")
         if connection.in_nested_transaction():
             raise _savepoint()
         if isinstance(connection.get_transaction(), TwoPhaseTransaction):
             raise _two_phase()
-        check_autocommit(connection, row="the barrier's row")
+        tables.check_autocommit(connection, row="the barrier's row")
 
 
 def _two_phase() -> UsageError:

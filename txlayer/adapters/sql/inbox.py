@@ -30,23 +30,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.dml import Delete, Update
 
 from txlayer.adapters.ports import LocalState
+from txlayer.adapters.sql import tables
 from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
-from txlayer.adapters.sql.tables import (
-    GROUP_LENGTH_MAX,
-    DatabaseNow,
-    OwnTable,
-    Purged,
-    begun_connection,
-    check_autocommit,
-    check_database,
-    check_pool,
-    delete_old,
-    exact_text,
-    instant,
-    made_table,
-    own_session,
-    rules_of_dialect,
-)
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.dead_letters import DLQ_HEADER
 from txlayer.core.messages import Headers, Undecodable, check_group
@@ -98,13 +83,13 @@ def inbox_table(name: str = INBOX_NAME, *, schema: str | None = None, metadata: 
     Raises:
         UsageError: `name` or `schema` is not a plain name of a table or schema.
     """
-    return made_table(
+    return tables.made_table(
         name,
         schema,
         metadata,
-        Column("consumer_group", exact_text(GROUP_LENGTH_MAX), primary_key=True),
-        Column("message_key", exact_text(KEY_LENGTH_MAX), primary_key=True),
-        Column("seen_at", instant(), nullable=False, server_default=DatabaseNow()),
+        Column("consumer_group", tables.exact_text(tables.GROUP_LENGTH_MAX), primary_key=True),
+        Column("message_key", tables.exact_text(KEY_LENGTH_MAX), primary_key=True),
+        Column("seen_at", tables.instant(), nullable=False, server_default=tables.DatabaseNow()),
     )
 
 
@@ -118,7 +103,7 @@ class Seen(NamedTuple):
     joined: JoinedTransaction
 
 
-class Inbox(OwnTable):
+class Inbox(tables.OwnTable):
     """A table with one row per message that a consumer group has handled, written in the handler's own transaction.
 
     A message that is delivered again (after a crash, a rebalance or a replay) finds its row. Threads may share an inbox.
@@ -147,7 +132,7 @@ class Inbox(OwnTable):
     ) -> None:
         if not isinstance(engine, Engine):
             raise UsageError(f"an inbox needs an Engine, not {type(engine).__name__} (AsyncInbox takes an AsyncEngine)")
-        rules = rules_of_dialect(engine.dialect.name, what="an inbox")
+        rules = tables.rules_of_dialect(engine.dialect.name, what="an inbox")
         super().__init__(engine, inbox_table(table, schema=schema), rules)
         self._group = check_group(group)
         self._key = key
@@ -181,7 +166,7 @@ class Inbox(OwnTable):
         if seen is not None:
             self.leave(seen)
 
-    def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
+    def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> tables.Purged:
         """Delete this group's rows older than `older_than` by the database's clock, in transactions of bounded size.
 
         A message that is delivered again after that is handled again: keep rows longer than the topic and its
@@ -191,10 +176,10 @@ class Inbox(OwnTable):
             UsageError: `older_than` is not a valid age. No row was deleted.
             SQLAlchemyError: the database refused; rows deleted before stay deleted.
         """
-        check_pool(self._engine, what="a purge", would="commit what the handlers have open")
+        tables.check_pool(self._engine, what="a purge", would="commit what the handlers have open")
         table, options = self._located()
         columns = table.c
-        return delete_old(
+        return tables.delete_old(
             self._engine.execution_options(**options, **OWN_WORK),
             table,
             key=columns.message_key,
@@ -215,7 +200,7 @@ class Inbox(OwnTable):
 
     def see(self, session: Any, message: Any) -> Seen | None:
         """Write the row; None if it exists."""
-        session = own_session(session, of_asyncio="AsyncInbox")
+        session = tables.own_session(session, of_asyncio="AsyncInbox")
         connection = self._connection_of(session)
         key = self.key_of(message)
         left = self._left.get(connection, {}).get(key)
@@ -238,9 +223,9 @@ class Inbox(OwnTable):
         return Seen(session, connection, savepoint, key, joined)
 
     def _connection_of(self, session: Session | Connection) -> Connection:
-        connection = begun_connection(session, self.table)
-        check_database(connection.engine, self._engine, what="the inbox")
-        check_autocommit(connection, row=ROW)
+        connection = tables.begun_connection(session, self.table)
+        tables.check_database(connection.engine, self._engine, what="the inbox")
+        tables.check_autocommit(connection, row=ROW)
         if self._watch.is_savepoint_alone(connection):
             self._watch.listen(connection.engine)
             raise RollbackRequiredError(

@@ -30,18 +30,7 @@ from txlayer.core.dead_letters import (
 from txlayer.core.history import split_operator_reason
 from txlayer.core.progress import NO_KEY
 from txlayer.errors import RetriableError, UsageError
-from txlayer.operate import Json
-from txlayer.operate.dead_letters import (
-    DeadLetterFilter,
-    DeadLetterPosition,
-    FoundLetter,
-    Survey,
-    letter_json,
-    opened_logs,
-    parse_letter,
-    said_json,
-    survey_all,
-)
+from txlayer.operate import Json, dead_letters
 from txlayer.operate.replay import DeadLetterResult, ReplayOrder, Watch, ask, author_of, choose, replace_value, why_not
 
 if TYPE_CHECKING:
@@ -69,7 +58,7 @@ KINDS = {kind.name.lower(): kind for kind in (ReplayKind.REPLAY, ReplayKind.DROP
 Fields = Mapping[str, str]
 
 
-def wanted_of(asked: Fields, *, now_ms: int) -> DeadLetterFilter:
+def wanted_of(asked: Fields, *, now_ms: int) -> dead_letters.DeadLetterFilter:
     """The dead letters that the fields ask for.
 
     Raises:
@@ -86,7 +75,7 @@ def wanted_of(asked: Fields, *, now_ms: int) -> DeadLetterFilter:
     except ValueError:
         raise UsageError("no state or no reason has this name") from None
     since = asked["since"]
-    return DeadLetterFilter(
+    return dead_letters.DeadLetterFilter(
         reasons=reasons,
         since_ms=max(now_ms - milliseconds(parse_duration("since", since)), 0) if since else None,
         states=states,
@@ -105,11 +94,11 @@ async def letters(console: Console, request: Request) -> Response:
     asked = fields_of(request.query_params, FIELDS, length_max=FIELD_LENGTH_MAX)
     now_ms = console.now_ms()
     wanted = wanted_of(asked, now_ms=now_ms)
-    at_ms, problem, found = now_ms, "", Survey()
+    at_ms, problem, found = now_ms, "", dead_letters.Survey()
     if asked["group"]:
         found = await console.desk.call(_survey, console, asked, wanted)
     else:
-        look = console.looks.newest(LETTERS, lambda: survey_all(console.clients), age_s=AGE_S)
+        look = console.looks.newest(LETTERS, lambda: dead_letters.survey_all(console.clients), age_s=AGE_S)
         at_ms, problem, found = look.at_ms, look.problem, look.result or found
     classes = sorted(found.classes.items(), key=lambda each: (-each[1].open_count, -each[1].newest_ms))
     return console.page(
@@ -122,16 +111,16 @@ async def letters(console: Console, request: Request) -> Response:
         problem=problem,
         found=found,
         classes=classes,
-        rows=[letter_json(each, now_ms=now_ms, has_key=False) for each in found.letters],
+        rows=[dead_letters.letter_json(each, now_ms=now_ms, has_key=False) for each in found.letters],
         states=list(DeadLetterState),
         reasons=list(DeadLetterReason),
         jobs=console.jobs.named(f"{LETTERS} "),
     )
 
 
-def _survey(console: Console, asked: Fields, wanted: DeadLetterFilter) -> Survey:
-    found = Survey()
-    with opened_logs(console.clients, asked["group"], list(filter(None, [asked["topic"]]))) as logs:
+def _survey(console: Console, asked: Fields, wanted: dead_letters.DeadLetterFilter) -> dead_letters.Survey:
+    found = dead_letters.Survey()
+    with dead_letters.opened_logs(console.clients, asked["group"], list(filter(None, [asked["topic"]]))) as logs:
         for log in logs.values():
             found.add(log, wanted, limit=LIST_COUNT)
     return found
@@ -147,7 +136,7 @@ async def values(console: Console, request: Request) -> Response:
 
 
 async def _letter(console: Console, request: Request, given: Fields, *, has_values: bool) -> Response:
-    group, position = given.get("group", ""), parse_letter(given.get("at", ""))
+    group, position = given.get("group", ""), dead_letters.parse_letter(given.get("at", ""))
     found, said, row, fixed = await console.desk.call(_read_letter, console, group, position)
     if has_values and found is not None:
         logger.info(
@@ -174,16 +163,16 @@ async def _letter(console: Console, request: Request, given: Fields, *, has_valu
 
 
 def _read_letter(
-    console: Console, group: str, position: DeadLetterPosition
-) -> tuple[FoundLetter | None, list[Json], Json, str]:
+    console: Console, group: str, position: dead_letters.DeadLetterPosition
+) -> tuple[dead_letters.FoundLetter | None, list[Json], Json, str]:
     """The dead letter, what was said of it, its row, and why it cannot be edited."""
-    with opened_logs(console.clients, group, [position.topic]) as logs:
+    with dead_letters.opened_logs(console.clients, group, [position.topic]) as logs:
         log = logs[position.topic]
         found = log.at(position.partition, position.offset)
         if found is None:
             return None, [], {}, ""
-        said = [said_json(each) for each in log.said_about(position)]
-        return found, said, letter_json(found, now_ms=console.now_ms(), has_key=False), why_not(log, found)
+        said = [dead_letters.said_json(each) for each in log.said_about(position)]
+        return found, said, dead_letters.letter_json(found, now_ms=console.now_ms(), has_key=False), why_not(log, found)
 
 
 # --- an edit ----------------------------------------------------------------------------------------------------------
@@ -207,7 +196,11 @@ async def edit(console: Console, request: Request) -> Response:
     """Let a copy with another value take the place of a dead letter, and replay it."""
     form = request.state.form
     view = dict(parse_qsl(form.get("view", "")))
-    group, position, reason = view.get("group", ""), parse_letter(view.get("at", "")), form.get("reason", "")
+    group, position, reason = (
+        view.get("group", ""),
+        dead_letters.parse_letter(view.get("at", "")),
+        form.get("reason", ""),
+    )
     text, request_id = form.get("value", ""), form.get("request", "")
     try:
         # A browser sends each line's end as two characters.
@@ -221,7 +214,7 @@ async def edit(console: Console, request: Request) -> Response:
 
     def carry_out(operator: str) -> str:
         author = author_of("console", operator=operator, reason=reason, request_id=request_id)
-        with opened_logs(console.clients, group, [position.topic]) as logs:
+        with dead_letters.opened_logs(console.clients, group, [position.topic]) as logs:
             log = logs[position.topic]
             found = log.at(position.partition, position.offset)
             if found is None:
@@ -257,7 +250,7 @@ def order_of(given: Mapping[str, str], names: Sequence[str], *, operator: str, r
         raise UsageError(f"a rate is a number of dead letters a second, more than 0 and at most {RATE_MAX:g}")
     if len(names) > NAMED_COUNT_MAX:
         raise UsageError(f"at most {NAMED_COUNT_MAX} are chosen one by one")
-    positions = tuple(map(parse_letter, names))
+    positions = tuple(map(dead_letters.parse_letter, names))
     if not asked["group"]:
         raise UsageError("choose a consumer group first")
     return ReplayOrder(
@@ -267,7 +260,7 @@ def order_of(given: Mapping[str, str], names: Sequence[str], *, operator: str, r
         topics=tuple(filter(None, [asked["topic"]])) or tuple(dict.fromkeys(each.topic for each in positions)),
         names=positions,
         is_all=not positions,
-        wanted=DeadLetterFilter() if positions else wanted_of(asked, now_ms=now_ms),
+        wanted=dead_letters.DeadLetterFilter() if positions else wanted_of(asked, now_ms=now_ms),
         limit=None if positions else ORDER_COUNT_MAX,
         rate=float(rate),
         patience_s=PATIENCE_S,
@@ -282,11 +275,11 @@ async def plan(console: Console, request: Request) -> Response:
     order = order_of(given, names, operator="plan", reason="plan", now_ms=console.now_ms())
 
     def look() -> Any:
-        with opened_logs(console.clients, order.group, order.topics) as logs:
+        with dead_letters.opened_logs(console.clients, order.group, order.topics) as logs:
             return choose(order, logs)
 
     choice = await console.desk.call(look)
-    sample = [letter_json(each, now_ms=console.now_ms(), has_key=False) for each in choice.in_turn[:20]]
+    sample = [dead_letters.letter_json(each, now_ms=console.now_ms(), has_key=False) for each in choice.in_turn[:20]]
     return console.page(
         request,
         "letters_plan.html",
@@ -336,7 +329,7 @@ def _work_off(
 ) -> tuple[Counter[DeadLetterResult], str]:
     """How many of each result, and why it stopped."""
     note("choosing", 0, 0)
-    with opened_logs(console.clients, order.group, order.topics) as logs:
+    with dead_letters.opened_logs(console.clients, order.group, order.topics) as logs:
         choice = choose(order, logs)
         if len(choice.chosen) > count_max:
             raise RetriableError(
@@ -386,11 +379,11 @@ async def asked_for(console: Console, request: Request) -> Response:
 
 
 def _request_rows(console: Console, group: str, name: str) -> list[Json]:
-    with opened_logs(console.clients, group) as logs:
+    with dead_letters.opened_logs(console.clients, group) as logs:
         return [_request_row(*each, name) for log in logs.values() for each in log.requested(name)]
 
 
-def _request_row(position: DeadLetterPosition, history: DeadLetterHistory, name: str) -> Json:
+def _request_row(position: dead_letters.DeadLetterPosition, history: DeadLetterHistory, name: str) -> Json:
     asked, result = history.asked[name], history.results.get(name)
     operator, reason = split_operator_reason(asked.record.text)
     return {

@@ -21,6 +21,7 @@ from txlayer.console.pages.transactions import wanted_of
 from txlayer.console.show import fields_of, number_of, query
 from txlayer.console.work import Job, Note
 from txlayer.errors import RetriableError, UsageError
+from txlayer.operate import settle_requests as requests
 from txlayer.operate import time_text
 from txlayer.operate.operators import REASON_LENGTH_MAX
 from txlayer.operate.rows import Wanted
@@ -31,23 +32,6 @@ from txlayer.operate.settle import (
     SettlementResult,
     sentence,
     time_to_come,
-)
-from txlayer.operate.settle_requests import (
-    REQUEST_COUNT_MAX,
-    SELECTED_COUNT_MAX,
-    Edge,
-    FoundLine,
-    FoundRequest,
-    RequestState,
-    SettlementRequest,
-    begun_ms_of,
-    edge_of,
-    is_able,
-    read_requests,
-    request_id_of,
-    rows_of,
-    with_contrary_decisions,
-    work_off,
 )
 from txlayer.operate.unsettled import PARKED, unsettled_json
 
@@ -87,11 +71,11 @@ async def plan(console: Console, request: Request) -> Response:
     form = request.state.form
     action, now_ms = _action(form), console.now_ms()
     keys = _keys(form)
-    edge: Edge = {}
+    edge: requests.Edge = {}
     asked = fields_of(form, FILTERS)
     _check_current(console)
     if keys:
-        found = await console.desk.call(rows_of, console.view, keys, now_ms=now_ms)
+        found = await console.desk.call(requests.rows_of, console.view, keys, now_ms=now_ms)
         rows = [found[key] for key in keys if key in found]
         states: Mapping[str, int] = Counter(row.state for row in rows)
         gone, until_ms = [key for key in keys if key not in found], 0
@@ -100,11 +84,11 @@ async def plan(console: Console, request: Request) -> Response:
         wanted = wanted_of(asked | _UNSORTED)
         # By the brokers' clock: this machine's may be ahead, and what comes later is not meant.
         until_ms = await console.desk.call(console.view.rows.newest_ms, wanted, now_ms=now_ms)
-        edge = await console.desk.call(edge_of, console.view, wanted, until_ms, now_ms=now_ms)
+        edge = await console.desk.call(requests.edge_of, console.view, wanted, until_ms, now_ms=now_ms)
         states = await console.desk.call(console.view.rows.states, wanted, now_ms=now_ms)
         page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
         rows, gone = page.rows, []
-    able = {state: number for state, number in states.items() if is_able(action, state)}
+    able = {state: number for state, number in states.items() if requests.is_able(action, state)}
     begun_ms = await console.desk.call(console.clients.history().now_ms)
     return console.page(
         request,
@@ -115,14 +99,14 @@ async def plan(console: Console, request: Request) -> Response:
         rows=[unsettled_json(row, now_ms=now_ms) | {"is_able": row.state in able} for row in rows],
         able=able,
         skipped={state: number for state, number in states.items() if state not in able},
-        count=min(sum(able.values()), REQUEST_COUNT_MAX),
+        count=min(sum(able.values()), requests.REQUEST_COUNT_MAX),
         keys=[row.txn.key for row in rows if row.state in able] if keys else [],
         gone=gone,
         asked={} if keys else asked,
         until_ms=until_ms or now_ms,
         edge=",".join(f"{partition}:{offset}" for partition, offset in sorted(edge.items())),
         looked_ms=now_ms,
-        request_id=request_id_of(begun_ms, secrets.randbits(32)),
+        request_id=requests.request_id_of(begun_ms, secrets.randbits(32)),
         reason_max=REASON_LENGTH_MAX,
     )
 
@@ -136,14 +120,14 @@ def _action(form: Mapping[str, str]) -> OperatorAction:
 
 def _keys(form: Any) -> tuple[str, ...]:
     keys = tuple(dict.fromkeys(map(unquote, form.getlist("key_of"))))
-    if len(keys) > SELECTED_COUNT_MAX or any(len(key) > 140 for key in keys):
-        raise UsageError(f"choose at most {SELECTED_COUNT_MAX} transactions")
+    if len(keys) > requests.SELECTED_COUNT_MAX or any(len(key) > 140 for key in keys):
+        raise UsageError(f"choose at most {requests.SELECTED_COUNT_MAX} transactions")
     if (not keys and "is_view" not in form) or not all("/" in key for key in keys):
         raise UsageError("no transaction is chosen")
     return keys
 
 
-def _edge(text: str) -> Edge:
+def _edge(text: str) -> requests.Edge:
     if not re.fullmatch(r"(\d{1,9}:-?\d{1,18}(,|$))*", text, re.ASCII):
         raise UsageError("the form does not say what was seen; look again at what would happen")
     return {int(partition): int(offset) for partition, offset in (each.split(":") for each in text.split(",") if each)}
@@ -167,7 +151,7 @@ async def settle(console: Console, request: Request) -> Response:
     if not form.get("why", "").strip():
         raise UsageError("say why; the op log keeps it")
     # The person's name takes its place, and that of a second one, when it is carried out.
-    asked = SettlementRequest(
+    asked = requests.SettlementRequest(
         form.get("request", ""), action, request.state.person.name, form.get("why", "").strip(), count, keys
     )
     newest_ms = await console.desk.call(console.view.rows.newest_ms, Wanted(), now_ms=now_ms)
@@ -187,7 +171,7 @@ async def settle(console: Console, request: Request) -> Response:
     return await act(console, request, _as_action(console, asked))
 
 
-def _as_action(console: Console, asked: SettlementRequest, *, is_resumed: bool = False) -> Action:
+def _as_action(console: Console, asked: requests.SettlementRequest, *, is_resumed: bool = False) -> Action:
     def carry_out(operator: str) -> str:
         _begin(console, replace(asked, operator=operator), is_resumed=is_resumed)
         return "/request?" + query({"id": asked.id})
@@ -198,7 +182,7 @@ def _as_action(console: Console, asked: SettlementRequest, *, is_resumed: bool =
     return Action(says, asked.reason, carry_out)
 
 
-def _which(asked: SettlementRequest) -> str:
+def _which(asked: requests.SettlementRequest) -> str:
     """What the request is about, in a few words."""
     if not asked.is_filter:
         return ", ".join(asked.keys[:3]) + (", …" if len(asked.keys) > 3 else "")
@@ -207,7 +191,7 @@ def _which(asked: SettlementRequest) -> str:
     return ", ".join(f"{name} {value}" for name, value in parts.items())
 
 
-def _begin(console: Console, asked: SettlementRequest, *, is_resumed: bool) -> None:
+def _begin(console: Console, asked: requests.SettlementRequest, *, is_resumed: bool) -> None:
     name = _job_name(asked.id)
     before = console.jobs.newest(name)
     has_begun = before is not None and (before.is_running or before.result is not None)
@@ -223,10 +207,12 @@ def _job_name(request_id: str) -> str:
     return f"settle {request_id}"
 
 
-def _work_off(console: Console, asked: SettlementRequest, note: Note, *, is_resumed: bool) -> RequestState:
+def _work_off(
+    console: Console, asked: requests.SettlementRequest, note: Note, *, is_resumed: bool
+) -> requests.RequestState:
     environment = console.environment
     with closing(console.connect()) as connections:
-        return work_off(
+        return requests.work_off(
             asked,
             console.view,
             ManualSettlement(connections, clock=environment.clock, pause=environment.sleep),
@@ -273,7 +259,7 @@ def _said(outcome: SettlementOutcome, action: OperatorAction, topic: str) -> str
     return sentence(action, outcome, op_topic=topic)
 
 
-def _can_resume(job: Job | None, state: RequestState | None, found: FoundRequest | None) -> bool:
+def _can_resume(job: Job | None, state: requests.RequestState | None, found: requests.FoundRequest | None) -> bool:
     """True if lines may be missing, and it is known for which transactions."""
     if job is not None and job.is_running:
         return False
@@ -284,22 +270,22 @@ def _can_resume(job: Job | None, state: RequestState | None, found: FoundRequest
 
 async def _look_at(
     console: Console, request_id: str
-) -> tuple[Job | None, RequestState | None, FoundRequest | None, list[FoundLine]]:
+) -> tuple[Job | None, requests.RequestState | None, requests.FoundRequest | None, list[requests.FoundLine]]:
     """What this console knows of a request; where it knows nothing, what the op log says."""
     job = console.jobs.newest(_job_name(request_id[:40]))
-    state: RequestState | None = None if job is None else job.result
+    state: requests.RequestState | None = None if job is None else job.result
     if state is not None or (job is not None and job.is_running):
         return job, state, None, []
     return job, None, *await console.desk.call(_find, console, request_id)
 
 
-def _find(console: Console, request_id: str) -> tuple[FoundRequest | None, list[FoundLine]]:
-    begun_ms = begun_ms_of(request_id)
+def _find(console: Console, request_id: str) -> tuple[requests.FoundRequest | None, list[requests.FoundLine]]:
+    begun_ms = requests.begun_ms_of(request_id)
     with closing(console.connect()) as connections:
-        found = read_requests(connections, since_ms=begun_ms, request_id=request_id)
+        found = requests.read_requests(connections, since_ms=begun_ms, request_id=request_id)
         if not found:
             return None, []
-        return found[0], with_contrary_decisions(found[0], connections)
+        return found[0], requests.with_contrary_decisions(found[0], connections)
 
 
 async def all_of_them(console: Console, request: Request) -> Response:
@@ -307,10 +293,10 @@ async def all_of_them(console: Console, request: Request) -> Response:
     since = request.query_params.get("since", "1h")
     length_ms = milliseconds(parse_duration("since", since))
 
-    def read() -> list[FoundRequest]:
+    def read() -> list[requests.FoundRequest]:
         since_ms = max(console.clients.history().now_ms() - length_ms, 0)
         with closing(console.connect()) as connections:
-            return read_requests(connections, since_ms=since_ms)
+            return requests.read_requests(connections, since_ms=since_ms)
 
     found = await console.desk.call(read)
     running = [job for job in console.jobs.named(_job_name("")) if job.is_running]

@@ -13,17 +13,6 @@ from typing import Self
 
 from txlayer.adapters.kafka.local import server as processes
 from txlayer.adapters.kafka.local.runtime import LocalConfig, file_lock, prepare_runtime
-from txlayer.adapters.kafka.local.server import (
-    BRIEF,
-    FAST,
-    LASTING,
-    LOCK_NAME,
-    DataFolder,
-    Runtime,
-    Server,
-    check_port,
-    free_ports,
-)
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError
 
 DEFAULT_PORT = 9092
@@ -69,11 +58,11 @@ class LocalBroker:
         self._data = Path(data) if data is not None else None
         self._port = port
         self._properties = dict(properties or {})
-        self._flags = FAST if performance else BRIEF
+        self._flags = processes.FAST if performance else processes.BRIEF
         self._cluster_id = cluster_id
         self._config = config
         self._temporary: Path | None = None
-        self._opened: tuple[DataFolder, Server, Runtime] | None = None
+        self._opened: tuple[processes.DataFolder, processes.Server, processes.Runtime] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -114,7 +103,7 @@ class LocalBroker:
         folder, server, runtime = self._started()
         if self.pid is not None:
             return
-        check_port(server.port)
+        processes.check_port(server.port)
         self._end(None)  # clears away a process that ended by itself
         child = self._process = processes.launch_child(
             runtime, folder, flags=self._flags, is_temporary=self._data is None
@@ -150,7 +139,7 @@ class LocalBroker:
         path = self._data
         if path is None:
             path = self._temporary = Path(tempfile.mkdtemp(prefix="txlayer-broker-"))
-        folder = DataFolder(path.resolve())
+        folder = processes.DataFolder(path.resolve())
         try:
             if folder.living_pid() is not None:
                 raise ConfigError(
@@ -159,7 +148,7 @@ class LocalBroker:
                     value=str(folder.path),
                     expected="no running broker",
                 )
-            (free_port,) = free_ports(1)
+            (free_port,) = processes.free_ports(1)
             port = self._port or free_port
             server = folder.prepare(runtime, port=port, more=self._properties, cluster_id=self._cluster_id)
         except BaseException:
@@ -167,7 +156,7 @@ class LocalBroker:
             raise
         self._opened = (folder, server, runtime)
 
-    def _started(self) -> tuple[DataFolder, Server, Runtime]:
+    def _started(self) -> tuple[processes.DataFolder, processes.Server, processes.Runtime]:
         if self._opened is None:
             raise LifecycleError("the broker is not running: call start() or use `with`", state="closed")
         return self._opened
@@ -186,7 +175,7 @@ class LocalBroker:
 class BrokerStatus:
     """A broker as it is now."""
 
-    server: Server
+    server: processes.Server
     pid: int | None  # None when it is not running
     log_file: Path
     is_answering: bool
@@ -201,7 +190,7 @@ class BackgroundBroker:
     """
 
     def __init__(self, data: Path) -> None:
-        self._folder = DataFolder(data.resolve())
+        self._folder = processes.DataFolder(data.resolve())
 
     def status(self) -> BrokerStatus | None:
         """What runs; None when the folder holds no broker."""
@@ -212,7 +201,9 @@ class BackgroundBroker:
         is_answering = pid is not None and processes.answers(server.address, timeout_s=ANSWER_TIMEOUT_S)
         return BrokerStatus(server, pid, self._folder.log_file, is_answering)
 
-    def start(self, runtime: Callable[[], Runtime], *, port: int | None, properties: Mapping[str, str]) -> BrokerStatus:
+    def start(
+        self, runtime: Callable[[], processes.Runtime], *, port: int | None, properties: Mapping[str, str]
+    ) -> BrokerStatus:
         """Start the broker and wait until it is ready; a running one is left as it is.
 
         Args:
@@ -226,7 +217,7 @@ class BackgroundBroker:
                 made = runtime()
                 port = port or (server.port if server is not None else 0) or DEFAULT_PORT
                 server = self._folder.prepare(made, port=port, more=properties)
-                processes.launch_background(made, self._folder, flags=LASTING)
+                processes.launch_background(made, self._folder, flags=processes.LASTING)
                 processes.wait_until_ready(server.address, check_alive=self._check_alive)
             elif port not in (None, server.port):
                 raise ConfigError(
@@ -258,7 +249,7 @@ class BackgroundBroker:
                 # Only what is ours: a folder that also holds something else keeps it.
                 shutil.rmtree(self._folder.node, ignore_errors=True)
                 self._folder.record_file.unlink(missing_ok=True)
-        (path / LOCK_NAME).unlink(missing_ok=True)
+        (path / processes.LOCK_NAME).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             path.rmdir()
         return was_there
@@ -278,4 +269,4 @@ class BackgroundBroker:
     def _locked(self) -> AbstractContextManager[None]:
         # Not even a lock file is put into a folder that belongs to another program.
         self._folder.load()
-        return file_lock(self._folder.path / LOCK_NAME)
+        return file_lock(self._folder.path / processes.LOCK_NAME)
