@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage, records
+from tests.support.queue_stage import FAILED, REJECTED, TOPIC, QueueStage, records
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.key_queue import Failure, NullKeys, QueueOrder, QueueSettings
 from txlayer.core.retry import Retry, RetryPolicy
@@ -136,31 +136,6 @@ def test_no_last_attempt_ends_before_it_began_on_a_machine_that_was_suspended() 
 
     assert dead.more is not None
     assert dead.more.first_ms == dead.more.last_ms
-
-
-def test_the_replay_of_a_parked_keys_last_dead_letter_releases_the_key() -> None:
-    stage = QueueStage([A, A, B], QueueSettings(policy=PARK))
-    stage.fail(stage.take(1)[0], REJECTED)
-    stage.store()
-    stage.write_due()
-
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.request(ReplayKind.REPLAY, 1)
-    stage.append(A)
-    assert [] == stage.write_due()
-
-    (_, first) = sorted(stage.take(), key=lambda item: item.is_replay)
-    assert "dead letter 0" == first.record
-    stage.queue.handled([first])
-    stage.write_due()
-    (second,) = stage.take()
-    assert "dead letter 1" == second.record
-    stage.queue.handled([second])
-    stage.write_due()
-
-    assert [(0, ReplayOutcome.HANDLED), (1, ReplayOutcome.HANDLED)] == stage.answers
-    assert ["3"] == stage.taken()
-    assert 0 == stage.queue.figures().parked_count
 
 
 def test_a_partition_is_one_chain_when_asked_for() -> None:

@@ -46,24 +46,6 @@ def test_attempts_are_bounded_though_their_dead_letter_cannot_be_written() -> No
     assert [(A, 0, DeadLetterReason.ATTEMPTS_EXHAUSTED)] == stage.dead_letters
 
 
-@pytest.mark.promise("P11")
-def test_metadata_never_overflow_when_a_thousand_keys_fail_at_once() -> None:
-    stage = QueueStage([str(n).encode() for n in range(1_000)], QueueSettings(policy=AT_ONCE))
-    for item in stage.take():
-        stage.fail(item)
-
-    seen: set[str] = set()
-    for _ in range(40):
-        stage.store()
-        assert len(stage.stored[TOPIC][1]) <= 4_096
-        items = stage.take()
-        seen.update(item.record for item in items)
-        stage.queue.handled(items)
-
-    assert 1_000 == len(seen)
-    assert (1_000, "1|||||") == stage.stored[TOPIC]
-
-
 def test_an_end_that_comes_twice_is_refused() -> None:
     stage = QueueStage([A])
     items = stage.take()

@@ -13,29 +13,6 @@ from txlayer.core.retry import RetryPolicy
 A = b"a"
 
 
-def test_after_a_failed_replay_later_ones_of_a_parked_key_are_not_tried() -> None:
-    stage = QueueStage([A, A], QueueSettings(policy=PARK))
-    stage.fail_next(REJECTED)
-    stage.write_due()
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.request(ReplayKind.REPLAY, 1)
-
-    stage.fail_next(REJECTED)
-    stage.write_due()
-    assert [] == stage.take()
-    stage.write_due()
-
-    assert [(0, ReplayOutcome.FAILED), (1, ReplayOutcome.FAILED)] == stage.answers
-    stage.request(ReplayKind.REPLAY, 0)
-    stage.request(ReplayKind.REPLAY, 1)
-    for expected in ("dead letter 0", "dead letter 1"):
-        (item,) = stage.take()
-        assert expected == item.record
-        stage.queue.handled([item])
-        stage.write_due()
-    assert 0 == stage.queue.figures().parked_count
-
-
 def test_a_parked_keys_new_messages_wait_beside_a_running_replay() -> None:
     stage = QueueStage([A, A], QueueSettings(policy=PARK))
     stage.fail_next(REJECTED)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queue_stage import FAILED, REJECTED, REPLAY, TOPIC, QueueStage, records
+from tests.support.queue_stage import FAILED, REJECTED, REPLAY, TOPIC, QueueStage
 from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.dispatch import Dispatcher
 from txlayer.consumer.handlers import HandlerSet
@@ -308,26 +308,6 @@ def test_only_the_part_of_a_batch_that_is_begun_is_in_flight() -> None:
     stage.queue.handled(begun)
 
     assert ["2"] == stage.taken()
-
-
-def test_without_an_order_a_batch_has_any_keys() -> None:
-    stage = QueueStage([ONE, b"b", None, ONE, ONE], QueueSettings(policy=AT_ONCE, order=QueueOrder.NONE))
-    first, second, third = stage.queue.take_batches(3, records_max=2, now_ms=0)
-    assert [["0", "1"], ["2", "3"], ["4"]] == list(map(records, (first, second, third)))
-
-    stage.queue.handled(first)
-    stage.queue.failed(second, FAILED, now_ms=0, draw=0.0)
-    stage.store()
-    (first,) = stage.queue.take_batches(1, records_max=2, now_ms=stage.now_ms)
-    alone = [first, *stage.queue.take_batches(3, records_max=2, now_ms=stage.now_ms)]
-    assert [(["2"], 1), (["3"], 1)] == [(records(batch), batch[0].attempt_count) for batch in alone]
-    stage.queue.put_back(third)
-    for batch in (*alone, *stage.queue.take_batches(3, records_max=2, now_ms=stage.now_ms)):
-        stage.queue.handled(batch)
-
-    assert (0, 0) == (stage.queue.count, stage.queue.in_flight_count)
-    assert stage.store() is False
-    assert 5 == stage.stored[TOPIC][0]
 
 
 def test_without_an_order_one_call_in_ten_is_a_retry_and_the_others_have_whole_batches() -> None:

@@ -190,30 +190,22 @@ def asked_for(log: Log, kind: ReplayKind, *, key: bytes | None = A) -> list[tupl
 
 
 @pytest.mark.promise("P9")
-def test_one_that_is_gone_and_holds_back_null_keys_is_asked_for_without_a_key() -> None:
-    asked = asked_for(Log(1, 2, 3, key=None), ReplayKind.REPLAY, key=None)
-
-    assert [(None, 0), (b"other", 1), (None, 2), (None, 3)] == asked
-
-
-@pytest.mark.promise("P9")
-def test_a_dead_letter_that_is_gone_and_holds_back_its_key_is_asked_for_first() -> None:
-    asked = asked_for(Log(1, 2, 3), ReplayKind.REPLAY)
-
-    assert [(b"other", 1), (A, 0), (A, 2), (A, 3)] == asked
-
-
-def test_one_that_is_there_is_not_asked_for_unasked() -> None:
-    asked = asked_for(Log(0, 1, 2, 3), ReplayKind.REPLAY)
-
-    assert [(b"other", 1), (A, 2), (A, 3)] == asked
-
-
-@pytest.mark.promise("P9")
-def test_a_drop_asks_for_one_that_is_gone_first_as_its_key_would_stay_parked_at_it() -> None:
-    asked = asked_for(Log(1, 2, 3), ReplayKind.DROP)
-
-    assert [(b"other", 1), (A, 0), (A, 2), (A, 3)] == asked
+@pytest.mark.parametrize(
+    ("there", "key", "kind", "expected"),
+    [
+        # Without a key: those at 0 and 2 have none, and it stands before the other one.
+        ((1, 2, 3), None, ReplayKind.REPLAY, [(None, 0), (b"other", 1), (None, 2), (None, 3)]),
+        ((1, 2, 3), A, ReplayKind.REPLAY, [(b"other", 1), (A, 0), (A, 2), (A, 3)]),
+        # Its key would stay parked at it.
+        ((1, 2, 3), A, ReplayKind.DROP, [(b"other", 1), (A, 0), (A, 2), (A, 3)]),
+        # It is there, and nobody asked for it.
+        ((0, 1, 2, 3), A, ReplayKind.REPLAY, [(b"other", 1), (A, 2), (A, 3)]),
+    ],
+)
+def test_a_dead_letter_that_is_gone_and_holds_back_its_key_is_asked_for_first(
+    there: tuple[int, ...], key: bytes | None, kind: ReplayKind, expected: list[tuple[bytes | None, int]]
+) -> None:
+    assert expected == asked_for(Log(*there, key=key), kind, key=key)
 
 
 NOW_MS = 1_700_000_000_000

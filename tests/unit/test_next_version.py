@@ -104,21 +104,14 @@ def test_a_ledger_stores_a_low_water_before_what_it_cannot_read() -> None:
     assert 7 == ledger.positions().doubt_low
 
 
-def test_once_it_is_over_it_keeps_nothing_back() -> None:
+@pytest.mark.parametrize(("value", "places"), [(None, []), (next_form(DOUBT).encode(), [7])], ids=["over", "read"])
+def test_once_it_is_over_or_can_be_read_again_it_keeps_nothing_back(value: bytes | None, places: list[int]) -> None:
+    """What can be read again stands where its content is."""
     fold = DoubtFold()
     fold.fold(7, codec.content_key(KEY, 0), b"value")
     fold.fold(8, KEY.encode(), b"3|what nobody knows")
 
-    fold.fold(9, KEY.encode(), None)
+    fold.fold(9, KEY.encode(), value)
 
-    assert {} == fold.unreadable
-
-
-def test_once_it_can_be_read_again_it_stands_where_its_content_is() -> None:
-    fold = DoubtFold()
-    fold.fold(7, codec.content_key(KEY, 0), b"value")
-    fold.fold(8, KEY.encode(), b"3|what nobody knows")
-
-    fold.fold(9, KEY.encode(), next_form(DOUBT).encode())
-
-    assert ({}, 7) == (fold.unreadable, fold.all_unsettled()[KEY].ensure_extras().doubt_offset)
+    found = [txn.ensure_extras().doubt_offset for txn in fold.all_unsettled().values()]
+    assert ({}, places) == (fold.unreadable, found)

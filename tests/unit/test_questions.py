@@ -275,25 +275,16 @@ def test_reading_should_stop_while_too_many_wait(monkeypatch: pytest.MonkeyPatch
     assert desk.questions.is_full
 
 
-def test_kinds_of_causes_are_bounded() -> None:
+def test_kinds_of_causes_are_bounded_and_one_that_is_known_is_counted_as_itself() -> None:
     desk = Desk()
-    for number in range(module.CAUSE_COUNT_MAX + 5):
+    for number in [*range(module.CAUSE_COUNT_MAX + 5), 0]:
         desk.hear(question(str(number)))
         error = type(f"Error{number}", (Exception,), {})()
         desk.questions.take(CallOutcome(desk.begin(), error=error))
 
-    assert 5 == desk.questions.tally.unknown["other"]
-
-
-def test_a_cause_that_is_known_is_counted_as_itself_however_many_there_are() -> None:
-    desk = Desk()
-    for number in [*range(module.CAUSE_COUNT_MAX), 0]:
-        desk.hear(question(str(number)))
-        error = type(f"Error{number}", (Exception,), {})()
-        desk.questions.take(CallOutcome(desk.begin(), error=error))
-
-    assert module.CAUSE_COUNT_MAX == len(desk.questions.tally.unknown)
-    assert 2 == max(desk.questions.tally.unknown.values())
+    counts = desk.questions.tally.unknown
+    assert (module.CAUSE_COUNT_MAX + 1, 5) == (len(counts), counts["other"])
+    assert 2 == max(count for cause, count in counts.items() if cause != "other")
 
 
 def test_the_same_question_twice_is_one_that_was_asked() -> None:

@@ -40,12 +40,13 @@ def test_an_open_transaction_before_a_strangers_marker_goes_to_doubt(topic: str)
 
 
 @pytest.mark.promise("P11")
-def test_a_line_that_names_nothing_is_given_up_before_a_strangers_marker() -> None:
+@pytest.mark.parametrize("offset", [FAR_AWAY, pytest.param(2, id="its marker")])
+def test_a_line_that_names_nothing_or_a_strangers_marker_is_given_up(offset: int) -> None:
     stage = stage_with_a_strangers_marker()
-    stage.op(op_line("C", KEY, FAR_AWAY), partition=PARTITION)
+    stage.op(op_line("C", KEY, offset), partition=PARTITION)
     stage.commit(KEY, 0, partition=PARTITION)
 
-    stage.work(seconds=600)
+    stage.work(seconds=1_200)
 
     assert ["a-0"] == stage.visible()
 
@@ -62,17 +63,6 @@ def test_records_behind_the_marker_are_read_before_anything_is_given_up() -> Non
     assert ["b-4"] == stage.visible()
     kept = (codec.parse_quarantine_key(r.key()) for r in stage.kafka.records(stage.topics.doubt))
     assert [] == list(filter(None, kept))
-
-
-@pytest.mark.promise("P11")
-def test_a_line_that_names_a_strangers_marker_is_given_up() -> None:
-    stage = stage_with_a_strangers_marker()
-    stage.op(op_line("C", KEY, 2), partition=PARTITION)
-    stage.commit(KEY, 0, partition=PARTITION)
-
-    stage.work(seconds=1_200)
-
-    assert ["a-0"] == stage.visible()
 
 
 @pytest.mark.promise("P1")
