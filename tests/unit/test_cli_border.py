@@ -1,6 +1,7 @@
 """Where commands begin and end: shared options become settings, errors become one line and an exit code."""
 
 import ast
+import io
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ import txlayer.cli
 import txlayer.testing
 from tests.support.commands import run_command
 from txlayer import errors
-from txlayer.cli import topics
+from txlayer.cli import output, topics
 from txlayer.cli.exits import INTERRUPTED, UNREAD, ExitCode, exit_code, guard
 from txlayer.cli.main import GROUPS, SINGLE, build_app, needed
 from txlayer.cli.options import client_config
@@ -195,6 +196,45 @@ def test_a_reader_that_has_gone_is_no_finding(command: list[str]) -> None:
         os.close(writing)
 
     assert (UNREAD, "") == (ran.returncode, ran.stderr)
+
+
+def test_an_output_that_is_full_is_no_defect() -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "txlayer", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    said = "error: the output could not be written: No space left on device; what the command did stands\n"
+    assert (ExitCode.USAGE, said) == (ran.returncode, ran.stderr)
+
+
+def test_without_a_standard_output_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+
+    assert ExitCode.GOOD == guard(lambda: output.show([{"a": 1}], lambda _: "text", as_json=False))
+
+
+@pytest.mark.parametrize("given", ["", "no\n", None])
+def test_where_nobody_answers_the_error_says_how_to_do_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str | None
+) -> None:
+    monkeypatch.setattr("sys.stdin", None if given is None else io.StringIO(given))
+
+    code = guard(lambda: output.ask("Store these offsets?"))
+
+    assert ExitCode.USAGE == code
+    assert "error: nobody said yes, and nothing was changed; --yes does not ask\n" in capsys.readouterr().err
+
+
+def test_a_program_may_give_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+
+    assert ExitCode.GOOD == guard(lambda: output.ask("Store these offsets?"))
 
 
 @pytest.mark.parametrize(

@@ -470,9 +470,10 @@ def no_append_time(topic: str, *, why: str) -> TopicMismatchError:
     )
 
 
-def no_such_topic(topic: str, *, create: str = "txlayer topics apply") -> TopicMismatchError:
-    """The error for a topic that must be there; the command `create` makes it."""
-    return TopicMismatchError(f"no such topic; `{create}` creates it", topic=topic, found="none")
+def no_such_topic(topic: str, *, create: str | None = "txlayer topics apply") -> TopicMismatchError:
+    """The error for a topic that must be there; the command `create` makes it, None: it is one of the users' own."""
+    mend = "name one that is there" if create is None else f"`{create}` creates it"
+    return TopicMismatchError(f"no such topic; {mend}", topic=topic, found="none")
 
 
 def limits_of(topic_limits: Callable[[str], TopicLimits | None], topic: str) -> TopicLimits:
@@ -483,7 +484,7 @@ def limits_of(topic_limits: Callable[[str], TopicLimits | None], topic: str) -> 
     return limits
 
 
-def partition_count_of(admin: Administration, topic: str, *, create: str = "txlayer topics apply") -> int:
+def partition_count_of(admin: Administration, topic: str, *, create: str | None = "txlayer topics apply") -> int:
     """Partition count of a topic that must be there, else `no_such_topic`; the rest as `Administration.partition_count`."""
     count = admin.partition_count(topic)
     if count is None:

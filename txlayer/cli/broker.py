@@ -71,7 +71,7 @@ def wipe(*, data: Data = None, yes: Yes = False, as_json: AsJson = False) -> Non
     """Stop, and remove the data for ever."""
     folder = _folder(data)
     if not yes:
-        typer.confirm(f"Remove all topics and messages in {folder}?", abort=True)
+        output.ask(f"Remove all topics and messages in {folder}?")
     was_there = BackgroundBroker(folder).wipe()
     _say("removed" if was_there else "nothing to remove", as_json=as_json, removed=was_there)
 

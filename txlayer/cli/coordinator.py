@@ -147,7 +147,7 @@ def store_reset(
     if is_dry_run:
         return
     if not is_sure and not as_json:
-        typer.confirm(question, abort=True)
+        output.ask(question)
     admin.store_offsets(group, plan.after)
 
 

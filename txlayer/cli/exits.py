@@ -1,5 +1,7 @@
 """Where errors leave the program: one line on standard error, and a number that a supervisor can act on."""
 
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -49,7 +51,10 @@ def guard(call: Callable[[], object]) -> int:
     SystemExit, which carries an exit code already, passes.
     """
     try:
-        call()
+        try:
+            call()
+        finally:
+            _flush()
     except SystemExit as exc:
         # typer and rich end with 1 when they notice it; 1 would be a finding.
         if isinstance(exc.__context__, BrokenPipeError):
@@ -61,11 +66,41 @@ def guard(call: Callable[[], object]) -> int:
         return exit_code(exc)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        _give_up_output()
+        return UNREAD
+    except OSError as exc:
+        if exc.errno not in _FULL:
+            return _defect()
+        _give_up_output()
+        _print_error(f"the output could not be written: {exc.strerror}; what the command did stands")
+        return ExitCode.USAGE
     except Exception:  # noqa: BLE001 - the command line is one of the three borders
-        sys.stderr.write(printable_lines(traceback.format_exc().rstrip()) + "\n")
-        _print_error("this is a defect of txlayer; please report it with the lines above")
-        return ExitCode.BROKEN_INVARIANT
+        return _defect()
     return ExitCode.GOOD
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def _flush() -> None:
+    """Now, while an error of it can still be told."""
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
+
+
+def _give_up_output() -> None:
+    """What is left in Python's buffer goes nowhere: at the end of the process it would be an error once more."""
+    if (output := sys.__stdout__) is not None and output is sys.stdout:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, output.fileno())
+        os.close(nowhere)
+
+
+def _defect() -> ExitCode:
+    sys.stderr.write(printable_lines(traceback.format_exc().rstrip()) + "\n")
+    _print_error("this is a defect of txlayer; please report it with the lines above")
+    return ExitCode.BROKEN_INVARIANT
 
 
 def _print_error(sentence: str) -> None:

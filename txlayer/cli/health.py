@@ -201,7 +201,7 @@ def follow(
     """Step the view and show it after each interval: on the whole screen, or below the last look where there is no terminal."""
     from rich.live import Live
 
-    is_screen = sys.stdout.isatty() and not as_json
+    is_screen = sys.stdout is not None and sys.stdout.isatty() and not as_json
     with Live(console=output.console(), screen=True, auto_refresh=False) if is_screen else nullcontext() as shown:
         due = clock()
         while not should_stop():

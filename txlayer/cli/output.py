@@ -34,7 +34,9 @@ WIDE = 240  # columns without a terminal: a file or a pipe wants whole ids on on
 
 
 def console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+    # Without a standard output (`>&-`) Python has none at all, and print is silent.
+    is_screen = sys.stdout is not None and sys.stdout.isatty()
+    return Console(width=None if is_screen else WIDE, highlight=False)
 
 
 def cell(text: object, style: str = "") -> Text:
@@ -137,6 +139,29 @@ SAMPLE_COUNT = 10  # rows shown before a bulk is confirmed
 SENTENCE_COUNT_MAX = 100  # good outcomes printed one by one, a page or two of a terminal; more are counted
 
 
+def has_person() -> bool:
+    """Whether somebody at a terminal can answer."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask(question: str) -> None:
+    """Ask; a program may give the answer.
+
+    Raises:
+        UsageError: there is no terminal, and the answer was not yes. Nothing was changed.
+        typer.Abort: the answer was no. Nothing was changed.
+    """
+    is_said = False
+    if sys.stdin is not None:  # `<&-` leaves Python without one
+        try:
+            is_said = typer.confirm(question, abort=has_person())
+        except typer.Abort:
+            if has_person():
+                raise
+    if not is_said:
+        raise UsageError("nobody said yes, and nothing was changed; --yes does not ask")
+
+
 def confirm(what: str, question: str, *, sample: Table | None = None, more_count: int = 0) -> None:
     """Show what would happen, and ask; `what` begins with the command.
 
@@ -144,7 +169,7 @@ def confirm(what: str, question: str, *, sample: Table | None = None, more_count
         UsageError: there is no terminal. Nothing was written.
         typer.Abort: the answer was no. Nothing was written.
     """
-    if not sys.stdin.isatty():
+    if not has_person():
         look = "" if sample is None else ", or look first with --dry-run"
         raise UsageError(f"{what} and no terminal to ask; say --yes{look}")
     if sample is not None:

@@ -318,7 +318,7 @@ def widen(
             raise typer.Exit(ExitCode.FINDING)
         if not dry_run:
             if found.wanted and not yes and not as_json:
-                typer.confirm(f"Widen {', '.join(found.wanted)} to {partitions} partitions?", abort=True)
+                output.ask(f"Widen {', '.join(found.wanted)} to {partitions} partitions?")
             admin.widen(found.wanted)
             topics_.store_first_offsets(admin, config.topics, partitions)
     said = f"{'would be widened' if dry_run else 'widened'} to {partitions} partitions: {', '.join(found.wanted)}"

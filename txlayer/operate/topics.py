@@ -72,7 +72,7 @@ def plan_reset(
     if found.is_active:
         members = "coordinators" if of_coordinators else "consumers"
         raise LifecycleError(f"{group} has running {members}; stop them first", state=found.state)
-    after = _positions(admin, topics, to)
+    after = _positions(admin, topics, to, create="txlayer topics apply" if of_coordinators else None)
     before = dict(admin.stored_offsets(group, list(after)))
     stored = {
         tp: StoredOffset(offset, "" if of_coordinators else _metadata(offset, before[tp], token_above))
@@ -91,8 +91,10 @@ def _metadata(offset: int, before: StoredOffset | None, token_above: int | None)
     return Progress(offset).snapshot(StoredProgress(token=token, is_paused=known.is_paused)).metadata
 
 
-def _positions(admin: Administration, topics: Sequence[str], position: StartPosition) -> dict[TopicPartition, int]:
-    tps = [(topic, p) for topic in topics for p in range(partition_count_of(admin, topic))]
+def _positions(
+    admin: Administration, topics: Sequence[str], position: StartPosition, *, create: str | None
+) -> dict[TopicPartition, int]:
+    tps = [(topic, p) for topic in topics for p in range(partition_count_of(admin, topic, create=create))]
     if position == "earliest":
         return admin.start_offsets(tps)
     if position == "latest":

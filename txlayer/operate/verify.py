@@ -485,7 +485,7 @@ class WindowReader:
             traces.half_starts = {p: start for (_, p), start in starts.items()}
             self._read("half", {p: (starts[p], ends[p]) for p in halves}, traces.half)
             wanted = asked.topics or tuple(sorted(traces.named_topics))
-            count_of = partial(partition_count_of, admin) if asked.topics else admin.partition_count
+            count_of = partial(partition_count_of, admin, create=None) if asked.topics else admin.partition_count
             counts = {topic: count_of(topic) for topic in wanted}
             missing = {topic for topic, number in counts.items() if number is None}
             reals = [(topic, p) for topic, number in counts.items() for p in range(number or 0)]

@@ -224,7 +224,7 @@ class KafkaAdmin:
     def topic_names(self) -> frozenset[str]:
         timeout_s = self.limits()["request_timeout"]
         try:
-            return frozenset(self.client().list_topics(timeout=timeout_s).topics)
+            return frozenset(self.connected_client().list_topics(timeout=timeout_s).topics)
         except KafkaException as exc:
             raise self.translated(exc, resource="topics", operation="list") from exc
 
