@@ -94,6 +94,8 @@ class Overview:
         self._connections = connections
         self.op_ends: dict[int, int] = {}
         """{partition: op offset before which every line was looked at}; whole once `unsettled` is exhausted."""
+        self.unreadable: list[str] = []
+        """Keys of transactions on doubt that only a later release can read, and that are not among the unsettled; likewise whole then."""
 
     def unsettled(self) -> Iterator[UnsettledTransaction]:
         """Every transaction that is not settled, in no promised order: stored positions first, then what came behind.
@@ -113,6 +115,7 @@ class Overview:
 
         recovery = Recovery(self._config, self._connections, is_still_ours=lambda: None, make_fold=make_fold)
         recovery.replay(ledgers, stored)
+        self.unreadable = [key for fold in folds.values() for key in fold.unreadable]
         for partition, ledger in ledgers.items():
             ledger.end_replay(stored[partition].positions)
         yield from self._read_on(ledgers, stored)

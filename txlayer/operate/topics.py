@@ -39,6 +39,7 @@ from txlayer.core.topics import CLOSED_SETTING, OPEN_VALUE, AlterSetting, Change
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.overview import Overview, committed_records, read_stored
+from txlayer.operate.rows import UNREADABLE
 
 StartPosition = Literal["earliest", "latest"] | int
 """Where to begin: at the first or the next record, or at the first record of a time in milliseconds since 1970."""
@@ -305,9 +306,12 @@ class Drain(NamedTuple):
 def look(connections: CoordinatorConnections, *, partition_count: int) -> Drain:
     unread_counts = unread(connections, partition_count=partition_count)
     groups: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    for each in Overview(connections).unsettled():
+    overview = Overview(connections)
+    for each in overview.unsettled():
         groups[each.txn.group, each.state].append((each.txn.appended_ms, txn_id_of(each.txn.key)))
     now_ms = int(time.time() * 1000)
+    for key in overview.unreadable:  # of whom, and since when, a later release can say
+        groups["", UNREADABLE].append((now_ms, txn_id_of(key)))
     found = tuple(
         {
             "producer_group": group,
