@@ -7,6 +7,7 @@ from tests.support.core_records import txn_key
 from tests.support.still_coordinator import PARTITION_COUNT, StillCoordinator
 from txlayer.core.messages import txn_id_of
 from txlayer.operate.topics import Drain, look, plan_widening
+from txlayer.runtime.kafka_transactions import produce
 
 
 def look_at(stage: StillCoordinator) -> Drain:
@@ -32,3 +33,23 @@ def test_a_transaction_that_only_a_later_release_can_read_is_not_drained() -> No
     ]
     with closing(stage.kafka.connect_coordinator(stage.config, client="widen")) as connections:
         assert plan_widening(stage.kafka.admin(), connections, partition_count=4).left is not None
+
+
+def test_what_an_open_kafka_transaction_hides_is_not_drained() -> None:
+    """A stranger left one open on half. Coordinators do not see what producers prepared behind it, and neither does who asks."""
+    stage = StillCoordinator()
+    stage.work(seconds=1)
+    assert look_at(stage).is_drained
+    with closing(stage.kafka.connect_coordinator(stage.config, client="stranger")) as connections:
+        stranger = connections.make_writer("stranger", batch_bytes_max=16_384)
+        stranger.initialise(timeout_s=10.0)
+        stranger.begin()
+        produce(stranger, stage.topics.half, b"?", None, 0)
+        stranger.flush(timeout_s=10.0)
+        stage.half(txn_key("behind it"))
+
+        found = look_at(stage)
+
+        assert 2 == found.half_unread
+        assert not found.is_drained
+        stranger.close()

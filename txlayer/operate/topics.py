@@ -329,15 +329,20 @@ def look(connections: CoordinatorConnections, *, partition_count: int) -> Drain:
 def unread(connections: CoordinatorConnections, *, partition_count: int) -> tuple[int, int, tuple[int, ...]]:
     """(half records, op records) behind what is stored, in the first `partition_count` partitions, and half's ends.
 
-    Counted by reading, because the markers of Kafka transactions take offsets too.
+    Counted by reading, because the markers of Kafka transactions take offsets too. Of what an open Kafka transaction hides, by
+    whomever, every offset counts.
     """
     topics, partitions = connections.config.topics, range(partition_count)
-    ends = connections.end_offsets([(t, p) for t in (topics.half, topics.op) for p in partitions])
+    tps = [(t, p) for t in (topics.half, topics.op) for p in partitions]
+    ends = connections.end_offsets(tps)
+    hidden = connections.end_offsets(tps, is_committed=False)
     ranges: dict[TopicPartition, Range] = {}
     for p, stored in read_stored(connections, partitions).items():
         ranges[topics.half, p] = (stored.positions.low_water, ends[topics.half, p])
         ranges[topics.op, p] = (stored.positions.op_offset, ends[topics.op, p])
     counts = Counter(record.topic() for record in committed_records(connections, ranges))
+    for (topic, p), end in hidden.items():
+        counts[topic] += max(end - ends[topic, p], 0)
     half_ends = tuple(ends[topics.half, p] for p in partitions)
     return counts[topics.half], counts[topics.op], half_ends
 
