@@ -74,13 +74,6 @@ def test_open_and_unseen() -> None:
     assert ({Kind.OVERDUE}, "overdue") == (report.kinds(KEY), verdict(report.of(KEY)))
 
 
-def test_forwarded_from_doubt_after_its_half_record_is_gone() -> None:
-    log, _ = written("half, keep open 0, C 0, show 0, ended 0")
-    log.starts[HALF] = 1
-    report = log.judge()
-    assert ("committed", []) == (report.of(KEY).state, report.findings)
-
-
 def test_young_commit_is_on_its_way() -> None:
     log, _ = written("half, C 0")
     assert "committing" == log.judge(now_ms=log.now_ms, grace_ms=60_000).of(KEY).state
@@ -118,30 +111,9 @@ def test_an_aborted_copy_is_lost() -> None:
     assert {Kind.LOST} == log.judge().kinds(KEY)
 
 
-def test_torn_names_the_index_that_is_missing() -> None:
-    log, _ = written("half 0/2, half 1/2, C 1, show 0")
-    report = log.judge()
-    assert {Kind.LOST, Kind.TORN} == report.kinds(KEY)
-    assert [1] == [finding.index for finding in report.broken if finding.kind is Kind.LOST]
-    assert "torn" == verdict(report.of(KEY))
-
-
 def test_one_message_twice_does_not_stand_for_the_other() -> None:
     log, _ = written("half 0/2, half 1/2, C 1, show 0 0")
     assert {Kind.LOST, Kind.TORN, Kind.DOUBLED} == log.judge().kinds(KEY)
-
-
-@pytest.mark.parametrize("place", ["before the decision", "after settlement"])
-def test_a_second_copy_of_a_half_record_is_not_forwarded_again(place: str) -> None:
-    log, (half,) = written("half")
-    copy = log.half() if place == "before the decision" else None
-    log.op(("C", half))
-    log.show(half)
-    copy = copy or log.half()
-    assert [] == log.judge().broken
-    assert Kind.SECOND_COPY in log.judge().kinds(KEY)
-    log.show(copy)
-    assert Kind.DOUBLED in log.judge().kinds(KEY)
 
 
 def test_on_the_wrong_topic_is_lost_and_corrupt() -> None:
@@ -170,25 +142,6 @@ def test_shown_before_its_decision() -> None:
     assert set() == log.judge(clock_error_ms=10).kinds(KEY)
     log.records[log.records.index(shown)] = replace(shown, is_append_time=False)
     assert set() == log.judge().kinds(KEY)
-
-
-def test_a_users_timestamp_far_in_the_past_says_nothing_of_the_decision() -> None:
-    log, (half,) = written("half options=t1000, C 0")
-    shown = log.show(half, is_append_time=False)
-    assert {Kind.CORRUPT} == log.judge().kinds(KEY)
-    log.records[log.records.index(shown)] = replace(shown, timestamp_ms=1000)
-    assert [] == log.judge().findings
-
-
-@pytest.mark.parametrize(
-    "origin", ["7:0|0/1|1700000000000", "0:9|0/1|1700000000000", "0:0|0/2|1700000000000", "0:0|0/1|5", "x", None]
-)
-def test_phantom(origin: str | None) -> None:
-    log, _ = written("half")
-    value = origin.encode() if origin else None
-    headers = [("txl-id", b"order-1"), ("txl-origin", value)]
-    log.add("shop", value=b"v", headers=headers if origin else headers[:1])
-    assert [Kind.PHANTOM] == [finding.kind for finding in log.judge().broken]
 
 
 def test_the_id_of_another_transaction_is_a_phantom() -> None:
@@ -285,52 +238,7 @@ def test_prepare_order_waits_for_an_undecided_one() -> None:
     assert {Kind.OUT_OF_ORDER} == log.judge().kinds(other("2"))
 
 
-def test_a_parked_one_holds_nobody() -> None:
-    log = Log()
-    first, second = two_of_one_key(log, order="prepare")
-    log.summary("parked", first, key=other("1"), order="prepare", key_hash=HASH)
-    log.content(first, key=other("1"))
-    log.op(("C", second), key=other("2"))
-    log.show(second)
-    assert [] == log.judge().findings
-    log.op(("C", first), key=other("1"))
-    log.show(first)
-    log.end_on_doubt(0, key=other("1"))
-    assert [] == log.judge().findings
-
-
-def test_who_waits_for_one_on_doubt_is_on_doubt() -> None:
-    log = Log()
-    first, second = two_of_one_key(log, order="prepare")
-    log.summary("open", first, key=other("1"), order="prepare", key_hash=HASH)
-    log.content(first, key=other("1"))
-    log.op(("C", second), key=other("2"))
-    assert {Kind.LOST} == log.judge().kinds(other("2"))
-    log.summary("waiting", second, key=other("2"), order="prepare", key_hash=HASH)
-    log.content(second, key=other("2"))
-    assert ("waiting", []) == (log.judge().of(other("2")).state, log.judge().findings)
-
-
-def test_mixed_modes_do_not_wait_for_each_other() -> None:
-    log, _ = written(
-        "half order=commit, half txn=order-2/5f3a90c2 order=prepare, "
-        "half txn=order-3/5f3a90c2 order=commit, C 1, C 2, show 2, C 0, show 0 1"
-    )
-    assert [] == log.judge().findings
-
-
 # ---------------------------------------------------------------------------- decisions
-
-
-def test_the_first_of_two_contrary_decisions_wins_whatever_half_offset_it_names() -> None:
-    log, (first, last) = written("half 0/2, half 1/2, R 0, C 1")
-    report = log.judge()
-    assert "rolled-back" == report.of(KEY).state
-    assert {Kind.REFUSED, Kind.LATE_HALF} == report.kinds(KEY)
-    assert "conflicting" == verdict(report.of(KEY))
-    log.show(first)
-    log.show(last)
-    assert Kind.LEAKED in log.judge().kinds(KEY)
 
 
 def test_a_late_rollback_is_refused() -> None:
@@ -339,48 +247,9 @@ def test_a_late_rollback_is_refused() -> None:
     assert ("committed", {Kind.REFUSED, Kind.REPEATED}) == (report.of(KEY).state, report.kinds(KEY))
 
 
-def test_an_abandon_after_a_commit_does_not_switch_the_judge_off() -> None:
-    log, (first, last) = written("half 0/2, half 1/2, C 1, A 1")
-    assert ("abandoned", {Kind.ABANDONED_LATE}) == (log.judge().of(KEY).state, log.judge().kinds(KEY))
-    log.show(first)
-    assert {Kind.LOST, Kind.TORN} == log.judge().kinds(KEY)
-    log.show(last, value=b"other")
-    log.show(last)
-    report = log.judge()
-    assert ("committed", {Kind.DOUBLED, Kind.CORRUPT}) == (report.of(KEY).state, report.kinds(KEY))
-
-
 def test_an_abandon_that_does_not_count_excuses_nothing() -> None:
     log, _ = written("half, C 0, A 0 group=strangers")
     assert {Kind.LOST, Kind.VOID_LINE} == log.judge().kinds(KEY)
-
-
-def test_a_commit_that_names_an_earlier_half_record_is_incomplete() -> None:
-    log, (first, last) = written("half 0/2, half 1/2, C 0")
-    assert {Kind.LOST, Kind.LATE_HALF} == log.judge().kinds(KEY)
-    log.summary("parked-committed", first, last, reason="incomplete")
-    log.content(first, 0)
-    log.content(last, 1)
-    assert ("parked-committed", {Kind.LATE_HALF}) == (log.judge().of(KEY).state, log.judge().kinds(KEY))
-    log.show(first)
-    log.show(last)
-    assert Kind.LEAKED in log.judge().kinds(KEY)
-
-
-def test_a_commit_before_its_last_half_record_is_incomplete_also_when_doubt_alone_knows_that_one() -> None:
-    # The commit names a second copy of the first message. Retention took the first two half records since.
-    log = Log()
-    halves = [log.half(numbers="0/3"), log.half(numbers="1/3")]
-    copy = log.half(numbers="0/3")
-    halves.append(log.half(numbers="2/3"))
-    log.op(("C", copy))
-    log.summary("parked-committed", *halves, reason="incomplete")
-    for index, half in enumerate(halves):
-        origin = ("txl-origin", f"0:{half.offset}|{index}/3|1700000000000".encode())
-        log.content(half, index, headers=[*half.headers, origin, ("txl-key", half.key)])
-    log.starts[HALF] = copy.offset
-    report = log.judge()
-    assert ("parked-committed", "parked") == (report.of(KEY).state, verdict(report.of(KEY)))
 
 
 def test_a_line_that_names_no_half_record_of_its_transaction_is_void() -> None:
@@ -461,34 +330,6 @@ def test_two_attempts_of_one_id_are_two_transactions() -> None:
 # ---------------------------------------------------------------------------- what is gone
 
 
-def test_a_commit_whose_half_records_are_gone() -> None:
-    log, (half,) = written("half, C 0")
-    log.starts[HALF] = 1
-    report = log.judge()
-    assert ("unknown", {Kind.HALVES_GONE, Kind.NOT_JUDGED}) == (report.of(KEY).state, report.kinds(KEY))
-    log.show(half)
-    assert [] == log.judge().broken
-
-
-def test_op_shortened_before_half() -> None:
-    log, (half, *_) = written("half, C 0, show 0, half txn=order-2/5f3a90c2, C 1")
-    log.starts[OP] = 1
-    report = log.judge()
-    assert ("unknown", "out_of_window") == (report.of(KEY).state, verdict(report.of(KEY)))
-    assert set() == {finding.kind for finding in report.broken} - {Kind.LOST}
-    log.show(half)
-    assert Kind.DOUBLED in log.judge().kinds(KEY)
-
-
-def test_op_that_begins_before_the_half_record_is_enough() -> None:
-    log = Log()
-    log.op(b"")
-    log.op(b"")
-    log.op(("C", log.half()))
-    log.starts[OP] = 1
-    assert {Kind.LOST} == log.judge().kinds(KEY)
-
-
 @pytest.mark.parametrize("cause", ["retention", "compaction", "not read"])
 def test_a_real_topic_that_may_have_had_the_message(cause: str) -> None:
     log = Log(ends={("shop", 0): 5})
@@ -499,28 +340,6 @@ def test_a_real_topic_that_may_have_had_the_message(cause: str) -> None:
     report = log.judge(compacted_topics=compacted)
     assert ("unknown", {Kind.NOT_JUDGED}) == (report.of(KEY).state, report.kinds(KEY))
     assert "out_of_window" == verdict(report.of(KEY))
-
-
-def test_retention_that_did_not_come_so_far_excuses_nothing() -> None:
-    log = Log(ends={("shop", 0): 5})
-    log.starts["shop"] = 5
-    log.add("shop", value=b"older than the decision")
-    log.op(("C", log.half()))
-    assert {Kind.LOST} == log.judge().kinds(KEY)
-
-
-def test_an_open_kafka_transaction_of_a_stranger() -> None:
-    log, (half,) = written("half, C 0")
-    log.add("shop", value=b"a stranger's", kafka="open")
-    log.show(half)
-    log.stable_ends["shop"] = 0
-    report = log.judge()
-    assert ("committing", {Kind.BLOCKED}) == (report.of(KEY).state, report.kinds(KEY))
-    assert {Kind.OPEN_KAFKA_TRANSACTION} == report.kinds(None)
-    assert "open" == verdict(report.of(KEY))
-    lost = log.half(other("2"))
-    log.op(("C", lost), key=other("2"))
-    assert {Kind.LOST} == log.judge().kinds(other("2"))
 
 
 def test_aborted_records_of_half_and_op_count_for_nothing() -> None:

@@ -108,19 +108,6 @@ def test_more_keys_that_fail_than_have_room_fill_the_metadata_until_one_ends() -
 # --- fair picking -----------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_key_starves_nobody() -> None:
-    stage = QueueStage([A] * 1_000 + many(50) * 2)
-    (slow,) = stage.take(1)
-
-    seen = []
-    while items := stage.take(7):
-        seen += items
-        stage.queue.handled(items)
-
-    assert "0" == slow.record
-    assert list(range(1_000, 1_100)) == sorted(item.offset for item in seen)
-
-
 def test_a_key_with_many_records_has_one_turn_at_a_time() -> None:
     stage = QueueStage([A] * 100 + [B])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.queue_stage import TOPIC, QueueStage
+from tests.support.queue_stage import QueueStage
 from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.key_queue import QueueSettings
 from txlayer.core.retry import RetryPolicy
@@ -10,22 +10,6 @@ from txlayer.errors import InvariantError
 
 A, B = b"a", b"b"
 AT_ONCE = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=0, backoff_max_ms=0)
-
-
-@pytest.mark.promise("P9")
-def test_a_record_that_fails_for_ever_is_tried_so_often_and_is_one_record_all_the_time() -> None:
-    stage = QueueStage([A], QueueSettings(policy=RetryPolicy()))
-    attempts = 0
-    while items := stage.take():
-        attempts += 1
-        stage.fail(items[0])
-        assert 1 == stage.queue.count
-        stage.store()
-        assert len(stage.stored[TOPIC][1]) < 30
-        stage.advance(3_600_000)
-
-    assert 16 == attempts
-    assert ["0"] == stage.write_due()
 
 
 @pytest.mark.promise("P9")

@@ -171,20 +171,6 @@ def test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_drop
     assert (A, 2, DeadLetterReason.KEY_PARKED) == stage.dead_letters[-1]
 
 
-@pytest.mark.promise("P9")
-def test_the_end_of_the_failed_replay_releases_a_key_whose_last_dead_letter_was_dropped() -> None:
-    stage = parked(2)
-    fail_replay(stage)
-    stage.request(ReplayKind.DROP, 1)
-    stage.write_due()
-
-    stage.request(ReplayKind.DROP, 0)
-    stage.write_due()
-    stage.append(A)
-
-    assert ["2"] == stage.taken()
-
-
 @pytest.mark.fault(
     "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
 )

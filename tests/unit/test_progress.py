@@ -144,22 +144,6 @@ def test_a_snapshot_may_say_what_will_have_ended() -> None:
     assert 0 == progress.snapshot().offset
 
 
-@pytest.mark.promise("P9")
-def test_more_failing_records_than_have_room_wait_until_others_end() -> None:
-    progress = Progress(0)
-    room = attempt_records_max(metadata_bytes_max=4096, parked_keys_max=0)
-    progress.read(range(room + 2))
-    for offset in range(room + 2):
-        progress.failed(offset, started_ms=0)
-
-    assert list(range(room)) == progress.stored(progress.snapshot().version)
-    # Who has a place keeps it: the next attempt of the first one is not behind the others.
-    progress.failed(0, started_ms=0)
-    assert [0] == progress.stored(progress.snapshot().version)
-    progress.finish([1])
-    assert [room] == progress.stored(progress.snapshot().version)
-
-
 @pytest.mark.promise("P11")
 def test_whatever_fails_and_is_parked_fits() -> None:
     room = attempt_records_max(metadata_bytes_max=4096, parked_keys_max=64)
