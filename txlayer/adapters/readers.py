@@ -431,7 +431,7 @@ class LogHistoryReader:
         self, admin: Administration, start: HistoryStart, partitions: Sequence[int] | None, *, is_whole: bool = False
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], int]:
         topics = self._topics
-        count = partition_count_of(admin, topics.half)
+        count, *_ = (partition_count_of(admin, topic) for topic in (topics.half, topics.op, topics.doubt))
         numbers = range(count) if partitions is None else partitions
         if start.position is not None:
             numbers = [start.position[0]]

@@ -476,7 +476,7 @@ class WindowReader:
     def read(self, asked: WantedWindow, trace_index: TraceIndex) -> WindowReading:
         """Keep everything of the window in the index."""
         with closing(self._clients.admin()) as admin:
-            count = partition_count_of(admin, self._topics.half)
+            count, _ = (partition_count_of(admin, topic) for topic in (self._topics.half, self._topics.op))
             traces = TraceRecords(trace_index, self._topics, partition_count=count)
             halves = [(self._topics.half, p) for p in range(count)]
             starts = admin.offsets_at(halves, at_ms=asked.since_ms)
