@@ -14,7 +14,7 @@ from txlayer.core.topics import closed_at_ms
 from txlayer.errors import BrokerUnavailableError, NotAcceptingError, RetriableError, TopicMismatchError
 from txlayer.operate.topics import Acceptance, accept
 from txlayer.producer import steps
-from txlayer.producer.engine import ENTRY_LOOK_S, EntryWatch
+from txlayer.producer.engine import ENTRY_LOOK_S, watch_entry
 from txlayer.producer.questions import OpenLimit
 
 AT_MS = 1_700_000_000_000
@@ -109,10 +109,9 @@ def test_a_producer_asks_again_and_believes_the_last_answer() -> None:
             raise answer
         return TopicLimits(1, None, closed_at_ms=answer)
 
-    watch = EntryWatch(ask, heard.append, interval_s=0.001)
-    watch.start()
+    is_over = watch_entry(ask, heard.append, interval_s=0.001)
     wait_until(lambda: len(heard) >= 2, within=PATIENCE_S, what="two answers")
-    watch.end()
+    is_over.set()
     assert [AT_MS, None] == heard[:2]
 
 

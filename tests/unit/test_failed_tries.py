@@ -39,7 +39,7 @@ def test_however_many_places_fail_most_of_the_time_is_free_and_each_has_its_turn
     tried: list[tuple[str, int]] = []
     free_ms = 0
     while len(tried) < 80:
-        fresh = [place for place in PLACES if place not in tries and tries.may_try(place)]
+        fresh = [place for place in PLACES if place not in tries and tries.until_ms(place) <= clock.now_ms]
         place = fresh[0] if fresh else tries.first(PLACES)
         if place is None:
             clock.now_ms += 100

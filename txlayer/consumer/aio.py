@@ -238,18 +238,8 @@ class AsyncPool:
 
     def _cancel_all(self) -> None:
         tasks = [task for task, *_ in self._entered.values() if task]
-        if not tasks:
-            self._ended.set()
-            return
-        left = set(tasks)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            left.discard(task)
-            if not left:
-                self._ended.set()
-
+        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: self._ended.set())
         for task in tasks:
-            task.add_done_callback(ended)
             task.cancel("the consumer is closed")
 
 

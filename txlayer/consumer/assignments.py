@@ -160,7 +160,6 @@ class Assignments:
             raise
 
     def close(self) -> None:
-        """Give all queues and leases back."""
         try:
             self.revoke()
         finally:
@@ -493,8 +492,7 @@ class Assignments:
 
     def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> OwnedPartition:
         token = self._token_for(queue, self._tokens[queue], last=topic.stored.token)
-        lease = Lease(self._plan.group, *queue, token=token)
-        lease.valid_until = self._leases.valid_until(queue) or 0.0
+        lease = Lease(self._plan.group, *queue, token, self._leases.valid_until(queue) or 0.0)
         queues: PartitionQueue[Any] = PartitionQueue(
             topic=topic, replays=replays, settings=self._plan.settings_of(queue[0], self._config), now_ms=self._now_ms()
         )

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -188,6 +189,7 @@ FOR_EVER = float("inf")
 _new = object.__new__
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
     """The lease of one queue in this process, from the assignment to its loss. The engine writes it; any thread may read it.
 
@@ -195,15 +197,12 @@ class Lease:
     none: queued messages are then not started, and results of running handlers are discarded.
     """
 
-    __slots__ = ("group", "lost", "partition", "token", "topic", "valid_until")
-
-    def __init__(self, group: str, topic: str, partition: int, *, token: int | None = None) -> None:
-        self.group = group
-        self.topic = topic
-        self.partition = partition
-        self.token = token
-        self.valid_until = FOR_EVER
-        self.lost = threading.Event()
+    group: str
+    topic: str
+    partition: int
+    token: int | None = None
+    valid_until: float = FOR_EVER
+    lost: threading.Event = field(default_factory=threading.Event)
 
 
 class LeaseLost(threading.Event):
@@ -359,7 +358,6 @@ class Deserializers:
 
     @property
     def is_any(self) -> bool:
-        """True if there is a deserializer."""
         return self._key is not None or self._value is not None
 
     def read(self, record: Any) -> DecodedMessage:

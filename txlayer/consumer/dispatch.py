@@ -219,7 +219,7 @@ class Dispatcher:
             for item in taken:
                 breaker = self.breakers.of(owned, item)
                 if breaker is not None and not breaker.room(now_ms):
-                    queue.hold(item, until_ms=min(breaker.next_at_ms, now_ms + breaker.probe_interval_ms))
+                    queue.hold(item, until_ms=min(breaker.next_at_ms, now_ms + breaker.policy.probe_interval_ms))
                     continue
                 left -= 1
                 if breaker is None or breaker.is_closed:
@@ -293,7 +293,11 @@ class Dispatcher:
             del self._begun[chunk]
         if owned.is_over:
             self.stale_count += len(done) + failed_count
-            self._clear(owned, chunk, left)
+            stale = self._stale.get(owned.topic_partition)
+            if stale is not None and not left:
+                stale.pop(chunk, None)
+                if not stale:
+                    del self._stale[owned.topic_partition]
             return
         # Those of a batch before one that cannot be read are handled, too.
         before = [item for failed in outcome.failed for item in items_of(failed.job)[: failed.index_in_batch]]
@@ -368,13 +372,6 @@ class Dispatcher:
         for items in reversed(behind.values()):
             queues.put_back(items)
 
-    def _clear(self, owned: OwnedPartition, chunk: Chunk, left: int) -> None:
-        stale = self._stale.get(owned.topic_partition)
-        if stale is not None and not left:
-            stale.pop(chunk, None)
-            if not stale:
-                del self._stale[owned.topic_partition]
-
     def _count(self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]]) -> None:
         tally = owned.tally
         job_count = len(outcome.done) + sum(not isinstance(f.result, NotBegun) for f in outcome.failed)
@@ -422,7 +419,7 @@ class Dispatcher:
         breaker = self.breakers.of(owned, items[0])
         if isinstance(result, Retry) and not failed.is_undecodable and breaker is not None and not breaker.is_closed:
             # The outage failed it, not the message.
-            result = Later(delay_ms=max(breaker.probe_interval_ms, result.delay_ms or 0))
+            result = Later(delay_ms=max(breaker.policy.probe_interval_ms, result.delay_ms or 0))
         if isinstance(result, Later):
             why = queues.postpone(items, result, now_ms=now_ms, is_asked=isinstance(failed.result, Later))
             if not why:

@@ -222,7 +222,8 @@ class Engine:
             tally.roll(now)
         assignments.note_log_ends(now)
         if dispatcher.in_flight_count:
-            dispatcher.wait(min(self._busy_wait_s(), self._next_s()))
+            half_a_chunk_s = 0.0 if self._pool.free_count() > 0 else self._pool.chunk_s / 2
+            dispatcher.wait(min(max(BUSY_WAIT_S, half_a_chunk_s), self._next_s()))
 
     def close(self) -> None:
         """Store what ended, leave the group and close everything. Results of handlers that still run are discarded."""
@@ -310,10 +311,6 @@ class Engine:
             if not self._storer.is_under_way and any(map(queues.is_changed, ItemSource)):
                 at = min(at, self._storer.next_at)
         return max(at - now, 0.0)
-
-    def _busy_wait_s(self) -> float:
-        has_free_workers = self._pool.free_count() > 0
-        return BUSY_WAIT_S if has_free_workers else max(BUSY_WAIT_S, self._pool.chunk_s / 2)
 
     def _has_due(self) -> bool:
         return any(map(self._completions.has_due, self._assignments.owned.values()))

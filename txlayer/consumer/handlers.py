@@ -80,11 +80,9 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """Name of the function, for logs."""
         return name_of(self.function)
 
     def call(self, message: ReceivedMessage, context: Context) -> Any:
-        """What the function returns for a single message."""
         if not self.takes_count:
             return self.function(message, context)
         body = message.dead_letter if self.is_of_dead_letters else message.value
@@ -92,7 +90,6 @@ class Handler:
 
     @property
     def accepts_all(self) -> bool:
-        """True if it takes every message of its topics."""
         return self.tags.wanted is None and not self.is_of_dead_letters
 
     def accepts(self, record: Any) -> bool:
@@ -173,19 +170,11 @@ class HandlerSet:
         check_signature(function, takes_count)
         is_async = is_coroutine_function(function)
         if is_async and not self._is_async:
-            raise ConfigError(
-                "a coroutine handler needs an event loop",
-                name="handler",
-                value=name_of(function),
-                expected="a plain function, or an AsyncOrderedConsumer",
-            )
+            expected = "a plain function, or an AsyncOrderedConsumer"
+            raise _refused("a coroutine handler needs an event loop", name_of(function), expected)
         if self._is_async and not is_async:
-            raise ConfigError(
-                "a plain handler would stop the event loop while it runs",
-                name="handler",
-                value=name_of(function),
-                expected="a coroutine function, or an OrderedConsumer",
-            )
+            expected = "a coroutine function, or an OrderedConsumer"
+            raise _refused("a plain handler would stop the event loop while it runs", name_of(function), expected)
         self._handlers.append(
             Handler(
                 function,
@@ -246,15 +235,14 @@ def check_function(function: Callable[..., Any]) -> None:
     """
     expected = "a function that takes (message, context)"
     if not callable(function) or inspect.isclass(function):
-        raise ConfigError("no function", name="handler", value=name_of(function), expected=expected)
+        raise _refused("no function", name_of(function), expected)
     call = _routine(function)
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        raise ConfigError(
-            "a generator does nothing when it is called",
-            name="handler",
-            value=name_of(function),
-            expected=f"{expected} and returns",
-        )
+        raise _refused("a generator does nothing when it is called", name_of(function), f"{expected} and returns")
+
+
+def _refused(why: str, handler: str, expected: str) -> ConfigError:
+    return ConfigError(why, name="handler", value=handler, expected=expected)
 
 
 def check_signature(function: Callable[..., Any], takes_count: int) -> None:
@@ -272,14 +260,9 @@ def check_signature(function: Callable[..., Any], takes_count: int) -> None:
         signature.bind(*(None,) * count)
     except TypeError as exc:
         number = {1: "one argument", 2: "two arguments"}.get(count, f"{count} arguments")
-        raise ConfigError(
-            f"it cannot be called with {number}: {exc}",
-            name="handler",
-            value=f"{name_of(function)}{signature}",
-            expected="a function that takes (body, message, context), or fewer from the left"
-            if takes_count
-            else "a function that takes (message, context)",
-        ) from exc
+        takes = "(body, message, context), or fewer from the left" if takes_count else "(message, context)"
+        why = f"it cannot be called with {number}: {exc}"
+        raise _refused(why, f"{name_of(function)}{signature}", f"a function that takes {takes}") from exc
 
 
 _OF_MESSAGES = (ReceivedMessage, Context)
@@ -309,12 +292,9 @@ def body_of(function: Callable[..., Any], body: Any) -> tuple[Any, int]:
             fits = annotation == body or _is_subclass(body, annotation) or body in _parts_of_union(annotation)
         if not fits:
             name = getattr(own or body, "__name__", str(own or body))
-            raise ConfigError(
-                f"its parameter {parameter.name} gets the {name}",
-                name="handler",
-                value=f"{name_of(function)}{inspect.signature(function)}",
-                expected="(message, context), or (body, message, context) with fewer from the left",
-            )
+            expected = "(message, context), or (body, message, context) with fewer from the left"
+            said_by = f"{name_of(function)}{inspect.signature(function)}"
+            raise _refused(f"its parameter {parameter.name} gets the {name}", said_by, expected)
     if not takes_body:
         return None, 0
     wide = said and body in _parts_of_union(said[0])  # `Order | None`: also messages without a value
@@ -336,12 +316,9 @@ def _annotation(function: Callable[..., Any], parameter: inspect.Parameter, *, i
             own = {kind.__name__: kind for kind in _OF_MESSAGES}.get(found.rpartition(".")[2])
             if own is not None or is_known:
                 return own
-            raise ConfigError(
-                f"its annotation of {parameter.name} is not known at run time: {exc}",
-                name="handler",
-                value=f"{name_of(function)}{inspect.signature(function)}",
-                expected="types that are imported in its module, or body=",
-            ) from exc
+            why = f"its annotation of {parameter.name} is not known at run time: {exc}"
+            said_by = f"{name_of(function)}{inspect.signature(function)}"
+            raise _refused(why, said_by, "types that are imported in its module, or body=") from exc
     is_vague = found in (Any, object) or isinstance(found, TypeVar) or getattr(found, "_is_protocol", False)
     return None if is_vague else found
 

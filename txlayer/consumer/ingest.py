@@ -327,7 +327,6 @@ class ReadLimits:
         return max(self._count_max // count, 1), max(self._bytes_max // count, 1)
 
     def apply(self, queues: Iterable[OwnedPartition]) -> None:
-        """Apply the limits to every queue."""
         found = list(queues)
         count_max, bytes_max = self.share(len(found))
         for owned in found:

@@ -7,6 +7,7 @@ and all of them together have one pause: however many they are, handlers begin i
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import StoredOffset, StoringGroupReader, TopicPartition
@@ -37,7 +38,6 @@ class ChunkSize:
         self.count = 1
 
     def learn(self, job_count: int, seconds: float) -> None:
-        """A chunk of this many jobs took this long."""
         if seconds * 2 <= self._target_s:
             if job_count >= self.count:
                 self.count = min(self.count * 2, CHUNK_COUNT_MAX)
@@ -47,61 +47,49 @@ class ChunkSize:
             self.count = max(int(self.count * self._target_s / seconds), 1)
 
 
+@dataclass(eq=False)
 class OwnedPartition:
     """One queue from its take-over to its loss. Only the engine's thread uses it; the lease is shared."""
 
-    def __init__(
-        self,
-        lease: Lease,
-        queue: PartitionQueue[Any],
-        *,
-        route: Route,
-        tally: TopicCounts,
-        chunk_s: float,
-        next_offsets: dict[TopicPartition, int],
-        sources: tuple[ItemSource, ...] = tuple(ItemSource),
-    ) -> None:
-        self.lease = lease
-        self.sources = sources
-        self.queue = queue
-        self.route = route
-        self.tally = tally
-        self.topic = lease.topic
-        self.partition = lease.partition
-        self.topic_partition = (lease.topic, lease.partition)
-        self.replay_partition = (replay_topic(lease.group, lease.topic), lease.partition)
+    lease: Lease
+    queue: PartitionQueue[Any]
+    _: KW_ONLY
+    route: Route
+    tally: TopicCounts
+    chunk_s: InitVar[float]
+    next_offsets: dict[TopicPartition, int]
+    """The offsets at which reading of both sources goes on."""
+    sources: tuple[ItemSource, ...] = tuple(ItemSource)
+    is_reading_paused: bool = False
+    is_replay_paused: bool = False
+    requests: deque[tuple[Any, ReplayRecord | Undecodable]] = field(default_factory=deque)
+    """Requests that were read, but whose dead letters have no room in memory yet."""
+    search: ResultSearch | None = None
+    """While results of requests are looked for: how far."""
+    reached: int = 0
+    """After these requests, only markers follow up to this offset."""
+    look_at_ms: int = 0
+    """When to look again whether parked keys still have dead letters, if no more can be parked."""
+    is_over: bool = False
+    """True if results of its handlers are discarded."""
+
+    def __post_init__(self, chunk_s: float) -> None:
+        self.topic, self.partition = self.topic_partition = (self.lease.topic, self.lease.partition)
+        self.replay_partition = (replay_topic(self.lease.group, self.topic), self.partition)
         self.chunk_size = ChunkSize(chunk_s)
-        self.next_offsets = next_offsets
-        """The offsets at which reading of both sources goes on."""
-        self.is_reading_paused = False
-        self.is_replay_paused = False
-        self.requests: deque[tuple[Any, ReplayRecord | Undecodable]] = deque()
-        """Requests that were read, but whose dead letters have no room in memory yet."""
-        self.search: ResultSearch | None = None
-        """While results of requests are looked for: how far."""
-        self.reached = 0
-        """After these requests, only markers follow up to this offset."""
-        self.look_at_ms = 0
-        """When to look again whether parked keys still have dead letters, if no more can be parked."""
         self._former: deque[Lease] = deque(maxlen=FORMER_COUNT_MAX)
-        self.is_over = False
-        """True if results of its handlers are discarded."""
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """Which queue it is, for log lines."""
         return {"group": self.lease.group, "topic": self.topic, "partition": self.partition}
 
     def partition_of(self, source: ItemSource) -> TopicPartition:
-        """The partition of one of its sources."""
         return self.topic_partition if source is ItemSource.TOPIC else self.replay_partition
 
     def renew(self, token: int | None) -> None:
         """Use this token, which is stored, for handlers that start from now on."""
-        old = self.lease
-        self._former.append(old)
-        self.lease = Lease(old.group, old.topic, old.partition, token=token)
-        self.lease.valid_until, self.lease.lost = old.valid_until, old.lost
+        self._former.append(self.lease)
+        self.lease = replace(self.lease, token=token)
 
     def extend(self, valid_until: float) -> None:
         """Set the end of the lease, also for handlers that started before it was rewritten."""
@@ -150,7 +138,6 @@ class OffsetStorer:
 
     @property
     def next_at(self) -> float:
-        """When the next store may begin."""
         return self._begun_at + self._interval_s
 
     def look(self) -> None:
@@ -246,7 +233,6 @@ def snapshots(
 
 
 def mark_stored(versions: StoredVersions) -> None:
-    """Mark these snapshots as stored."""
     for owned, source, version in versions:
         owned.queue.stored(source, version)
 
@@ -277,17 +263,12 @@ class FailedTries:
         return tp in self._pauses
 
     def until_ms(self, tp: TopicPartition) -> int:
-        """When this partition may be tried."""
         pause = self._pauses.get(tp)
         return self._any_from_ms if pause is None else max(pause.until_ms, self._failed_from_ms)
 
-    def may_try(self, tp: TopicPartition) -> bool:
-        """True if this partition may be tried now."""
-        return self.until_ms(tp) <= self._now_ms()
-
     def first(self, tps: Collection[TopicPartition]) -> TopicPartition | None:
         """Of these, the one that failed, may be tried now, and was tried the longest ago."""
-        found = (tp for tp in self._pauses if tp in tps and self.may_try(tp))
+        found = (tp for tp in self._pauses if tp in tps and self.until_ms(tp) <= self._now_ms())
         return next(found, None)
 
     def failed(
@@ -316,6 +297,5 @@ class FailedTries:
             self._pauses = {p: _Pause(now_ms, pause.wait_ms) for p, pause in self._pauses.items()}
 
     def keep(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget all others."""
         kept = set(tps)
         self._pauses = {tp: pause for tp, pause in self._pauses.items() if tp in kept}

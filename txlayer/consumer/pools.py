@@ -36,7 +36,6 @@ Job = Item[Any] | list[Item[Any]]
 
 
 def items_of(job: Job) -> list[Item[Any]]:
-    """The items of a call."""
     return job if isinstance(job, list) else [job]
 
 
@@ -178,7 +177,7 @@ class Caller:
             if now >= lease.valid_until or chunk.is_cut or is_lost():
                 break
             taken_count += 1
-            if failed and _is_behind_one_of(failed, job, chunk):
+            if failed and chunk.lasts is not None and any(f.job.chain == job.chain for f in failed):  # type: ignore[union-attr]  # no batches there
                 not_run.append(job)
                 continue
             deadline = now + timeout_s
@@ -457,13 +456,6 @@ def timed_out(job: Job, *, why: str, started_ms: int, count: int = 0) -> Failed:
     return Failed(job, Retry(reason=why), ATTEMPT_TIMEOUT, why, started_ms, given_count=count)
 
 
-def _is_behind_one_of(failed: Sequence[Failed], job: Job, chunk: Chunk) -> bool:
-    """True when a message of its key failed in this chunk."""
-    if chunk.lasts is None:
-        return False
-    return any(f.job.chain == job.chain for f in failed)  # type: ignore[union-attr]  # no batches there
-
-
 START_PAUSE_S = 1.0
 """Pause after a thread or a process could not be started, before another one is."""
 LOOK_S = 0.05
@@ -522,7 +514,6 @@ class JobOutcomes:
         self._news.set()
 
     def take(self) -> list[JobOutcome]:
-        """Everything that was reported since the last call."""
         self._news.clear()
         ended = self._ended
         return [ended.popleft() for _ in range(len(ended))]
@@ -537,7 +528,6 @@ class JobOutcomes:
         return [self._late.popleft() for _ in range(len(self._late))]
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something was reported."""
         if not self._ended:
             self._news.wait(timeout_s)
 
@@ -556,16 +546,13 @@ class HungHandlers:
 
     @property
     def count(self) -> int:
-        """How many have not come back."""
         return len(self._given_up)
 
     @property
     def has_room(self) -> bool:
-        """True when another one may be given up."""
         return self.count < self._count_max
 
     def add(self, chunk: Chunk, job: Job, now: float) -> None:
-        """The handler of this job of a chunk was given up."""
         self._given_up[id(chunk), id(job)] = chunk, now
         if not self.has_room:
             logger.critical("handlers.hung", extra={"hung_count": self.count})
@@ -602,7 +589,6 @@ class Workers(ABC):
         return 0
 
     def free_count(self) -> int:
-        """Chunks that would find a worker now."""
         return self._worker_count - self._begun_count
 
     def submit(self, chunk: Chunk) -> None:

@@ -269,7 +269,6 @@ class SharedEvent(threading.Event):
         return f"SharedEvent({'set' if self.is_set() else 'unset'})"
 
     def is_set(self) -> bool:
-        """True if it is set."""
         return bool(self._is_set.value)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -370,7 +369,9 @@ class _Process:
         shared.limit.value = 0 if is_lost or chunk.is_cut else count
         self._until.value = time.monotonic() + SILENT_S
         jobs = [_sent_job(job) for job in chunk.jobs]
-        sent = pickle.dumps((_lease_fields(chunk.lease), jobs, slot), pickle.HIGHEST_PROTOCOL)
+        lease = chunk.lease
+        fields = (lease.group, lease.topic, lease.partition, lease.token, lease.valid_until)
+        sent = pickle.dumps((fields, jobs, slot), pickle.HIGHEST_PROTOCOL)
         if len(self.given) > 1 and len(sent) > self._bytes_max:
             self._held = sent
             return
@@ -579,7 +580,6 @@ class _Turns:
         raise IndexError
 
     def send_failed(self) -> None:
-        """Send the failures that were not sent yet."""
         for failed in self._chunk.failed[self._sent_count :]:
             self._sent_count += 1
             error = None if failed.error is None else RaisedElsewhereError(_traceback_of(failed.error))
@@ -613,9 +613,7 @@ def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes
         except (EOFError, OSError):
             return
         group, topic, partition, token, valid_until = fields
-        lease = Lease(group, topic, partition, token=token)
-        lease.valid_until = valid_until
-        lease.lost = SharedEvent(shared[number].is_lost)
+        lease = Lease(group, topic, partition, token, valid_until, SharedEvent(shared[number].is_lost))
         jobs = [_job(records, attempt_count) for records, attempt_count in sent]
         chunk = Chunk(None, lease, jobs)
         chunk.turns = turns = _Turns(chunk, shared[number], begins, pipe)
@@ -635,10 +633,6 @@ def _traceback_of(error: BaseException) -> str:
         text = f"{type(error).__name__}, whose traceback raised {type(exc).__name__}"
     cut = TRACEBACK_LENGTH_MAX // 2
     return text if len(text) <= 2 * cut else f"{text[:cut]}\n[...]\n{text[-cut:]}"
-
-
-def _lease_fields(lease: Lease) -> tuple[str, str, int, int | None, float]:
-    return lease.group, lease.topic, lease.partition, lease.token, lease.valid_until
 
 
 SentJob = tuple[list[SentRecord], int]

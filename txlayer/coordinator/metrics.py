@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -203,21 +204,13 @@ class PublishStats:
         default_factory=lambda: {s: Histogram(CALL_S) for s in ("write", "flush", "offsets", "commit")}
     )
 
-    def forwarded(self, transaction_count: int, further_count: int) -> None:
-        """Count the content of a Kafka transaction: transactions, and their messages beyond the first ones."""
-        self.forwarded_count += transaction_count
-        self.forwarded_record_count += transaction_count + further_count
-
-    def took(self, began: float, written: float, flushed: float, sent: float, ended: float) -> None:
-        """Record a Kafka transaction that succeeded, with the times at which its stages ended."""
+    def took(self, began: float, *ends: float) -> None:
+        """Record a Kafka transaction that succeeded, with the times at which its stages ended, in their order."""
         self.kafka_transaction_count += 1
-        self.ended_at = ended
-        self.seconds.observe(ended - began)
-        stages = self.stage_seconds
-        stages["write"].observe(written - began)
-        stages["flush"].observe(flushed - written)
-        stages["offsets"].observe(sent - flushed)
-        stages["commit"].observe(ended - sent)
+        self.ended_at = ends[-1]
+        self.seconds.observe(ends[-1] - began)
+        for seconds, (start, end) in zip(self.stage_seconds.values(), pairwise([began, *ends]), strict=True):
+            seconds.observe(end - start)
 
 
 @dataclass(slots=True)
@@ -329,7 +322,6 @@ class AgeCounts:
 
 
 def age_label(age_ms: int) -> str:
-    """The label in `AGES` for this age."""
     return next((label for label, limit_s in AGES if age_ms < limit_s * 1000), OLDER)
 
 
@@ -477,19 +469,12 @@ def _state(view: CoordinatorView, ledgers: list[Ledger]) -> Iterator[Sample]:
 
 LEVELS = {
     ReportKind.REPEAT: logging.DEBUG,
-    ReportKind.LATE_HALF: logging.INFO,
-    ReportKind.MOVED: logging.INFO,
-    ReportKind.CHECKED: logging.INFO,
-    ReportKind.POLICY: logging.WARNING,
-    ReportKind.LIMITED: logging.WARNING,
-    ReportKind.UNMATCHED: logging.INFO,
-    ReportKind.WRONG_OFFSET: logging.WARNING,
-    ReportKind.WRONG_GROUP: logging.WARNING,
-    ReportKind.CONFLICT: logging.WARNING,
+    **dict.fromkeys((ReportKind.LATE_HALF, ReportKind.MOVED, ReportKind.CHECKED, ReportKind.UNMATCHED), logging.INFO),
     ReportKind.QUARANTINED: logging.ERROR,
     ReportKind.HELD: logging.ERROR,
     ReportKind.PARKED: logging.ERROR,
 }
+"""Of all other kinds: a warning."""
 
 COUNTED = frozenset({ReportKind.MOVED, ReportKind.CHECKED})
 """Kinds that are frequent under load: only their number is logged."""
@@ -507,7 +492,7 @@ def log_reports(
         counts[report.kind] = counts.get(report.kind, 0) + 1
         if counts[report.kind] <= LINE_COUNT_MAX and report.kind not in COUNTED:
             logger.log(
-                LEVELS[report.kind],
+                LEVELS.get(report.kind, logging.WARNING),
                 "transaction.%s",
                 report.kind.value,
                 extra={
@@ -519,7 +504,12 @@ def log_reports(
             )
     for kind, count in counts.items():
         if count > LINE_COUNT_MAX or kind in COUNTED:
-            logger.log(LEVELS[kind], "transactions.%s", kind.value, extra={"partition": partition, "count": count})
+            logger.log(
+                LEVELS.get(kind, logging.WARNING),
+                "transactions.%s",
+                kind.value,
+                extra={"partition": partition, "count": count},
+            )
 
 
 def trace_of(txn: Transaction) -> TraceContext | None:

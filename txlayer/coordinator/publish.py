@@ -178,7 +178,9 @@ class Publisher:
         if self.may_have_stale_requests(offsets_s=offsets_s, commit_s=ended - sent):
             self._replace_in_background(self._turn)
         self.stats.took(records.began, written, started, sent, ended)
-        self.stats.forwarded(sum(len(b.forwards) for _, b in batches), records.further_count)
+        forwarded_count = sum(len(batch.forwards) for _, batch in batches)
+        self.stats.forwarded_count += forwarded_count
+        self.stats.forwarded_record_count += forwarded_count + records.further_count
         self._turn = 1 - self._turn
         if self._observer is not None:
             self._observer.published(batches)
@@ -265,7 +267,6 @@ class Publisher:
         self._background.start(self.close, name="txlayer-close")
 
     def close(self) -> None:
-        """End both writers."""
         for turn, successor in enumerate(self._successors):
             if successor is not None and successor.exception() is None:
                 self._writers[turn] = successor.result()
@@ -337,7 +338,6 @@ class _Records:
         self.missing: Counter[str] = Counter()
 
     def write(self, partition: int, batch: Batch) -> None:
-        """Hand the records of one partition's batch to the client."""
         self._partition = partition
         self._stamp_ms = self._precautions.stamps_ms.get(partition, CLIENT_CLOCK)
         if self._is_careful:

@@ -104,12 +104,10 @@ class ReadAhead:
         return sum(ahead.byte_count for ahead in self.partitions.values())
 
     def begin(self, partitions: Iterable[int]) -> None:
-        """Begin with these partitions, and nothing in memory."""
         self.close()
         self.partitions = {p: _Ahead() for p in partitions}
 
     def close(self) -> None:
-        """Forget everything."""
         self.partitions = {}
         self._left.clear()
         self._close_reader()

@@ -1,11 +1,7 @@
 """Recovery: builds ledgers from the stored offsets, with the same fold that live reading uses.
 
 The steps are those of docs/explanation/protocol.md, "Recovery": end the Kafka transactions that former owners left open,
-wait for stable offsets, read doubt, fold half and then op without effect.
-
-Stored positions: half's offset is the low-water mark, with the metadata `1|writer|copies from|time`. Op's offset is the next op
-record, with the metadata `1|writer|half next|op line|replay offset:line|doubt low`. Empty metadata (written by `topics apply`
-and `coordinator reset`) mean that no record before the two offsets is needed.
+wait for stable offsets, read doubt, fold half and then op without effect. The form of stored positions: "Stored offsets" there.
 """
 
 import logging
@@ -43,7 +39,6 @@ class StoredPositions(NamedTuple):
 def encode_stored(
     positions: Positions, *, writer: str, topics: SystemTopics, partition: int, time_ms: int = 0
 ) -> dict[TopicPartition, StoredOffset]:
-    """Encode the two offsets of one partition."""
     p = positions
     metadata = f"{VERSION}|{writer}|{p.half_next}|{p.op_line}|{p.replay_offset}:{p.replay_line}|{max(p.doubt_low, 0)}"
     return {

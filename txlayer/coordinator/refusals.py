@@ -177,6 +177,7 @@ class Refusals:
         `unanswered` names the topics that left records without an answer, as far as that was watched.
         """
         busy = {p: b for p, b in batches.items() if not b.is_empty}
+        reason = error.reason if isinstance(error, RefusedRecordError) else None
         if not self._is_certain(error, busy):
             return
         if isinstance(error, BrokerUnavailableError):
@@ -198,7 +199,7 @@ class Refusals:
             self._bisections.clear()
             named = {"doubt_key": error.doubt_key.decode("ascii")}
             logger.error("doubt.refused", extra={**named, "reason": error.detail})
-        elif _is_about_its_time(error) and not self.is_clock_doubted:
+        elif reason == _TIME_REASON and not self.is_clock_doubted:
             # Before any transaction or question is to blame, its time is told by the partition's own clock.
             self.is_clock_doubted = True
             self._bisections.clear()
@@ -246,7 +247,8 @@ class Refusals:
         """What stops for a while because the check topic, or op, refuses; None: something else is refused."""
         if isinstance(error, RefusedRecordError | ForbiddenTopicError) and error.topic == self._op_topic:
             return self._pause_lines
-        return self._pause_questions if self._is_about_a_question(error) and not _is_too_large(error) else None
+        is_too_large = isinstance(error, RefusedRecordError) and error.reason in _SIZE_REASONS
+        return self._pause_questions if self._is_about_a_question(error) and not is_too_large else None
 
     def _pause_questions(self, error: TxLayerError) -> None:
         self._ask_pause_s = min(max(self._ask_pause_s * 2, ASK_PAUSE_S), ASK_PAUSE_MAX_S)
@@ -281,14 +283,6 @@ def _is_explained(error: TxLayerError) -> bool:
     if isinstance(error, RefusedRecordError) and error.reason is not None:
         return error.reason == TOO_SLOW or error.reason in {code.kafka_name for code in REFUSED_RECORD_CODES}
     return type(error) is not TxLayerError
-
-
-def _is_about_its_time(error: TxLayerError) -> bool:
-    return isinstance(error, RefusedRecordError) and error.reason == _TIME_REASON
-
-
-def _is_too_large(error: TxLayerError) -> bool:
-    return isinstance(error, RefusedRecordError) and error.reason in _SIZE_REASONS
 
 
 def _largest(batches: Mapping[int, Batch]) -> dict[str, int]:

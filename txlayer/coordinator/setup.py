@@ -128,7 +128,6 @@ def assigned_partitions(assignment: Assignment, topics: SystemTopics) -> list[in
 
 
 def ledger_settings(config: CoordinatorConfig, *, partition_count: int) -> LedgerSettings:
-    """The part of the configuration that the ledger needs."""
     return LedgerSettings(
         half_topic=config.topics.half,
         op_topic=config.topics.op,

@@ -40,7 +40,6 @@ class LogTime:
         self._last_ms = 0
 
     def see(self, appended_ms: int) -> None:
-        """Note that a record was appended at `appended_ms`."""
         at = self._clock()
         ahead_ms = appended_ms - at * 1000
         if self._began_at is None:
@@ -53,7 +52,6 @@ class LogTime:
             self._ahead_ms = max(self._ahead_ms, ahead_ms)
 
     def now_ms(self) -> int:
-        """The time now."""
         self._last_ms = self.peek_ms()
         return self._last_ms
 

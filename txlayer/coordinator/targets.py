@@ -102,7 +102,6 @@ class Targets:
 
     @property
     def has_too_many(self) -> bool:
-        """True if it is time to call `forget`."""
         return len(self.targets) > TARGETS_MAX
 
     def forget(self, *, needed: Collection[str]) -> None:
@@ -214,7 +213,6 @@ class Targets:
         return accepting_target(message_bytes_max, slow_bytes_min=self._slow_bytes_min.get(topic, ANY_SIZE))
 
     def written(self, topics: Iterable[str]) -> None:
-        """Records for `topics` were acknowledged."""
         for topic in topics:
             self._unanswered.pop(topic, None)
 
@@ -287,7 +285,6 @@ class Targets:
                 del self._slow[topic]
 
     def partition_count_of(self, topic: str) -> int:
-        """Number of partitions of a topic that accepts."""
         return self._partition_counts[topic]
 
     def check_allowed(self, topic: str, *, txn_key: str) -> None:

@@ -67,7 +67,6 @@ class Acl:
     is_denied: bool = False
 
     def covers(self, resource: AclResource, name: str) -> bool:
-        """True if it applies to this resource."""
         if self.resource is not resource:
             return False
         if self.pattern is AclPattern.PREFIXED:
@@ -87,7 +86,6 @@ class Entry:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """The placeholders in its name."""
         return frozenset(field for _, field, _, _ in string.Formatter().parse(self.name) if field)
 
 

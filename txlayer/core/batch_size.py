@@ -20,12 +20,10 @@ class BatchSize:
         return max(1, limit >> self._halvings)
 
     def failed(self) -> None:
-        """A Kafka transaction took too long."""
         self.is_stuck = self._halvings == HALVINGS_MAX
         self._halvings, self._pass_count = min(self._halvings + 1, HALVINGS_MAX), 0
 
     def passed(self) -> None:
-        """A Kafka transaction succeeded."""
         if not self._halvings:
             return
         self.is_stuck = False
@@ -49,7 +47,6 @@ class ReleaseLines:
         self.count = min(2_000, count_max)
 
     def took(self, turn_ms: int, *, written_count: int) -> None:
-        """A turn that wrote so many lines took so long."""
         if turn_ms > RELEASE_TURN_MS:
             self.count = max(self.count * 3 // 4, min(RELEASE_LINES_MIN, self._count_max))
         elif turn_ms < RELEASE_TURN_MS * 3 // 4 and written_count >= self.count // 2:
@@ -68,12 +65,10 @@ class Bisection:
 
     @property
     def is_active(self) -> bool:
-        """True while there are suspects."""
         return self._suspect_count > 0
 
     @property
     def line_count_max(self) -> int:
-        """Number of lines that the next run may take."""
         return max(1, self._suspect_count // 2)
 
     def failed(self, line_count: int) -> bool:
@@ -87,5 +82,4 @@ class Bisection:
         return line_count <= 1
 
     def passed(self, line_count: int) -> None:
-        """A run of `line_count` lines succeeded."""
         self._suspect_count = max(0, self._suspect_count - line_count)

@@ -69,7 +69,6 @@ class CheckPolicies:
         return min(p.open_count_max for p in (self.default, *self.groups.values()))
 
     def of(self, group: str) -> CheckPolicy:
-        """The policy of one group."""
         return self.groups.get(group, self.default)
 
 
@@ -102,7 +101,6 @@ class ParkedNotices:
         self._told_ms = -NOTICE_LOOK_MS
 
     def add(self, group: str, key: str) -> None:
-        """A transaction of the group is parked."""
         heappush(self._entries.setdefault(group, []), (0, key, 0))
         self._count += 1
 

@@ -144,6 +144,8 @@ _SOURCES = {s.value: s for s in Source}
 _ORDERS = {o.value: o for o in OrderMode}
 _UNRESOLVED = {u.value: u for u in UnresolvedAction}
 _GROUP_NAMED = "g1"
+_NUMBERS = {"i": "immunity_ms", "n": "partition", "t": "timestamp_ms", "m": "key_murmur"}
+"""The options of a half message that are numbers, by their letters and in their order; `d`, the time, comes before all others."""
 _HALF_FIELDS = 7
 _OP_FIELDS, _TIMED_OP_FIELDS = 9, 10
 _WITH_TIME = frozenset({Resolution.COMMIT.value, Resolution.UNKNOWN.value})
@@ -166,14 +168,9 @@ def encode_options(options: HalfOptions) -> str:
         parts.append("k" + options.key_hash)
     if options.order is OrderMode.PREPARE:
         parts.append("op")
-    if options.immunity_ms is not None:
-        parts.append(f"i{options.immunity_ms}")
-    if options.partition is not None:
-        parts.append(f"n{options.partition}")
-    if options.timestamp_ms is not None:
-        parts.append(f"t{options.timestamp_ms}")
-    if options.key_murmur is not None:
-        parts.append(f"m{options.key_murmur}")
+    for letter, name in _NUMBERS.items():
+        if (number := getattr(options, name)) is not None:
+            parts.append(f"{letter}{number}")
     if options.check_with:
         parts.append("a" + options.check_with)
     if options.query_id is not None:
@@ -187,15 +184,7 @@ def encode_options(options: HalfOptions) -> str:
 
 def encode_half_header(header: HalfHeader) -> bytes:
     """The value of the header `txl`: version|id/nonce|group|topic|index/count|born|options, ASCII."""
-    return half_header(
-        header.key,
-        header.producer_group,
-        header.topic,
-        header.index,
-        header.count,
-        header.born_ms,
-        encode_options(header.options),
-    )
+    return half_header(*header[:-1], encode_options(header.options))
 
 
 def half_header(key: str, group: str, topic: str, index: int, count: int, born_ms: int, options: str) -> bytes:
@@ -212,45 +201,31 @@ def decode_options(text: str) -> HalfOptions:
     """
     if not text:
         return NO_OPTIONS
-    key_hash: str | None = None
-    order, unresolved, is_group_named = OrderMode.COMMIT, None, False
-    check_with, query_id = "", None
-    numbers: dict[str, int] = {}
+    found: dict[str, Any] = {}
     for part in text.split(","):
         letter, value = part[:1], part[1:]
         if letter == "k":
-            key_hash = checked_key_hash(value)
+            found["key_hash"] = checked_key_hash(value)
         elif letter == "o":
-            order = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
+            found["order"] = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
         elif letter == "u":
-            unresolved = _UNRESOLVED.get(value)
+            found["unresolved"] = _UNRESOLVED.get(value)
         elif letter == "g":
-            is_group_named = part == _GROUP_NAMED
-        elif letter in ("i", "n", "t", "m", "d"):
-            numbers[letter] = whole(value)
+            found["is_group_named"] = part == _GROUP_NAMED
+        elif letter == "d":
+            found["deliver_at_ms"] = whole(value)
+        elif letter in _NUMBERS:
+            found[_NUMBERS[letter]] = whole(value)
         elif letter == "a":
-            check_with = intern(value) if len(value) <= CHECK_WITH_LENGTH_MAX else ""
+            found["check_with"] = intern(value) if len(value) <= CHECK_WITH_LENGTH_MAX else ""
         elif letter == "q":
-            query_id = unquote(value) if len(value) <= QUERY_ID_LENGTH_MAX else None
-    if numbers.get("n", 0) > PARTITION_MAX:
+            found["query_id"] = unquote(value) if len(value) <= QUERY_ID_LENGTH_MAX else None
+    if found.get("partition", 0) > PARTITION_MAX:
         raise ValueError("no such partition")
-    return HalfOptions(
-        key_hash,
-        order,
-        numbers.get("i"),
-        numbers.get("n"),
-        numbers.get("t"),
-        numbers.get("m"),
-        numbers.get("d"),
-        check_with,
-        query_id,
-        unresolved,
-        is_group_named,
-    )
+    return HalfOptions(**found)
 
 
 def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
-    """Decode the header `txl` of a half record."""
     if len(raw) > HALF_HEADER_BYTES_MAX:
         return Undecodable(f"half header: {len(raw)} bytes, more than {HALF_HEADER_BYTES_MAX}")
     try:
@@ -408,7 +383,6 @@ def split_ops(raw: bytes | None) -> list[str] | Undecodable:
 
 
 def decode_op(line: str) -> OpMessage | Undecodable:
-    """Decode one line of an op record."""
     fields = line.split("|")
     known = known_fields(fields, _OP_FIELDS)
     if known is None:
@@ -456,7 +430,6 @@ def check_key(check: CheckRecord) -> bytes:
 
 
 def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
-    """Decode a record of the check topic."""
     try:
         fields = (raw or b"").decode("ascii").split("|")
         known = known_fields(fields, _CHECK_FIELDS)
@@ -563,7 +536,6 @@ def encode_details(record: Any) -> list[tuple[str, bytes | None]]:
 
 
 def decode_details(headers: Headers | None) -> QuestionDetails:
-    """What the headers of a question carry."""
     ours = {name: value for name, value in headers or () if name in _DETAILS}
     tags, query_id, left_out = (ours.get(name) for name in (TAGS_PART_HEADER, QUERY_HEADER, LEFT_OUT_HEADER))
     return QuestionDetails(
@@ -625,7 +597,6 @@ def _decode_position(text: str) -> tuple[int, int] | None:
 
 
 def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
-    """Decode the summary under the doubt key `id/nonce`."""
     try:
         fields = raw.decode("ascii").split("|")
         known = _summary_fields(fields)

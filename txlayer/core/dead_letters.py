@@ -164,7 +164,6 @@ def _quoted(text: str) -> str:
 
 
 def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
-    """Decode the header `txl-dlq` of a dead letter."""
     try:
         fields = raw.decode("ascii").split("|")
         known = known_fields(fields, _FIELDS)
@@ -243,7 +242,6 @@ def encode_replay(record: ReplayRecord) -> bytes:
 
 
 def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
-    """Decode the value of a record of a replay topic."""
     try:
         fields = (raw or b"").decode("ascii").split("|")
         kind = _KINDS.get(fields[1]) if len(fields) > 1 else None
@@ -311,7 +309,6 @@ class DeadLetterHistory:
 
     @property
     def state(self) -> DeadLetterState:
-        """The state of the dead letter."""
         if self.unanswered:
             return DeadLetterState.REQUESTED
         return DeadLetterState.OPEN if self.ended is None else _STATES[self.ended]
@@ -343,7 +340,6 @@ class PartitionStates:
             _fold(history, said)
 
     def of(self, offset: int) -> DeadLetterHistory:
-        """The history of the dead letter at this offset."""
         return self.letters.get(offset, UNKNOWN_LETTER)
 
 

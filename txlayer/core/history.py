@@ -199,7 +199,6 @@ class HistoryFold:
         self._given_up: set[tuple[int, int, int]] = set()  # lines of this id: partition, op offset, line
 
     def half(self, *, partition: int, offset: int, appended_ms: int, headers: Headers | None) -> None:
-        """Fold a record of the half topic."""
         raw = codec.half_header_of(headers)
         if raw is None or not raw.startswith(self._half_prefixes):
             return
@@ -208,7 +207,6 @@ class HistoryFold:
             self._of(header.key, partition).halves.append((offset, appended_ms, header))
 
     def op(self, *, partition: int, offset: int, appended_ms: int, value: bytes | None) -> None:
-        """Fold a record of the op topic."""
         if value is None or self._op_part not in value:
             return
         lines = codec.split_ops(value)
@@ -228,7 +226,6 @@ class HistoryFold:
         value: bytes | None,
         headers: Headers | None = None,
     ) -> None:
-        """Fold a record of the doubt topic."""
         if key is None or not key.startswith(self._doubt_prefix):
             self._note_given_up(key, value)
             return

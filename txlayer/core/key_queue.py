@@ -168,7 +168,6 @@ class ItemExtras:
     later_since_ms: int = 0  # when it was postponed first, less the operator's pauses before
 
     def note_failure(self, failure: Failure, *, now_ms: int) -> None:
-        """Record a failed attempt."""
         self.first_ms = self.first_ms or failure.started_ms
         self.last_ms = max(now_ms, failure.started_ms)  # a suspended machine's clock falls behind the one of the start
         self.error_type, self.error_message = failure.error_type, failure.error_message
@@ -208,7 +207,6 @@ class Item(Generic[R]):
 
     @property
     def is_replay(self) -> bool:
-        """True for a request of the replay topic."""
         return self.more is not None and self.more.request is not None
 
     @property
@@ -252,7 +250,6 @@ class Lanes(Generic[R]):
 
     @property
     def waiting_count(self) -> int:
-        """Number of items that wait for their time."""
         return len(self._timers) + len(self._held)
 
     @property
@@ -268,7 +265,6 @@ class Lanes(Generic[R]):
         return min(self._held_until_ms, self._timers[0][0]) if self._timers else self._held_until_ms
 
     def wait(self, item: Item[R], *, not_before_ms: int) -> None:
-        """Let the item start again at that time."""
         self._timer_count += 1
         heapq.heappush(self._timers, (not_before_ms, self._timer_count, item))
 
@@ -305,12 +301,10 @@ class Lanes(Generic[R]):
         return taken
 
     def take_new(self, count_max: int) -> list[Item[R]]:
-        """Take the next new records."""
         pick = self.ready.popleft
         return [pick() for _ in range(min(count_max, len(self.ready)))]
 
     def take_again(self, count_max: int) -> list[Item[R]]:
-        """Take the next retries and replays."""
         pick = self.again.popleft
         return [pick() for _ in range(min(count_max, len(self.again)))]
 
@@ -323,7 +317,6 @@ class Lanes(Generic[R]):
         return []
 
     def clear(self) -> None:
-        """Remove all items."""
         self.ready.clear()
         self.again.clear()
         self._timers.clear()
@@ -369,11 +362,9 @@ class ParkedKeys:
 
     @property
     def has_room(self) -> bool:
-        """True if one more key can be parked."""
         return len(self.parked) + len(self._coming) < self._count_max
 
     def holds(self, chain: Chain) -> bool:
-        """True if the key of `chain` is parked."""
         if not self.parked or isinstance(chain, int):
             return False
         return self.key_hash(chain) in self.parked
@@ -592,7 +583,6 @@ class Chains(Generic[R]):
         (self._answers if item.is_replay else self._due).append(item)
 
     def take_due(self, count_max: int, *, bytes_max: int, of_requests: bool | None = None) -> list[Item[R]]:
-        """See `PartitionQueue.take_due`."""
         taken: list[Item[R]] = []
         size_bytes = 0
         while len(taken) < count_max and size_bytes < bytes_max:
@@ -624,7 +614,6 @@ class Chains(Generic[R]):
         self.go_on(items)
 
     def forget_parked(self, *, before: int) -> int:
-        """See `PartitionQueue.forget_parked`."""
         count = self._parked.forget(before=before)
         self._use_room()
         return count
@@ -648,7 +637,6 @@ class Chains(Generic[R]):
         return self._parked.after(zip(items, offsets, strict=True), is_parking=self._is_parking)
 
     def drop_due(self) -> None:
-        """Drop everything that is due."""
         self._answers.clear()
         self._due.clear()
         self._no_room.clear()
@@ -1202,7 +1190,6 @@ class PartitionQueue(Generic[R]):
 
     @property
     def replay_count(self) -> int:
-        """Number of requests that have not ended."""
         return self._replays.unfinished_count
 
     @property
@@ -1226,7 +1213,6 @@ class PartitionQueue(Generic[R]):
         return self._lanes.next_at_ms
 
     def figures(self) -> QueueFigures:
-        """Figures for operators."""
         return QueueFigures(
             unfinished_count=self.count,
             size_bytes=self.size_bytes,

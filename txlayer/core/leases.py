@@ -1,16 +1,7 @@
 """Holders of queues: the fold of the lock log. Its only clock is the records' append time.
 
-Every reader folds the same records in the same order, so all agree. The rules, per queue:
-
-* A **claim** wins if no live lease exists: none, a released one, or one whose last record was appended an
-  expiry ago. Against a live lease, the higher generation of the consumer group wins. Within one generation, the first
-  claim wins; between claims of one static member (processes with one instance id), the last. A claim that does not win is *void*.
-* The lease's **token** is the offset of the winning claim; handlers get it, or a higher one in a new log
-  (`token_above`). A holder may write its lease again with a claim that names its token: it counts as a renewal, and
-  the lease has a new token.
-* A **renewal** counts for the lease whose token it names, even if it comes late, as long as no other claim
-  has won. It contains all fields of the lease: a reader that begins in the middle of the log learns the lease from it.
-* A **release** ends the lease whose token it names.
+Every reader folds the same records in the same order, so all agree. The rules, and the format of the records with test vectors:
+docs/explanation/protocol.md, "Lock record".
 
 A lease **expires** by two clocks. For readers it ends an expiry after the append time of its last record (`LeaseTable.is_live_at`). Its
 holder starts no handler for longer than `holder_valid_s` from when it sent that record, by its own clock, so it stops first, unless its
@@ -24,8 +15,7 @@ The guards, each of which a simulation can remove (by a subclass of `LeaseTable`
 `txlayer.consumer.lease_keeper`): `outranks` (generation, void claims), `is_live_at` (expiry), the token that a renewal
 must name; the holder's own `valid_until`; the lease written again behind a void claim.
 
-The decoder of lock records does not raise on malformed bytes: it returns `Undecodable`. docs/explanation/protocol.md
-specifies the format, with test vectors.
+The decoder of lock records does not raise on malformed bytes: it returns `Undecodable`.
 """
 
 import zlib

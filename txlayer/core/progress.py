@@ -514,7 +514,8 @@ class Progress:
         self._ends_by_key = ends_by_key
         self._orders_null_keys = orders_null_keys
         self._attempts_max = attempt_records_max(metadata_bytes_max=metadata_bytes_max, parked_keys_max=parked_keys_max)
-        self._position = offset
+        self.position = offset
+        """Every record below it was read; other offsets below it are gaps."""
         self._unfinished: dict[int, bytes | None] = {}  # with their keys
         self._highest = offset - 1  # highest finished offset; no run is above it
         self._waiting: WaitingKeys | None = None  # until all of its records are read again
@@ -532,11 +533,6 @@ class Progress:
         self._version = 0
         self.is_changed = False
         """True if a snapshot would differ from the last one."""
-
-    @property
-    def position(self) -> int:
-        """Every record below it was read; other offsets below it are gaps."""
-        return self._position
 
     @property
     def unfinished_count(self) -> int:
@@ -559,19 +555,19 @@ class Progress:
             return offsets
         last = offsets[-1]
         known = dict.fromkeys(offsets) if keys is None else dict(zip(offsets, keys, strict=True))
-        if offsets[0] < self._position or self._ahead or self._waiting:
+        if offsets[0] < self.position or self._ahead or self._waiting:
             offsets = self._fresh(known)
             known = {offset: known[offset] for offset in offsets}
         self._unfinished.update(known)
-        if last >= self._position:
-            self._position = last + 1
+        if last >= self.position:
+            self.position = last + 1
             self._pass_ahead()
         return offsets
 
     def reach(self, position: int) -> None:
         """The reader is at `position`: offsets below it that were never read are gaps."""
-        if position > self._position:
-            self._position = position
+        if position > self.position:
+            self.position = position
             self._pass_ahead()
             self.is_changed = True
 
@@ -698,7 +694,7 @@ class Progress:
         firsts: dict[bytes | int | None, int] = {}
         lone: list[int] = []
         highest = max(self._highest, max(ended, default=0))
-        until = self._position
+        until = self.position
         for at, key in self._unfinished.items():
             chain = at if key is None and not self._orders_null_keys else key
             if at not in ended and chain not in firsts:
@@ -727,7 +723,7 @@ class Progress:
                 if key is None and LONE in waiting.keys:
                     found[lone_name(at)] = at
         found |= {hash_of_key(key): first for key, first in firsts.items()}
-        keys = {name: found.get(name, max(first, self._position)) for name, first in waiting.keys.items()}
+        keys = {name: found.get(name, max(first, self.position)) for name, first in waiting.keys.items()}
         return WaitingKeys(waiting.until, {n: at for n, at in keys.items() if at < waiting.until})
 
     def stored(self, version: int) -> list[int]:
@@ -755,7 +751,7 @@ class Progress:
 
     def _is_gone(self, offset: int) -> bool:
         # It failed before a restart, and the log no longer contains it.
-        return offset < self._position and offset not in self._unfinished
+        return offset < self.position and offset not in self._unfinished
 
     def _forget(self, offset: int) -> None:
         if self._attempts.pop(offset, None) is not None:
@@ -777,8 +773,8 @@ class Progress:
             if last[0] > highest:
                 break  # records above it were read and have not ended
         else:
-            if last and start <= last[0] < self._position - 1:
-                runs.append((last[0] + 1, self._position))
+            if last and start <= last[0] < self.position - 1:
+                runs.append((last[0] + 1, self.position))
         for first, end in self._ahead:
             if runs and runs[-1][1] == first:
                 runs[-1] = (runs[-1][0], end)
@@ -787,9 +783,9 @@ class Progress:
         return runs
 
     def _past_ahead(self) -> int:
-        if self._ahead and self._ahead[0][0] <= self._position:
+        if self._ahead and self._ahead[0][0] <= self.position:
             return self._ahead[0][1]
-        return self._position
+        return self.position
 
     def _fresh(self, known: Mapping[int, bytes | None]) -> list[int]:
         fresh = []
@@ -804,13 +800,13 @@ class Progress:
                 while offset >= end:
                     start, end = next(ahead, _FAR)
                 is_unfinished = offset < start
-            if is_unfinished and offset >= self._position:
+            if is_unfinished and offset >= self.position:
                 fresh.append(offset)
         return fresh
 
     def _pass_ahead(self) -> None:
         """Drop runs finished before the restart that are behind the reader now: they count as gaps."""
-        position = self._position
+        position = self.position
         if self._waiting is not None and position >= self._waiting.until:
             self._waiting = None
         passed = 0

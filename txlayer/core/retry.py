@@ -350,7 +350,7 @@ class Breaker:
     """The breaker of one topic. Not thread-safe. Times are milliseconds that never decrease."""
 
     def __init__(self, policy: BreakerPolicy) -> None:
-        self._policy = policy
+        self.policy = policy
         self._slices: deque[tuple[int, int, int]] = deque()  # (number of the slice, attempts, failed ones)
         self._probe_at_ms = 0
         self.state = BreakerState.CLOSED
@@ -369,11 +369,6 @@ class Breaker:
             return NO_LIMIT
         return self._probe_at_ms if self.state is BreakerState.OPEN else 0
 
-    @property
-    def probe_interval_ms(self) -> int:
-        """From a probe that failed to the next one."""
-        return self._policy.probe_interval_ms
-
     def room(self, now_ms: int) -> int:
         """How many messages may begin: 1 is a probe if it is not closed; call `begin_probe` then."""
         if self.is_closed:
@@ -381,7 +376,6 @@ class Breaker:
         return int(self.next_at_ms <= now_ms)
 
     def begin_probe(self) -> None:
-        """One message is tried."""
         self.state = BreakerState.PROBING
 
     def probed(self, *, is_well: bool | None, now_ms: int) -> None:
@@ -391,13 +385,13 @@ class Breaker:
             self._slices.clear()
             return
         self.state = BreakerState.OPEN
-        self._probe_at_ms = now_ms if is_well is None else now_ms + self._policy.probe_interval_ms
+        self._probe_at_ms = now_ms if is_well is None else now_ms + self.policy.probe_interval_ms
 
     def ended(self, *, count: int, failed_count: int, now_ms: int) -> None:
         """So many attempts ended, so many of them failed. What began before it opened says nothing new."""
         if not self.is_closed or not count:
             return
-        policy, slices = self._policy, self._slices
+        policy, slices = self.policy, self._slices
         number = now_ms * SLICE_COUNT // policy.window_ms
         if slices and slices[-1][0] == number:
             _, before, failed_before = slices.pop()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -103,14 +103,7 @@ class TopicSpec:
     ) -> DesiredTopic:
         """This topic for the given names. `partition_count` applies if the file contains no number."""
         settings = tuple(
-            Setting(
-                s.name,
-                s.value,
-                s.why,
-                s.replication_min,
-                s.above and FollowsSetting(s.above.topic.format_map(names), s.above.times),
-            )
-            for s in self.settings
+            replace(s, above=s.above and replace(s.above, topic=s.above.topic.format_map(names))) for s in self.settings
         )
         return DesiredTopic(
             name=self.name.format_map(names),

@@ -76,7 +76,6 @@ _WARNINGS = frozenset({Verdict.OUT_OF_WINDOW, Verdict.PARKED, Verdict.CONFLICTIN
 
 
 def severity(verdict: Verdict) -> Severity:
-    """The severity of the verdict."""
     if verdict in _FAULTS:
         return Severity.FAULT
     return Severity.WARNING if verdict in _WARNINGS else Severity.GOOD
@@ -255,7 +254,6 @@ class ForwardTrace(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """Topic, partition and offset of the record."""
         return Origin(self.topic, self.partition, self.offset)
 
 
@@ -655,12 +653,10 @@ def _is_cut_off(attempt: _Attempt, reading: _Reading) -> bool:
 def _judged(txn_id: str, attempt: _Attempt, reading: _Reading, window: Window, *, is_several: bool) -> Judged:
     first, visible, faults = attempt.first, attempt.visible, reading.faults
     if visible and is_several:
-        detail = "another attempt of the id is visible"
-        faults.append((Verdict.DUPLICATE, visible[0][1].origin, detail))
+        faults.append((Verdict.DUPLICATE, visible[0][1].origin, "another attempt of the id is visible"))
     is_cut_off = _is_cut_off(attempt, reading)
     if is_cut_off:
-        detail = "half messages of it are older than the window"
-        faults = [(Verdict.OUT_OF_WINDOW, None, detail)]
+        faults = [(Verdict.OUT_OF_WINDOW, None, "half messages of it are older than the window")]
     may_wait = bool(reading.missing) and not faults
     found = sorted(faults, key=lambda fault: _PRECEDENCE.index(fault[0]))
     verdict, origin, detail = next(iter(found or reading.missing), (reading.verdict, None, ""))
@@ -775,16 +771,15 @@ def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> No
             other = seen[index].origin
             detail = f"message {index} stands at {other.topic}-{other.partition}@{other.offset} too"
             reading.find(Verdict.DUPLICATE, forward.origin, detail)
-        difference = _difference(half, forward, window)
-        if difference:
-            detail = f"{difference} half message {half.partition}:{half.offset}"
-            reading.find(Verdict.CORRUPT, forward.origin, detail)
+        if difference := _difference(half, forward, window):
+            where = f"half message {half.partition}:{half.offset}"
+            reading.find(Verdict.CORRUPT, forward.origin, f"{difference} {where}")
         if is_ordered or forward.key is not None:
             # Messages that are due later may come behind later ones.
             lane = (forward.topic, forward.partition, None if is_ordered else forward.key, half.due_ms)
             if index not in seen and index < highest.get(lane, -1):
-                detail = f"message {index} behind message {highest[lane]} of its transaction"
-                reading.find(Verdict.OUT_OF_ORDER, forward.origin, detail)
+                why = f"message {index} behind message {highest[lane]} of its transaction"
+                reading.find(Verdict.OUT_OF_ORDER, forward.origin, why)
             highest[lane] = max(highest.get(lane, -1), index)
         seen.setdefault(index, forward)
 
@@ -824,8 +819,7 @@ def _judge_visibility(attempt: _Attempt, reading: _Reading, window: Window) -> N
             continue
         line = reading.released_by.get(index) if attempt.is_timed else released
         if line is None:
-            detail = f"early: its time had not come{hidden}"
-            reading.find(Verdict.LEAKED, forward.origin, detail)
+            reading.find(Verdict.LEAKED, forward.origin, f"early: its time had not come{hidden}")
         elif forward.is_append_time and forward.at_ms < line.at_ms - window.clock_error_ms:
             detail = f"before its commit at op {line.offset}, line {line.line}{hidden}"
             reading.find(Verdict.LEAKED, forward.origin, detail)
@@ -966,8 +960,7 @@ def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> Non
     is_wrong |= any(c == CUT and index not in stored for index, c in attempt.contents.items())
     if is_wrong or len(attempt.contents) < doubt.seen:
         there = _few(sorted(attempt.contents))
-        detail = f"{doubt.state} on doubt, of its content messages {there}"
-        reading.find(Verdict.LOST, None, detail)
+        reading.find(Verdict.LOST, None, f"{doubt.state} on doubt, of its content messages {there}")
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
@@ -1040,11 +1033,10 @@ def _order_marks(
 
 def _strangers(txn_id: str, forwards: Sequence[ForwardTrace], window: Window) -> Iterable[Judged]:
     for forward in forwards:
-        is_older = 0 <= forward.half_offset < window.starts.get(forward.half_partition, 0)
-        if is_older:
+        if 0 <= forward.half_offset < window.starts.get(forward.half_partition, 0):
             if forward.is_committed:
-                detail = "its half message is older than the window"
-                yield Judged(txn_id, "", Verdict.OUT_OF_WINDOW, forward.origin, detail)
+                why = "its half message is older than the window"
+                yield Judged(txn_id, "", Verdict.OUT_OF_WINDOW, forward.origin, why)
             continue
         hidden = "" if forward.is_committed else "; hidden from read_committed readers alone"
         where = f"no half message of it at {forward.half_partition}:{forward.half_offset}{hidden}"
@@ -1168,7 +1160,6 @@ class Proof:
     _undecidable: Counter[Promise] = field(default_factory=Counter)
 
     def add(self, judged: Judged) -> None:
-        """Add one attempt."""
         verdict = judged.verdict
         self.verdicts[verdict] += 1
         if verdict is Verdict.OUT_OF_WINDOW:
@@ -1196,17 +1187,14 @@ class Proof:
         self._keep(finding)
 
     def statuses(self) -> list[PromiseStatus]:
-        """One status per promise."""
         return [PromiseStatus(p, self._proved[p], self._refuted[p], self._undecidable[p]) for p in Promise]
 
     @property
     def is_refuted(self) -> bool:
-        """True if a promise is broken."""
         return any(self._refuted.values())
 
     @property
     def transaction_count(self) -> int:
-        """Number of attempts with a verdict."""
         return self.verdicts.total()
 
     def _keep(self, finding: VerdictFinding) -> None:

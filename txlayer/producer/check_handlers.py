@@ -149,7 +149,6 @@ def verdicts(said: object, *, count: int) -> list[AnswerVerdict]:
 
 
 def failed(error: BaseException, *, count: int) -> list[AnswerVerdict]:
-    """The verdicts for a call that raised."""
     return [AnswerVerdict(UNKNOWN, type(error).__name__)] * count
 
 
@@ -191,19 +190,17 @@ refused a call is tried again after so long: the machine may have had no thread 
 Clock = Callable[[], float]
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One call of the handler, for one or more check-backs."""
 
-    __slots__ = ("is_done", "is_given_up", "requests", "stale_at", "started_at", "task")
-
-    def __init__(self, requests: Sequence[CheckRequest], *, stale_at: float) -> None:
-        self.requests = requests
-        self.stale_at = stale_at
-        """A worker drops the call after this time: the check-backs are asked again."""
-        self.started_at: float | None = None
-        self.is_done = False
-        self.is_given_up = False
-        self.task: asyncio.Task[None] | None = None
+    requests: Sequence[CheckRequest]
+    stale_at: float
+    """A worker drops the call after this time: the check-backs are asked again."""
+    started_at: float | None = None
+    is_done: bool = False
+    is_given_up: bool = False
+    task: asyncio.Task[None] | None = None
 
 
 class CallOutcome(NamedTuple):

@@ -115,7 +115,6 @@ class Encoder:
             )
 
     def is_known(self, topic: str) -> bool:
-        """True if messages for the topic can be checked."""
         return topic in self._known
 
     def learn(self, topic: str, limits: TopicLimits | None) -> None:

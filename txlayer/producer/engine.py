@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -50,7 +51,6 @@ AGAIN_S = 0.5
 
 
 def in_a_thread(look: Callable[[], None]) -> None:
-    """Run it in a thread of its own."""
     threading.Thread(target=look, name="txlayer-offsets", daemon=True).start()
 
 
@@ -143,7 +143,6 @@ class ClosedNamespace(NamedTuple):
     closed_at_ms: int
 
     def error(self, _group: str = "") -> NotAcceptingError:
-        """The error for a new transaction."""
         return NotAcceptingError(
             "the namespace accepts no new transactions until `txlayer topics accept --on`. Nothing was sent",
             namespace=self.namespace,
@@ -151,37 +150,27 @@ class ClosedNamespace(NamedTuple):
         )
 
 
-class EntryWatch:
-    """Asks again and again, on a thread of its own, whether the namespace accepts new transactions.
+def watch_entry(
+    ask: Callable[[], TopicLimits | None], tell: Callable[[int | None], None], *, interval_s: float
+) -> threading.Event:
+    """Ask again and again, on a thread of its own, whether the namespace accepts new transactions, until the event is set.
 
     While nothing answers, the last answer counts: without a broker no transaction can begin anyway.
     """
+    is_over = threading.Event()
 
-    def __init__(
-        self, ask: Callable[[], TopicLimits | None], tell: Callable[[int | None], None], *, interval_s: float
-    ) -> None:
-        self._ask = ask
-        self._tell = tell
-        self._interval_s = interval_s
-        self._is_over = threading.Event()
-
-    def start(self) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._run, name="txlayer-entry", daemon=True).start()
-
-    def end(self) -> None:
-        """Ask no more; returns at once."""
-        self._is_over.set()
-
-    def _run(self) -> None:
-        while not self._is_over.wait(self._interval_s):
+    def run() -> None:
+        while not is_over.wait(interval_s):
             try:
-                limits = self._ask()
+                limits = ask()
             except TxLayerError as exc:
                 logger.info("namespace.unknown", extra={"reason": str(exc)})
                 continue
             if limits is not None:
-                self._tell(limits.closed_at_ms)
+                tell(limits.closed_at_ms)
+
+    threading.Thread(target=run, name="txlayer-entry", daemon=True).start()
+    return is_over
 
 
 BATCH_BYTES_MAX = 1_000_000
@@ -197,36 +186,29 @@ SINCE = timedelta(hours=1)
 MakePending = Callable[[OpQueue, str, int, int], PendingTransaction]
 
 
+@dataclass(kw_only=True, eq=False)
 class Engine:
     """The parts of one started producer."""
 
-    def __init__(
-        self,
-        *,
-        connections: ProducerConnections,
-        encoder: Encoder,
-        identity: Identity,
-        pipeline: Pipeline,
-        config: ProducerConfig,
-        check_with: str = "",
-        watchers: Sequence[Watcher] = (),
-    ) -> None:
-        self.connections = connections
-        self.encoder = encoder
-        self.identity = identity
-        self.pipeline = pipeline
-        self.config = config
-        self.responder: Responder | None = None
-        self.limit: OpenLimit | ClosedNamespace | None = None
-        """Why no transaction may be entered. None: it may."""
+    connections: ProducerConnections
+    encoder: Encoder
+    identity: Identity
+    pipeline: Pipeline
+    config: ProducerConfig
+    check_with: str = ""
+    watchers: Sequence[Watcher] = ()
+    responder: Responder | None = None
+    limit: OpenLimit | ClosedNamespace | None = None
+    """Why no transaction may be entered. None: it may."""
+    closed: ClosedNamespace | None = None
+    is_unwatched: threading.Event | None = None
+    """Set it to end the watch over whether the namespace accepts transactions."""
+
+    def __post_init__(self) -> None:
         self._open_limit: OpenLimit | None = None
-        self.closed: ClosedNamespace | None = None
-        self.watch: EntryWatch | None = None
         self._asking = threading.Lock()
-        self._check_with = check_with
-        self.watchers = watchers
-        is_plain = not check_with and not watchers
-        self.entry = Entry(None, BY_MESSAGES, asked_options(check_with, None), may_wait=True, is_plain=is_plain)
+        is_plain = not self.check_with and not self.watchers
+        self.entry = Entry(None, BY_MESSAGES, asked_options(self.check_with, None), may_wait=True, is_plain=is_plain)
         """That of a transaction without options."""
 
     def enter(
@@ -251,7 +233,7 @@ class Engine:
         placement = self.identity.placement(ordering_key, order, immunity, unresolved)
         asked = self.entry.asked
         if check_with is not None or query_id is not None:
-            own = self._check_with if check_with is None else check_with_option(check_with)
+            own = self.check_with if check_with is None else check_with_option(check_with)
             asked = asked_options(own, query_id)
         is_plain = placement in (BY_MESSAGES, ANYWHERE) and txn_id is None and not asked and not self.watchers
         return Entry(txn_id, placement, asked, block, is_plain)
@@ -452,10 +434,8 @@ def open_engine(
             connections.close()
             raise
     engine.hear_closed(half.closed_at_ms)
-    engine.watch = EntryWatch(
-        partial(connections.topic_limits, config.topics.half), engine.hear_closed, interval_s=ENTRY_LOOK_S
-    )
-    engine.watch.start()
+    ask = partial(connections.topic_limits, config.topics.half)
+    engine.is_unwatched = watch_entry(ask, engine.hear_closed, interval_s=ENTRY_LOOK_S)
     return engine
 
 

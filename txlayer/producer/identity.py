@@ -302,7 +302,6 @@ def common_key(messages: Sequence[Message]) -> bytes | None:
 
 
 def now_ms() -> int:
-    """The wall clock in milliseconds."""
     return time.time_ns() // 1_000_000
 
 

@@ -8,13 +8,15 @@ commit <ns>.op        from the op line queued until it is acknowledged; likewise
 answer <ns>.check     one call of the check handler
 """
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import current_thread, main_thread
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from txlayer.adapters.telemetry import showable
 from txlayer.adapters.tracing import (
@@ -77,27 +79,6 @@ class ProducerInterceptor:
         """
 
 
-class Watch(Protocol):
-    """Sees what becomes of one transaction, on the producer's thread if nothing else is said. It does not raise."""
-
-    @property
-    def trace_id(self) -> str:
-        """The trace that its messages carry; "" without one."""
-
-    def prepared(self, txn: PendingTransaction) -> None:
-        """Every half message is reported; `txn.error` says whether one is not stored."""
-
-    def ending(self, txn: PendingTransaction) -> None:
-        """Its resolution is about to be written, by any thread."""
-
-    def ended(self, txn: PendingTransaction, record: OpRecord, op_offset: int, error: BaseException | None) -> None:
-        """Its op line is acknowledged at `op_offset`, or, with an error, may not be stored."""
-
-
-Watcher = Callable[[Pipeline, list[HalfRecord], str], tuple[list[HalfRecord], Watch]]
-"""Begins to watch a transaction ("id/nonce") before it is sent, and returns the half records to send."""
-
-
 def intercepting(interceptors: Iterable[ProducerInterceptor]) -> list[Watcher]:
     """What calls the interceptors; nothing without any.
 
@@ -133,6 +114,7 @@ class _Intercepted:
     __slots__ = ("_interceptors", "_sent")
 
     trace_id = ""
+    """Of the transaction's messages: those of interceptors carry none."""
 
     def __init__(self, interceptors: tuple[ProducerInterceptor, ...], sent: SentTransaction) -> None:
         self._interceptors = interceptors
@@ -201,7 +183,6 @@ class TransactionSpans:
         self._context = prepare.context
 
     def prepared(self, txn: PendingTransaction) -> None:
-        """Every half message is reported."""
         error = "" if txn.error is None else type(txn.error).__name__
         attributes: dict[str, str | int | bool] = {
             "messaging.destination.partition.id": str(txn.half_partition),
@@ -211,14 +192,12 @@ class TransactionSpans:
 
     @property
     def trace_id(self) -> str:
-        """As in `PendingTransaction`."""
         return "" if self._context is None else self._context.trace_id
 
     def ending(self, txn: PendingTransaction) -> None:
-        """As in `Watch`."""
+        """Nothing: the span begins with the op record."""
 
     def ended(self, txn: PendingTransaction, record: OpRecord, op_offset: int, error: BaseException | None) -> None:
-        """As in `Watch`."""
         if txn.resolution is None:
             return
         took_s = 0.0 if error is not None else time.monotonic() - record.written_at_s
@@ -242,6 +221,14 @@ class TransactionSpans:
             started_ns=time.time_ns() - int(took_s * 1e9),
         )
         span.end(error="" if error is None else type(error).__name__)
+
+
+Watch = _Intercepted | TransactionSpans
+"""Sees what becomes of one transaction: all half messages reported, a resolution about to be written, by any thread, and its op line
+acknowledged, or with an error not. On the producer's thread if nothing else is said. It does not raise."""
+
+Watcher = Callable[[Pipeline, list[HalfRecord], str], tuple[list[HalfRecord], Watch]]
+"""Begins to watch a transaction ("id/nonce") before it is sent, and returns the half records to send."""
 
 
 def traced(tracing: Tracing) -> list[Watcher]:

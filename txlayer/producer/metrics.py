@@ -113,7 +113,6 @@ class ProducerMetrics:
             engine.pipeline.observers.append(self._groups.setdefault(group, _Group()).begin(engine))
 
     def samples(self) -> Iterator[Sample]:
-        """All samples."""
         with self._lock:
             return iter([s for name, group in self._groups.items() for s in group.samples(name)])
 
@@ -158,7 +157,6 @@ class Meter:
             self.asked, self.answered = stats.asked, Counter(stats.answered)
 
     def add(self, other: Meter) -> None:
-        """Add the counts of another meter."""
         self.ended.update(other.ended)
         self.durations.add(other.durations)
         self.op_durations.add(other.op_durations)

@@ -119,7 +119,6 @@ class PendingTransaction:
 
     @property
     def txn_id(self) -> str:
-        """The transaction id."""
         return self.key[: -NONCE_LENGTH - 1]
 
     @property
@@ -161,7 +160,6 @@ class PendingTransaction:
         return not self.is_over
 
     def send_result(self) -> TransactionSendResult:
-        """The result of an acknowledged transaction."""
         assert self.resolution is not None
         return TransactionSendResult(
             self.txn_id,
@@ -511,7 +509,6 @@ class Pipeline:
         self._pid = os.getpid()
 
     def start(self) -> None:
-        """Start the thread."""
         reference = weakref.ref(self)
 
         def forked() -> None:
@@ -534,7 +531,6 @@ class Pipeline:
         return True
 
     def give_back(self, slot_count: int) -> None:
-        """Those slots are free again."""
         self.slots += [None] * slot_count
 
     @property
@@ -773,7 +769,6 @@ class Pipeline:
             waker()
 
     def write_ops(self) -> None:
-        """Write every resolution that is ready."""
         for queue in self.queues:
             if queue.waiting:
                 queue.write()

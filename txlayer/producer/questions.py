@@ -51,7 +51,6 @@ class OpenLimit(NamedTuple):
     open_count: int  # in the fullest of them
 
     def error(self, group: str) -> OpenTransactionLimitError:
-        """The error for a new transaction."""
         return OpenTransactionLimitError(
             "the group has too many open transactions: settle some, or wait. Nothing was sent",
             producer_group=group,
@@ -210,7 +209,6 @@ class Questions:
 
     @property
     def call_count(self) -> int:
-        """Calls that have begun and not ended."""
         return len(self._calls)
 
     @property
@@ -221,7 +219,6 @@ class Questions:
     # --- what was heard -----------------------------------------------------------------------------------------------
 
     def hear(self, heard: CheckRequestsRead, now: float) -> None:
-        """Process the records of one read."""
         for record in heard.records:
             skip = self._hear_one(record, heard.own_partitions, now)
             if skip is not None:
@@ -242,16 +239,8 @@ class Questions:
             return None
         if check.kind is CheckKind.REFUSED:
             self.tally.refused += 1
-            self._on_refused(
-                RefusedResolution(
-                    txn_id_of(check.key),
-                    nonce_of(check.key),
-                    self._group,
-                    check.partition,
-                    check.text,
-                    _trace_of(record.headers())[3:35],
-                )
-            )
+            trace_id = _trace_of(record.headers())[3:35]
+            self._on_refused(RefusedResolution(*self._ids_of(check), check.partition, check.text, trace_id))
             return None
         if record.partition() not in own:
             return Skip.OTHER_INSTANCE
@@ -262,9 +251,12 @@ class Questions:
 
     def _hear_parking(self, check: CheckRecord, headers: Headers | None) -> None:
         if self._on_parked is not None:
-            ids = (txn_id_of(check.key), nonce_of(check.key), self._group)
             trace_id = _trace_of(headers)[3:35]
-            self._on_parked(ParkedTransaction(*ids, check.text, check.number, check.born_ms, trace_id), check)
+            ids, number = self._ids_of(check), check.number
+            self._on_parked(ParkedTransaction(*ids, check.text, number, check.born_ms, trace_id), check)
+
+    def _ids_of(self, check: CheckRecord) -> tuple[str, str, str]:
+        return txn_id_of(check.key), nonce_of(check.key), self._group
 
     def settle(self, parked: CheckRecord, resolution: Resolution) -> None:
         """Write what the application says of a parked transaction."""
@@ -310,7 +302,6 @@ class Questions:
         return call
 
     def overdue(self, now: float) -> list[Call]:
-        """Calls that exceed their time-out."""
         limit = now - self._check_timeout_s
         return [c for c in self._calls if c.started_at is not None and c.started_at < limit]
 
@@ -333,7 +324,6 @@ class Questions:
             self._answer(call, verdicts(outcome.said, count=count))
 
     def drop_waiting(self) -> None:
-        """Drop check-backs whose call has not begun."""
         while self._waiting:
             self._drop(self._waiting.popleft(), Skip.CLOSED)
 

@@ -68,7 +68,6 @@ class AnswerWriter:
         return waiting_count + self._written_count - self.stored_count - self.lost_count
 
     def add(self, partition: int, answer: OpMessage) -> None:
-        """Add an answer for the next `write`."""
         self._waiting.setdefault(partition, []).append(codec.encode_op(answer))
 
     def write(self) -> None:
@@ -203,7 +202,6 @@ class Responder:
             self._thread.join(timeout_s + LOOK_S * 4)
 
     def stats(self) -> ResponderStats:
-        """The counts so far."""
         tally, writer, reader = self._questions.tally, self._writer, self._reader
         return ResponderStats(
             asked=tally.asked,
@@ -404,20 +402,13 @@ def open_responder(
         )
 
     def make_calls(done: Done) -> CallRunner:
+        answer, count_max, clock = handling.answer, handling.call_count_max, time.monotonic
         if handling.is_async:
             assert loop is not None
-            return LoopCallRunner(
-                handling.answer, call_count_max=handling.call_count_max, done=done, loop=loop, clock=time.monotonic
-            )
+            return LoopCallRunner(answer, call_count_max=count_max, done=done, loop=loop, clock=clock)
         if handling.executor is not None:
-            return ExecutorCallRunner(handling.answer, executor=handling.executor, done=done, clock=time.monotonic)
-        return ThreadCallRunner(
-            handling.answer,
-            call_count_max=handling.call_count_max,
-            done=done,
-            name=f"txlayer-check-{group}",
-            clock=time.monotonic,
-        )
+            return ExecutorCallRunner(answer, executor=handling.executor, done=done, clock=clock)
+        return ThreadCallRunner(answer, call_count_max=count_max, done=done, name=f"txlayer-check-{group}", clock=clock)
 
     responder = Responder(
         group=group,

@@ -254,8 +254,8 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
     pipeline = engine.pipeline
     deadline = time.monotonic() + timeout_s
     pipeline.begin_close()
-    if engine.watch is not None:
-        engine.watch.end()
+    if engine.is_unwatched is not None:
+        engine.is_unwatched.set()
     if engine.responder is not None:
         engine.responder.begin_close()
     while pipeline.in_flight_count and pipeline.is_alive and time.monotonic() < deadline:

@@ -55,7 +55,6 @@ class Threads:
     """A `Background` of real threads. The caller's thread makes a call for which the machine starts no other."""
 
     def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
-        """Run the call in a thread of its own."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -90,7 +89,6 @@ def is_coroutine_function(handler: object) -> bool:
 
 
 def draw_name() -> str:
-    """Return a unique name."""
     return uuid.uuid4().hex
 
 

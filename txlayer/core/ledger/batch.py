@@ -55,7 +55,6 @@ class MoveToDoubt(NamedTuple):
 
     @property
     def content_count(self) -> int:
-        """Number of contents to write."""
         return self.txn.seen if self.is_whole else len(self.txn.joined)
 
 

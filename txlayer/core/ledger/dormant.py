@@ -118,12 +118,10 @@ class DormantTransactions:
 
     @property
     def shape_count(self) -> int:
-        """Number of shapes in memory."""
         return len(self._shapes)
 
     @property
     def topics(self) -> set[str]:
-        """Their real topics."""
         return {topic for shape in self._shapes for topic in shape.topics}
 
     def put(self, key: str, summary: bytes, *, doubt_offset: int, size: int) -> bool:
@@ -319,7 +317,6 @@ class DormantTransactions:
 
     @property
     def group_count(self) -> int:
-        """Number of groups."""
         return len(self._waiting)
 
     @property

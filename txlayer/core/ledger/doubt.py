@@ -90,7 +90,6 @@ class DoubtIndex:
         return {key: of.transactions[key] for key, of in self._held.items()}
 
     def hold(self, txn: Transaction) -> None:
-        """It waits for its topics."""
         topics = txn.topics
         of = self._held_for.get(topics) or self._held_for.setdefault(topics, _Held(topics, {}))
         of.transactions[txn.key] = txn
@@ -108,7 +107,6 @@ class DoubtIndex:
         return True
 
     def ended(self, txn: Transaction) -> None:
-        """One of them is settled."""
         self.count -= 1
         self.further_count -= max(txn.seen - 1, 0)
 
@@ -139,7 +137,6 @@ class DoubtIndex:
         return [key for _, key in islice(self._living(), count_max)]
 
     def held_topics(self) -> set[str]:
-        """Real topics of held transactions."""
         return {topic for topics in self._held_for for topic in topics}
 
     def held_for(self, topics: Iterable[str]) -> list[Transaction]:

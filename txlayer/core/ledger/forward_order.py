@@ -113,7 +113,9 @@ class ForwardOrder:
         last = next(reversed(others.values()), txn)
         others[txn.key] = txn
         if _decided_at(last) > _decided_at(txn):
-            _sort(others)
+            in_order = sorted(others.items(), key=lambda item: _decided_at(item[1]))
+            others.clear()
+            others.update(in_order)
 
     def remove(self, txn: Transaction) -> None:
         """Remove a settled or parked transaction: it blocks no other any more. Then try `next_free(key_hash)`."""
@@ -197,7 +199,6 @@ class ForwardOrder:
         return len(self._in_half.get(key_hash or "", ()))
 
     def bytes_in_half(self, key_hash: str | None) -> int:
-        """Their size."""
         return self._bytes_in_half.get(key_hash or "", 0)
 
     def waiting(self, key_hash: str | None) -> list[Transaction]:
@@ -224,12 +225,6 @@ def _drop(index: _Index, txn: Transaction) -> None:
     elif len(others) % _GAPS_MAX == 0:
         # If many first entries were removed, iterating a dict from its front is slow; a fresh dict is not.
         index[key_hash] = dict(others)
-
-
-def _sort(others: dict[str, Transaction]) -> None:
-    in_order = sorted(others.items(), key=lambda item: _decided_at(item[1]))
-    others.clear()
-    others.update(in_order)
 
 
 def _decided_at(txn: Transaction) -> OpPosition:

@@ -148,13 +148,7 @@ _DECIDES = frozenset({Effect.DECIDE, Effect.RETURN})
 _GOES = frozenset({TxnEvent.GO, TxnEvent.PART})
 _BY_TIME = frozenset({Effect.FORWARD_PART, Effect.SCHEDULE, Effect.RESCHEDULE, Effect.EXTEND})
 
-_EVENTS = {
-    Resolution.COMMIT: TxnEvent.COMMIT,
-    Resolution.ROLLBACK: TxnEvent.ROLLBACK,
-    Resolution.UNKNOWN: TxnEvent.UNKNOWN,
-}
-
-
+_EVENTS = {resolution: TxnEvent[resolution.name] for resolution in Resolution}
 _BY_POLICY = {UnresolvedAction.ROLLBACK: Resolution.ROLLBACK, UnresolvedAction.COMMIT: Resolution.COMMIT}
 
 
@@ -875,10 +869,6 @@ class Ledger:
         self.half_bytes -= size
         self._behind.append((offset, appended_ms, raw, record))
 
-    def _has_too_many_topics(self, txn: Transaction, topic: str) -> bool:
-        topics = txn.topics
-        return len(topics) >= TOPICS_MAX or sum(map(len, topics)) + len(topic) > TOPICS_BYTES_MAX
-
     def _begin(self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int) -> None:
         if header.key in self.settled:
             # The transaction is settled. Or it is the second copy of a record (librdkafka #4953): taken for new, it would be
@@ -949,8 +939,9 @@ class Ledger:
         if fit is not HalfRecordFit.NEXT:
             self._join_copy(txn, offset, is_last=header.index == txn.count - 1)
             return
-        is_new_topic = header.topic not in txn.topics
-        if is_new_topic and self._has_too_many_topics(txn, header.topic):
+        topics, is_new_topic = txn.topics, header.topic not in txn.topics
+        names_bytes = sum(map(len, topics)) + len(header.topic)
+        if is_new_topic and (len(topics) >= TOPICS_MAX or names_bytes > TOPICS_BYTES_MAX):
             why = Undecodable(
                 f"more real topics than a transaction may have ({TOPICS_BYTES_MAX} bytes of names)", ParkReason.LIMIT
             )
@@ -967,7 +958,7 @@ class Ledger:
         assert extras.offsets is not None  # more than one half record: set
         extras.offsets.append(offset)
         if is_new_topic:
-            extras.topics = (*txn.topics, header.topic)
+            extras.topics = (*topics, header.topic)
         content = Content(header.index, header.topic, offset, header.options, str(header.born_ms), record)
         if txn.is_in_doubt:
             self.doubt_index.further_count += txn.seen > 1

@@ -57,7 +57,6 @@ class LinesAheadOfHalf:
         self._over: tuple[int, int] | None = None
 
     def clear(self) -> None:
-        """None waits any more."""
         self._waits.clear()
         self._over = None
 

@@ -181,7 +181,6 @@ class Transaction:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All its real topics."""
         if self.extras is None or self.extras.topics is None:
             return (self.topic,)
         return self.extras.topics
@@ -196,7 +195,6 @@ class Transaction:
 
     @property
     def is_in_doubt(self) -> bool:
-        """True if it is on the doubt topic."""
         return self.extras is not None and self.extras.doubt_offset != NOT_IN_DOUBT
 
     @property
@@ -223,7 +221,6 @@ class Transaction:
         return self.appended_ms - (0 if self.extras is None else self.extras.lag_ms)
 
     def ensure_extras(self) -> TransactionExtras:
-        """Return `extras`; create them if needed."""
         if self.extras is None:
             self.extras = TransactionExtras()
         return self.extras

@@ -111,7 +111,6 @@ class UnappliedOps:
         self._unreadable: dict[int, tuple[Undecodable, Any]] = {}  # those without lines, by offset
 
     def add(self, offset: int, appended_ms: int, value: bytes | None, record: Any) -> None:
-        """Add the next one."""
         lines = codec.split_ops(value)
         if isinstance(lines, Undecodable):
             self._unreadable[offset] = (lines, record)
