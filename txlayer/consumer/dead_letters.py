@@ -119,8 +119,6 @@ class DeadLetterWriter(KafkaTransactions):
 
 PATIENCE_S = 10.0
 """Without a record for this long, the broker counts as unreachable."""
-
-
 SEARCH_S = 0.25
 """How long one call may read once records arrive: the group and the leases must be served between two calls."""
 

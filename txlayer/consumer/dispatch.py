@@ -35,10 +35,8 @@ OTHER_KEY_GROUPS = "(other)"
 """The name for all later ones."""
 NO_KEY_GROUP = "(failed)"
 """The name for messages whose `key_group` call raised or returned no text."""
-
 REASON_LENGTH_MAX = 500
 """Characters of a handler's reason in a log line."""
-
 REMARK_LENGTH_MAX = 200
 """Characters of what a lease says of its queue."""
 

@@ -28,8 +28,6 @@ logger = logging.getLogger("txlayer.consumer")
 
 LETTER_COUNT_MAX = 500
 """Dead letters that are read again together; all of them are in memory at once, within the byte limit."""
-
-
 LOOK_FOR_ROOM_MS = 60_000
 """How often a partition without room to park a key looks whether retention has removed the dead letters of parked ones."""
 

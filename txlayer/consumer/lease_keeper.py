@@ -78,10 +78,8 @@ logger = logging.getLogger("txlayer.locks")
 
 WRITE_AGAIN_S = 1.0
 """Pause after a record that was not acknowledged."""
-
 LOOK_S = 0.1
 """How often a queue with another holder is checked."""
-
 CLOSE_S = 2.0
 """How long the releases at the end may take; without them the next owner still wins by its generation."""
 

@@ -28,7 +28,6 @@ from txlayer.core.retry import Ack, WrongResult, checked
 
 RATE_WINDOW_S = 5.0
 """Rates are those of the last window that is over."""
-
 ATTEMPT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds for calls of handlers: from a look into memory to a long call of another service."""
 

@@ -276,13 +276,10 @@ def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int
 
 LOOK_COUNT_MAX = 20_000
 """Transactions of one partition that one scan reads; with more, an even sample, each representing its neighbours."""
-
 DORMANT_COUNT_MAX = 1_000
 """The same limit for dormant transactions: each must be decoded."""
-
 LOOK_EVERY_S = 10.0
 """How long the ages of very many open transactions are reused; with fewer than `LOOK_COUNT_MAX` they are always current."""
-
 AGES = (("10s", 10), ("1m", 60), ("10m", 600), ("1h", 3_600), ("1d", 86_400))
 """(label, upper limit of the age in seconds)."""
 OLDER = "older"
@@ -478,7 +475,6 @@ LEVELS = {
 
 COUNTED = frozenset({ReportKind.MOVED, ReportKind.CHECKED})
 """Kinds that are frequent under load: only their number is logged."""
-
 LINE_COUNT_MAX = 100
 """Lines per kind and batch; further ones are counted, so that many of one kind do not hide the others."""
 

@@ -60,10 +60,8 @@ logger = logging.getLogger("txlayer.coordinator")
 
 SLOW_BYTES_MIN = 1 << 20
 """A smaller transaction is not to blame when a Kafka transaction takes too long."""
-
 LINES_OF_RECORD_MAX = 100
 """The coordinator's own op lines in one record: it stays well below any topic's largest message."""
-
 TOO_SLOW = "too-slow"
 """Reason of a refusal: the first records of a transaction were acknowledged, and the time-out was over before all were."""
 

@@ -25,10 +25,8 @@ logger = logging.getLogger("txlayer.coordinator")
 
 UNKNOWN_COUNT = 5
 """Failures of a partition in turn that nothing explains, after which one of its records is suspected."""
-
 QUIET_S = 10.0
 """After so long without anything to do a partition is not suspected any more: what time brings again has come by then."""
-
 ASK_AGAIN_S = 600.0
 """So long the size of a question counts that the check topic refused; then one of it is tried again."""
 

@@ -26,23 +26,17 @@ logger = logging.getLogger("txlayer.coordinator")
 LOOK_AGAIN_S = 1.0
 LOOK_AGAIN_MAX_S = 30.0
 """A refusing topic that a held transaction needs is checked after 1 s, then with growing intervals, at least every 30 s."""
-
 TRY_AGAIN_MAX_S = 300.0
 """The same limit for a topic that no transaction needs, and for one whose metadata are fine but whose writes time out: each try
 makes all partitions wait."""
-
 TRUST_AGAIN_S = 120.0
 """After this time of accepting writes, earlier refusals and timeouts of a topic are forgotten, and a leader that was missed before."""
-
 REFRESH_S = 300.0
 """Interval for asking again about topics that accept: they may have more partitions."""
-
 LOOK_TIME_S = 0.1
 """Total time for the requests of one turn: half records may name any number of topics, and the loop must go on."""
-
 TARGETS_MAX = 2_000
 """Above this number of names, refusing topics that no transaction waits for are dropped; they are asked about again if needed."""
-
 MESSAGE_BYTES_DEFAULT = 1_048_588
 """Kafka's default limit of a record, used if the broker does not report the topic's."""
 

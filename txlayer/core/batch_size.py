@@ -34,7 +34,6 @@ class BatchSize:
 
 RELEASE_LINES_MIN = 500
 """So many lines that release scheduled messages are allowed however long a Kafka transaction takes."""
-
 RELEASE_TURN_MS = 300
 """How long a turn with such lines may take: a message of others waits for about two of them, and must not be later than a second."""
 

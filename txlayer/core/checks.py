@@ -17,10 +17,8 @@ from txlayer.core.messages import UnresolvedAction
 
 CLOCK_ERROR_MS = 60_000
 """Maximum trusted difference between clocks. Beyond it, the user's own times are wrong by more than a grace."""
-
 GAPS_MAX = 10_000
 """Settled transactions that may stay here, waiting or due, in addition to as many as are open."""
-
 IMMUNITY_MS_MAX = 7 * 24 * 3_600_000
 """Longest immunity that counts, whatever a half record contains. txlayer's producers ask for no more, and a barrier keeps its
 rows for this time."""

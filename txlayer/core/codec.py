@@ -37,7 +37,6 @@ from txlayer.core.messages import (
 
 VERSION = "1"
 """Version of every record that this release writes."""
-
 NEXT_VERSION = "2"
 """Version that the next release may write: the fields that this release knows, and further fields behind them, which it ignores.
 
@@ -47,13 +46,10 @@ the new format; only the release after it writes it.
 
 TIMED_VERSION = "3"
 """Version of half records and summaries that hold a time: a release that does not know times keeps them, and forwards nothing early."""
-
 PARTITION_MAX = 2**31 - 1
 """Kafka's maximum for a partition number; the client raises for a higher one."""
-
 HEADER_BYTES = 6
 """Upper bound of the overhead of a record's header with lengths below 2 MB."""
-
 WHOLE_MAX = 2**63 - 1
 """Kafka's maximum for offsets and times."""
 
@@ -260,13 +256,10 @@ PlainOptions = tuple[HalfOptions, int]
 
 PLAIN_TAILS_MAX = 1_000
 """Tails in the cache: under load, many transactions are born in one millisecond."""
-
 PLAIN_OPTIONS_MAX = 10_000
 """Ordering keys whose options are in the cache."""
-
 BORN_DIGITS_MAX = 19
 """Milliseconds with fewer digits fit into 64 bits."""
-
 PLAIN_START = f"{VERSION}|"
 """How a header begins that `PlainHeaders` may read."""
 

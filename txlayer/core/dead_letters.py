@@ -85,12 +85,10 @@ DLQ_HEADER = "txl-dlq"
 """On a dead letter: the reason, the origin, the number of attempts, the consumer group."""
 CUT_HEADER = "txl-dlq-cut"
 """On a dead letter that its topic refused whole: its size in bytes at its origin. Value and headers are left out."""
-
 MESSAGE_LENGTH_MAX = 500
 """Characters of an error's message: a sentence and a position. It may contain users' values, so not more."""
 TYPE_LENGTH_MAX = 200
 """Characters of an error's type."""
-
 EDITED = "edited"
 """The error type of an operator's copy with another value."""
 

@@ -719,8 +719,6 @@ def _dead_letter(item: Item[R]) -> int:
 
 ARRIVALS_MAX = 1_000
 """Times of additions that are kept, for the age of the oldest record: one that waits for days has as many behind it as were read."""
-
-
 DUE_BYTES_MAX = 16 * 1024 * 1024
 """Total bytes of dead letters whose ends are taken together: the limit of one Kafka transaction."""
 

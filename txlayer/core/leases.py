@@ -50,8 +50,6 @@ class LockRecord(NamedTuple):
 
 HISTORY_EXPIRY_COUNT = 10
 """A reader begins this many expiries before the newest record. After that it agrees with a reader of the whole log."""
-
-
 VALID_SHARE = 0.95
 """The used share of the expiry: the clocks of machines and brokers may drift by a twentieth."""
 

@@ -17,10 +17,8 @@ TxnId = NewType("TxnId", str)
 
 TXN_ID_LENGTH_MAX = 128
 """Longest id. It is part of every key and header of a transaction."""
-
 NONCE_LENGTH = 8
 """Length of a nonce in hexadecimal digits: enough to distinguish the attempts of one id."""
-
 UUID_LENGTH = 36
 """Characters of a generated id."""
 
@@ -39,14 +37,10 @@ GROUP_LENGTH_MAX = 200
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """The form of topic names that Kafka accepts."""
-
-
 TOPICS_BYTES_MAX = 256 * 1024
 """Total length of the real topics' names of one transaction: its summary on doubt lists them and must fit there."""
-
 TOPICS_MAX = 10_000
 """Real topics of one transaction. Not a setting: every reader must agree on which records belong to a transaction."""
-
 DLQ_SUFFIX, REPLAY_SUFFIX = ".dlq", ".replay"
 """How names of dead-letter and of replay topics end."""
 
@@ -128,7 +122,6 @@ UserHeaders = Sequence[tuple[str, bytes | str | None]] | Mapping[str, bytes | st
 
 TAGS_HEADER = "tags"
 """The ordinary header that contains a message's tag; consumers filter by it."""
-
 RESERVED_HEADER_PREFIX = "txl"
 """Prefix of txlayer's headers; a user's header with it is refused."""
 

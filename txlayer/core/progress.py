@@ -465,8 +465,6 @@ STUCK_BYTES_MAX = 11
 """Per failed replay in base64url: 2 bytes of index, 6 of offset."""
 _STUCK_SHARE = 1 / 8
 """Maximum share of the runs' room for failed replays: many at once are rare."""
-
-
 _WAITING_SHARE = 1 / 8
 """Share for keys with waiting records. They use half of it, so that they always have room."""
 _WAITING_BYTES_MAX = 18

@@ -13,12 +13,9 @@ from typing import Any
 PARTITION_COUNT = 4
 """Partitions of half, op and doubt in a new namespace. They keep two coordinators on four cores busy. Clients send a request per
 partition, so that each further partition costs the brokers CPU."""
-
-
 CLOSED_SETTING, OPEN_VALUE = "min.compaction.lag.ms", "0"
 """The setting of half that says since when producers begin no transactions, in milliseconds since 1970, and its value if they may.
 Brokers use it for compacted topics alone, and half is not compacted."""
-
 _CLOSED_MS_MIN = 10**12
 """An earlier time is an ordinary value of the setting."""
 

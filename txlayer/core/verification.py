@@ -149,7 +149,6 @@ _SCHEDULED = TxnState.SCHEDULED.value
 _UNDECIDED = frozenset({"", TxnState.OPEN.value, TxnState.PARKED.value})
 _KNOWN = _UNDECIDED | _WAITS | _PARKED | {_SCHEDULED}
 """States of a summary. Of another one, of a later release, only this is certain: the transaction is not settled."""
-
 UNBOUND = -1
 """No partition, time or hash is set in the half record."""
 FOREVER = 1 << 62

@@ -27,16 +27,12 @@ logger = logging.getLogger("txlayer.responder")
 
 BATCH_COUNT_MAX = 1_000
 """Check-backs in one call of the barrier: as many as it settles in one database transaction."""
-
 AHEAD_COUNT_MAX = 1_000
 """Calls that may wait for a worker; further check-backs wait where a newer one can replace them."""
-
 BATCHES_AHEAD_MAX = 2
 """Calls of the barrier in flight; check-backs that arrive meanwhile are collected for the next one."""
-
 CAUSE_LENGTH_MAX = 40
 """Longest cause in an op line."""
-
 TIMED_OUT = "TimeoutError"
 """The cause of an answer that did not arrive in time."""
 
@@ -182,7 +178,6 @@ def _ask_barrier(
 
 LOST_COUNT_MAX = 64
 """Threads that may hang in a handler and be replaced; at the limit, calls wait for one that returns."""
-
 STUCK_AFTER_S = 30.0
 """A user's executor that has no worker for so long after a call was stale is busy with something else, or hangs. One that
 refused a call is tried again after so long: the machine may have had no thread for it."""

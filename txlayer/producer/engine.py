@@ -175,10 +175,8 @@ def watch_entry(
 
 BATCH_BYTES_MAX = 1_000_000
 """The client's own default for one request's records of a partition."""
-
 OP_LINE_COUNT_MAX = 1_000
 """Lines of one op record: it stays well below any topic's largest message."""
-
 SINCE = timedelta(hours=1)
 """How far back `status` looks unless told."""
 

@@ -28,10 +28,8 @@ from txlayer.errors import UsageError
 
 _TAILS_AT_ONCE = 512
 """Ids made ahead: one call for random bytes serves all of them."""
-
 _STICKY_MS = 8
 """Ids drawn within this many milliseconds share a partition, which gives fewer and larger requests to the broker."""
-
 _TAILS_PER_SHARE = 16
 """The average number of ids drawn at once, with many partitions."""
 
@@ -77,7 +75,6 @@ class Placement(NamedTuple):
 
 ANYWHERE = Placement(None, "", None)
 """No ordering key and no options."""
-
 BY_MESSAGES = Placement(None, "", None, open_wish=("commit", None, None))
 """No settings: the messages' own key decides. The most frequent placement by far."""
 

@@ -268,8 +268,6 @@ logger = logging.getLogger("txlayer.producer")
 
 LINE_BYTES_MAX = 512
 """Longer than the longest line that a producer writes (id 128, group 200, numbers)."""
-
-
 NAMED_MAX = 10
 """Transactions that one log line names."""
 
@@ -425,19 +423,14 @@ class OpRecord:
 
 POLL_S = 0.05
 """How long the thread may sleep in the client: reports end the sleep, only `close` waits for it."""
-
 POLLS_MAX = 4
 """Calls of `poll` in one round: more would keep senders out for long."""
-
 SLICE_S = 0.001
 """Local transactions run for so long before the resolutions that are ready are written: none waits for a slow one."""
-
 SLOTS_SHARE = 16
 """Callers that wait for a slot in flight are woken when one in so many is free."""
-
 JOIN_S = 5.0
 """How long a round may go on beyond the time that `close` has: a poll ends by then, a local transaction may hang for ever."""
-
 LOOK_S = 1.0
 """So often those who wait are woken to look at their own limits."""
 

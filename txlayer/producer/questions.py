@@ -85,10 +85,8 @@ class OpenLimits:
 
 STALE_AFTER_S = 30.0
 """A check-back that waited this long is dropped: by then it is asked again, with a new number."""
-
 WAITING_COUNT_MAX = 50_000
 """Check-backs that wait for a call; at the limit reading pauses."""
-
 CAUSE_COUNT_MAX = 50
 """Causes that are counted separately: the names come from users' exceptions, whose number has no bound."""
 

@@ -107,17 +107,14 @@ class AnswerWriter:
 
 READ_COUNT_MAX = 5_000
 """Records of one read; it limits how long answers wait meanwhile."""
-
 IDLE_READ_S = 0.2
 """How long an idle read may wait; a check-back ends the wait."""
-
 BUSY_READ_S = 0.01
 """The same while calls are in flight, so that their results do not wait for check-backs."""
 
 RETRY_S = 0.5
 RETRY_MAX_S = 15.0
 """Longest pause before it rejoins the group after an error; pauses grow, and it retries without end."""
-
 LOOK_S = 0.05
 """How often `close` checks whether it has ended."""
 

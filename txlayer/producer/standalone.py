@@ -31,10 +31,8 @@ LOOK_S = 0.1
 RENEW_S = 1.0
 RENEW_MAX_S = 30.0
 """Longest pause before it replaces a failed client; the pause grows with each failure."""
-
 LOOP_END_S = 1.0
 """How long a loop may take to stop; a handler that blocks it is abandoned."""
-
 HEALTHY_AFTER_S = 60.0
 """After this long without a failure, the count of failures is reset."""
 

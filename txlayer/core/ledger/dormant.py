@@ -409,10 +409,8 @@ def _transaction(key: str, row: bytes, shapes: Sequence[_Shape]) -> Transaction:
 
 RUN_COUNT = 10_000
 """Times in the heap of `ReleaseTimes` above which they become a run."""
-
 RUNS_MAX = 64
 """Runs above which they become one."""
-
 TIMES_MIN = 1_000
 """Times among which obsolete ones may stay; of more, as many as there are others."""
 

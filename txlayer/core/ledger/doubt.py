@@ -17,10 +17,8 @@ from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, 
 
 PASSED_MAX = 1_024
 """Obsolete entries of the index, in addition to as many as there are transactions on doubt."""
-
 REWRITE_LAG_MIN = 200_000
 """Obsolete doubt records that a restart may have to read before the oldest live transactions are written again."""
-
 SMALL_OFFSET_MAX = (1 << 32) - 1
 """Up to here a doubt offset takes 4 bytes in the index, and 8 beyond."""
 

@@ -84,7 +84,6 @@ but moves to doubt when memory is short: it counts in full."""
 RELEASE_COUNT_MAX = 2_000
 """Transactions on doubt that one batch tries, beside those that its op lines name. One mended topic or settled transaction
 may free a hundred thousand, and the size of a Kafka transaction is limited."""
-
 KEY_IN_HALF_MAX = 5_000
 """Above this number of transactions of one ordering key, those that wait move to doubt at once: from there, several batches
 can release them.
@@ -122,22 +121,14 @@ _PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
 SECOND_COPIES_MAX = 64
 """Second copies of a transaction's half records that the ledger remembers, and as many again of its last half record, which a
 producer's line names. The first copies are kept: a line that names one of them must count in a replay, too."""
-
-
 ONLY_NAMED_COUNT_MAX = 1_000
 """Transactions of a partition that are known from an op line only. Of a further one the line alone is kept aside: op lines may
 name any number of them, and each would stay in memory until a person settles it."""
-
-
 TO_ASK_MAX = 10_000
 """Questions that people asked for while the check topic took none; further ones wait for their turn as any other."""
-
-
 RELEASE_LINES_MAX = 5_000
 """Lines of a process that release scheduled transactions and are written, but not applied. An op line of another transaction waits for no
 more of them. The service allows fewer while Kafka transactions take long."""
-
-
 ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
 """Sources of op lines that answer a check-back."""
 

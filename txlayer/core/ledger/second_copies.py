@@ -14,7 +14,6 @@ from txlayer.core.ledger.transitions import TxnState
 DISTANCE_MAX = 20_000
 """Half offsets. A second copy that lies further behind the first copy may be taken for a new record. At the highest measured
 rate, 1,500 transactions a second and partition, this is 13 s; a client that must find a new leader retries every second."""
-
 DISTANCE_BYTES_MAX = 16 * 1024 * 1024
 """The same limit in bytes of half records. A restart reads this much more of each partition."""
 
@@ -22,7 +21,6 @@ _STEPS = 4
 
 RECENT_COUNT_MAX = 50_000
 """Settled transactions per table and partition, in two tables. They tell a conflicting op line from one that has no half record."""
-
 RECENT_SUM_MAX = 200_000
 """The same of all partitions of a process, which share it evenly: a transaction takes 180 B. A table may hold half of the distance in any
 case: a smaller one would be looked through too often for what is within the distance."""

@@ -88,7 +88,6 @@ class DueTimes:
 
 TIMES_MAX = 64
 """Different times of one transaction's messages. Not a setting: every reader must agree on which records belong to it."""
-
 ANY_TIME = WHOLE_MAX
 """The latest time that a message can have."""
 
@@ -453,8 +452,6 @@ def due_contents(txn: Transaction) -> list[Content]:
 
 FORWARD_OVERHEAD_BYTES = 512
 """Allowance for txlayer's headers when a record is compared with the limit of doubt, or of its topic before it is measured."""
-
-
 ANY_SIZE = 1 << 62
 """Greater than any transaction."""
 

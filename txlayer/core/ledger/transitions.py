@@ -156,7 +156,6 @@ TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
 
 COMMITTING = "committing"
 """Not a state of the ledger: committed in the op log, but not forwarded yet according to the stored offsets."""
-
 SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})
 """Final states."""
 
