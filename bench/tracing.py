@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.trace import TracerProvider
@@ -27,9 +28,9 @@ from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.metrics import attempt_span
 from txlayer.consumer.pools import Caller, Chunk
 from txlayer.consumer.process_pool import SentRecord
-from txlayer.consumer.service import make_caller
 from txlayer.coordinator.loop import Coordinator, make_coordinator
 from txlayer.core.key_queue import Item
 from txlayer.producer.engine import assemble
@@ -77,8 +78,8 @@ def handling(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], float]:
     handlers = HandlerSet(is_async=False)
     handlers.add(lambda _message, _context: None, topics=(), tags="*", retry=None, batch_count_max=0)
     routes = handlers.routes(("orders",))
-    make: Any = Caller if is_bare else make_caller(tracing)
-    caller = make(routes, attempt_timeout_s=60.0)
+    observer = partial(attempt_span, tracing) if tracing.is_on and not is_bare else None
+    caller = Caller(routes, attempt_timeout_s=60.0, observer=observer)
     jobs: list[Any] = [Item(RECORD, 7, None, 1) for _ in range(100)]
     lease = Lease("bench", "orders", 0)
 

@@ -101,7 +101,7 @@ class Engine:
             draw=environment.draw,
             key_group=plan.key_group,
             breakers=Breakers(plan.breakers, plan.routes),
-            give_back=plan.give_back,
+            give_back=bool if plan.desk is None else plan.desk.give_back,
         )
         self._assignments = Assignments(
             config,
@@ -401,16 +401,18 @@ class Engine:
 
     def _drain(self, timeout_s: float, *, serve: Callable[[], None] = lambda: None) -> None:
         """Start nothing more and wait for the running handlers; give up those that do not end in time."""
-        dispatcher, give_up_at = self._dispatcher, self._clock() + timeout_s
+        dispatcher, desk, give_up_at = self._dispatcher, self._plan.desk, self._clock() + timeout_s
         in_flight = dispatcher.cut()
         while self._assignments.owned and dispatcher.in_flight_count and self._clock() < give_up_at:
-            self._plan.give_back()
+            if desk is not None:
+                desk.give_back()
             serve()
             dispatcher.wait(min(DRAIN_LOOK_S, max(give_up_at - self._clock(), 0.0)))
             dispatcher.take()
         # What a program answered before counts; another answer of it would raise from now on.
         give_up_at = self._clock() + LAST_ANSWERS_S
-        while dispatcher.in_flight_count and self._plan.give_back(is_late=True) and self._clock() < give_up_at:
+        while desk is not None and dispatcher.in_flight_count and self._clock() < give_up_at:
+            desk.give_back(is_late=True)
             dispatcher.wait(DRAIN_LOOK_S)
             dispatcher.take()
         if in_flight:

@@ -10,6 +10,7 @@ from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.handlers import Route
+from txlayer.consumer.pull import Desk
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import NOTHING, Foreign, decode
@@ -113,12 +114,6 @@ def _start_of(tp: TopicPartition, stored: StoredOffset, *, first: int, group: st
     return Start(stored.offset, found)
 
 
-def no_handler_waits(*, is_late: bool = False) -> bool:
-    """No handler waits for the program."""
-    del is_late
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPlan:
     """The settings of one consumer."""
@@ -136,9 +131,8 @@ class ConsumerPlan:
     keeps_position: bool = True
     """False: the group's progress is in this process's memory alone."""
     breakers: Mapping[str, BreakerPolicy] = field(default_factory=dict)
-    give_back: Callable[..., bool] = no_handler_waits
-    """Called again and again while running handlers are waited for: those that wait for the program shall end. `is_late`: they are no
-    longer waited for; True: they end at once, as the program answered or as given back."""
+    desk: Desk | None = None
+    """Where messages wait for a program that takes them itself. None: handlers get them."""
 
     @property
     def sources(self) -> list[str]:

@@ -189,10 +189,10 @@ class Desk:
         with self._change:
             self._taken.discard(pulled)
 
-    def give_back(self, *, is_late: bool = False) -> bool:
+    def give_back(self, *, is_late: bool = False) -> None:
         """Give back what was not taken, and what lost its lease: the consumer ends, or its partitions get other owners.
 
-        `is_late`: also what was taken and not answered. Returns True: workers say soon how these messages were answered, and end.
+        `is_late`: also what was taken and not answered. Workers say soon how these messages were answered, and end.
         """
         is_late |= self._is_closed
         with self._change:
@@ -202,7 +202,6 @@ class Desk:
             for pulled in found:
                 with suppress(InvalidStateError):  # it is answered just now
                     pulled.answer.set_result(NotBegun())
-        return True
 
     def close(self) -> None:
         """Give back what was taken and not answered, too, from now on: the program that closes its consumer answers nothing more."""

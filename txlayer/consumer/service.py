@@ -29,7 +29,7 @@ from txlayer.consumer.handlers import (
 )
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.metrics import ConsumerStats, attempt_span
-from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start, no_handler_waits
+from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
 from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.pull import Desk
 from txlayer.core.dead_letters import DeadLetter
@@ -413,7 +413,7 @@ class ConsumerService(ABC, Generic[R, B]):
             is_broadcast=self._is_broadcast,
             keeps_position=keeps_position,
             breakers=self._breakers,
-            give_back=no_handler_waits if self._desk is None else self._desk.give_back,
+            desk=self._desk,
         )
         for topic in self._topics:
             plan.settings_of(topic, config)

@@ -861,41 +861,30 @@ class Ledger:
         self._behind.append((offset, appended_ms, raw, record))
 
     def _begin(self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int) -> None:
-        if header.key in self.settled:
+        key, group, topic, index, count, born_ms, options = header
+        if key in self.settled:
             # The transaction is settled. Or it is the second copy of a record (librdkafka #4953): taken for new, it would be
             # forwarded twice.
-            self._report(ReportKind.LATE_HALF, header.key, f"half record {offset} of nothing that is open")
+            self._report(ReportKind.LATE_HALF, key, f"half record {offset} of nothing that is open")
             return
-        if header.index:
+        if index:
             # Its first record is out of form or was never written. What its producer commits must not vanish with it.
-            why = Undecodable(
-                f"record {header.index}/{header.count} of a transaction that did not begin", ParkReason.INCOMPLETE
-            )
+            why = Undecodable(f"record {index}/{count} of a transaction that did not begin", ParkReason.INCOMPLETE)
             self._quarantine(self.settings.half_topic, offset, why, record=record)
             return
-        txn = Transaction(
-            header.key,
-            header.producer_group,
-            header.topic,
-            offset,
-            appended_ms,
-            str(header.born_ms),
-            self.op_next,
-            record,
-            size,
-            header.options,
-        )
-        txn.count = header.count
-        if header.count > 1:
+        born = str(born_ms)
+        txn = Transaction(key, group, topic, offset, appended_ms, born, self.op_next, record, size, options)
+        txn.count = count
+        if count > 1:
             txn.ensure_extras().offsets = [offset]
-        if header.options.deliver_at_ms is not None:
-            txn.ensure_extras().due = DueTimes(left=(header.options.deliver_at_ms,))
-        if header.count > 1 or header.options != HalfOptions(header.options.key_hash):
-            txn.content = [Content(0, header.topic, offset, header.options, str(header.born_ms), record)]
+        if options.deliver_at_ms is not None:
+            txn.ensure_extras().due = DueTimes(left=(options.deliver_at_ms,))
+        if count > 1 or options != HalfOptions(options.key_hash):
+            txn.content = [Content(0, topic, offset, options, born, record)]
         self.content_bytes += size
-        self.transactions[txn.key] = txn
+        self.transactions[key] = txn
         self.in_half.immune.append(txn)
-        if header.options.immunity_ms is not None:
+        if options.immunity_ms is not None:
             self.schedule.add(txn)
         self.order.keyed_count += txn.key_hash is not None
         self.order.add(txn)
@@ -910,12 +899,8 @@ class Ledger:
     ) -> None:
         extras = txn.ensure_extras()
         if txn.count == 0 and header.index == 0:  # so far known from an op line only; now its half record arrives
-            txn.count, txn.group, txn.topic, txn.options = (
-                header.count,
-                header.producer_group,
-                header.topic,
-                header.options,
-            )
+            txn.count, txn.group = header.count, header.producer_group
+            txn.topic, txn.options = header.topic, header.options
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             self.order.keyed_count += txn.key_hash is not None
             self._only_named_count -= 1
@@ -1068,9 +1053,11 @@ class Ledger:
             txn = self.transactions[key]
             reason = txn.ensure_extras().reason
             text = "" if reason is None else reason.value
-            where = (key, txn.group, self.partition, txn.last_offset, txn.born_ms)
-            self.batch.checks[_notice_name(key)] = CheckRecord(CheckKind.PARKED, *where, number, text)
+            self.batch.checks[_notice_name(key)] = self._check_of(CheckKind.PARKED, txn, number, text)
             self.batch.byte_count += RECORD_BYTES
+
+    def _check_of(self, kind: CheckKind, txn: Transaction, number: int, text: str) -> CheckRecord:
+        return CheckRecord(kind, txn.key, txn.group, self.partition, txn.last_offset, txn.born_ms, number, text)
 
     def _is_parked(self, key: str) -> bool:
         txn = self.transactions.get(key)
@@ -1100,16 +1087,8 @@ class Ledger:
         extras.checked_count += 1
         extras.asked_ms = now_ms
         self.batch.byte_count += summary_bytes(txn) + codec.details_bytes_max(txn.options.check_with)
-        self.batch.checks[txn.key] = CheckRecord(
-            CheckKind.QUESTION,
-            txn.key,
-            txn.group,
-            self.partition,
-            txn.last_offset,
-            txn.born_ms,
-            extras.checked_count,
-            ",".join(topic for topic in txn.topics if topic),
-        )
+        topics = ",".join(topic for topic in txn.topics if topic)
+        self.batch.checks[txn.key] = self._check_of(CheckKind.QUESTION, txn, extras.checked_count, topics)
         self._keep(txn)
         if txn.state is TxnState.OPEN:
             self.schedule.add(txn)
