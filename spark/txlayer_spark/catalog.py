@@ -411,21 +411,9 @@ class Catalog:
             Reader(**{"is_system": not r["number"], **r, "topics": tuple(r["topics"])})
             for r in found["readers"]
         )
-        topics, groups = tuple(found["topics"]), tuple(found["groups"])
-        several = {name: tuple(found.get(name, ())) for name in ("gone", "compacted", "hidden")}
+        several = {name: tuple(found.get(name, ())) for name in ("topics", "groups", "gone", "compacted", "hidden")}
         gaps = tuple(Gap(*gap) for gap in found.get("gaps", ()))
-        noted_ms = found.get("noted_ms", {})
-        return ReadState(
-            found["number"],
-            readers,
-            topics,
-            groups,
-            gaps=gaps,
-            noted_ms=noted_ms,
-            doubt_lag_ms=found.get("doubt_lag_ms"),
-            doubt_ends_ms=found.get("doubt_ends_ms", 0),
-            **several,
-        )
+        return ReadState(**{**found, **several, "readers": readers, "gaps": gaps})
 
     def store(self, state: ReadState) -> ReadState:
         """Put a newer state in place; what it was given back with its number."""

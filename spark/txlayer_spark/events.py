@@ -91,13 +91,8 @@ class Names:
     ) -> None:
         """The position of a name is its number for ever.
 
-        Args:
-            spark: The session.
-            groups: Producer groups.
-            topics: Real topics.
-            half_partitions: How many there are; 0: unknown, and no half record is misplaced.
-            half_gaps: {half partition: offsets from and up to which nothing could be read}.
-            incarnations: As `ReadState.incarnations` says.
+        `half_partitions` 0: their count is unknown, and no half record is misplaced; `half_gaps`: {half partition: offsets from and up
+        to which nothing could be read}; `incarnations`: as `ReadState.incarnations` says.
         """
         self.groups, self.topics = tuple(groups), tuple(topics)
         self.half_partitions = half_partitions

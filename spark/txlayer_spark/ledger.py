@@ -921,11 +921,8 @@ QUICK_MS = 60_000
 def is_keyed(*, doubt_from_ms: int, doubt_gone_ms: int, stored_ms: Column, extras: str = "") -> Column:
     """Whether the order of a row is judged; of a stored one (not `rows.unfolded`) with `extras`, the prefix of the columns that few have.
 
-    Args:
-        doubt_from_ms: Of what was stored earlier compaction may have taken that it was parked on doubt, which gives up its place.
-        doubt_gone_ms: Of what was stored earlier, that it was there.
-        stored_ms: When it was stored.
-        extras: The prefix of the columns that few stored rows have.
+    Of what was stored before `doubt_from_ms` compaction may have taken that it was parked on doubt, which gives up its place; of what
+    was stored before `doubt_gone_ms`, that it was there.
     """
     stored_ms = F.coalesce(stored_ms, F.lit(0))
     is_quick = sure(F.col("v_last_ms") - stored_ms <= QUICK_MS)

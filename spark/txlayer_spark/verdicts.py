@@ -198,20 +198,8 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     }
 
 
-SETTLED = frozenset(
-    {
-        "ok",
-        "rolled_back",
-        "conflicting",
-        "leaked",
-        "duplicate",
-        "orphan",
-        "corrupt",
-        "out_of_order",
-        "out_of_window",
-        ledger.MAY_WAIT,
-    }
-)
+_FAULTY = frozenset({"leaked", "duplicate", "orphan", "corrupt", "out_of_order"})
+SETTLED = _FAULTY | {"ok", "rolled_back", "conflicting", "out_of_window", ledger.MAY_WAIT}
 """Verdicts that only a further record of the transaction could change; the others are judged again by every run."""
 
 

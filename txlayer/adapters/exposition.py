@@ -111,11 +111,6 @@ def _answer(status: HTTPStatus, body: bytes = b"", content_type: str = TEXT, *, 
 class MetricsServer:
     """Serves the port from its own thread, from `with` to the end of the block.
 
-    Args:
-        config: the address and port.
-        observed: the source of metrics and health.
-        clock: seconds, for time-outs of readers.
-
     Raises, at `start`:
         ConfigError: the port is not available. Nothing was started.
     """

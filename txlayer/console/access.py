@@ -191,11 +191,7 @@ class _Asker(NamedTuple):
 class Access:
     """Lets requests through that come from a person, from a page of this console, and with the right they need.
 
-    Args:
-        app: gets the requests that are let through.
-        rules: where the console listens and who may use it.
-        looks: patterns of the whole paths to which also a person who may only look can post.
-        clock: seconds.
+    `looks` are patterns of the whole paths to which also a person who may only look can post.
     """
 
     def __init__(

@@ -88,11 +88,6 @@ class Limits:
     """Bounds the size of each request, the time of its body, and the number of requests of a client.
 
     An app within may raise `RefusedError`. Another error of it is logged here and becomes a page without details.
-
-    Args:
-        app: gets the requests that are within the limits.
-        client_of: names the client of a request.
-        clock: seconds.
     """
 
     def __init__(

@@ -37,11 +37,7 @@ class RunResult(NamedTuple):
 
 
 class ObservedAudit(ObservedRole):
-    """The runs of one audit. The thread that runs them writes; any thread may read.
-
-    Args:
-        record_count: How many records were read until now.
-    """
+    """The runs of one audit. The thread that runs them writes; any thread may read."""
 
     role = "audit"
 
