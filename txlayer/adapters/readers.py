@@ -259,8 +259,7 @@ class HalfOwner(NamedTuple):
 class LogTime(NamedTuple):
     """What is known of the brokers' time, which no broker tells; only what they append, and this machine's clock, says it."""
 
-    earliest_ms: int
-    """It is later. From here a search counts back that must miss nothing."""
+    earliest_ms: int  # It is later. From here a search counts back that must miss nothing.
     latest_ms: int
     """From here everything else counts. It is `earliest_ms` unless nothing happened for a minute and no coordinator runs: then it is this
     machine's time, which may be ahead."""
@@ -638,8 +637,7 @@ class CheckReader:
         self._positions = positions
         self.own_partitions: frozenset[int] = frozenset()
         """The partitions assigned to this instance; empty during a rebalance."""
-        self.is_member = False
-        """True from the first assignment until the group revokes it."""
+        self.is_member = False  # true from the first assignment until the group revokes it
         self._is_paused = False
 
     def start(self) -> None:

@@ -170,8 +170,7 @@ class Connections:
     def __init__(self) -> None:
         self._open: dict[BoundedProtocol, None] = {}  # oldest first
         self._watch: asyncio.TimerHandle | None = None
-        self.ending = asyncio.Event()
-        """Set when the server ends."""
+        self.ending = asyncio.Event()  # set when the server ends
 
     def add(self, new: BoundedProtocol) -> None:
         if len(self._open) >= CONNECTION_COUNT_MAX:

@@ -226,10 +226,8 @@ class YoungLedger(ContentlessLedger):
         super().__init__(partition, settings)
         self.rows = rows
         self._own_quarantined: deque[OpPosition] = deque(maxlen=_QUARANTINED_MAX)
-        self.committed: list[int] = []
-        """Append times of the transactions that the last op record committed."""
-        self.decided: dict[str, str] = {}
-        """What the last op record made of transactions that are not on doubt, by key."""
+        self.committed: list[int] = []  # append times of the transactions that the last op record committed
+        self.decided: dict[str, str] = {}  # what the last op record made of transactions that are not on doubt, by key
         self._ahead: dict[str, None] = {}  # those on doubt whose half records are not read yet
         self._went: set[str] = set()
 
@@ -453,8 +451,7 @@ class _Followed:
     ledger: YoungLedger
     stored: StoredPositions
     folded_at: float
-    folded_ms: int
-    """When its fold began, by the wall clock, which goes on while a machine sleeps."""
+    folded_ms: int  # when its fold began, by the wall clock, which goes on while a machine sleeps
     shown: dict[str, tuple[TxnState, int]] = field(default_factory=dict)
     """The rows that are not on doubt: their state, and how many half records are there."""
     forwarded: deque[tuple[OpPosition, list[Transaction]]] = field(default_factory=deque)

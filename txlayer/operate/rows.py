@@ -141,8 +141,7 @@ class UnsettledRows:
         self._count = 0
         self._version = 0
         self._counts: tuple[int, list[GroupCount]] = (-1, [])
-        self.is_cut = False
-        """True once there were more than it keeps: since then some are missing."""
+        self.is_cut = False  # true once there were more than it keeps: since then some are missing
 
     # --- the follower's thread ----------------------------------------------------------------------------------------
 

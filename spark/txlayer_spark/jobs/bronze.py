@@ -77,8 +77,7 @@ class _Reading:
         self._catalog = Catalog(spark, settings.root)
         self._turn = Turn(self._catalog.folder, "bronze")
         self._state = ReadState()
-        self._read: dict[int, Reader] = {}
-        """What was read meanwhile: no part of the cut before all of it is."""
+        self._read: dict[int, Reader] = {}  # what was read meanwhile: no part of the cut before all of it is
         self._hidden: set[str] = set()
 
     def run(self) -> ReadState:

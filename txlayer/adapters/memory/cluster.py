@@ -358,8 +358,7 @@ class Cluster:
         """Those that are under way, each with the time of its landing."""
         self._producer_count = 1_000
         self._append_count = 0
-        self.due_ms: float = NEVER
-        """When time alone changes something next: a world that moves its clock stops there."""
+        self.due_ms: float = NEVER  # when time alone changes something next: a world that moves its clock stops there
         self._clean_at_ms = world.now_ms() + CLEANING_MS
         self.due_at(self._clean_at_ms)
 
