@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming import listener
 
 from txlayer.adapters.metrics import Sample, counter, gauge, with_few_labels
 
@@ -54,7 +48,7 @@ class _Query:
     failures: int = 0
 
 
-class QueryMetrics(StreamingQueryListener):
+class QueryMetrics(listener.StreamingQueryListener):
     """The metrics of all queries of the sessions that it is added to (`spark.streams.addListener`).
 
     A query is called by its name, else by the id of its checkpoint. Any thread may ask for the samples.
@@ -71,12 +65,12 @@ class QueryMetrics(StreamingQueryListener):
         """Rows that all queries have read together, also those that are not shown any more."""
         return self._row_count
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it so
+    def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it so
         with self._lock:
             query = self._query(str(event.id), event.name)
             query.is_running, query.at = True, self._clock()
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark calls it so
+    def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:  # noqa: N802 - Spark calls it so
         # As JSON: what PySpark's own fields hold differs from release to release.
         progress: dict[str, Any] = json.loads(event.progress.json)
         rows = sum(source["numInputRows"] for source in progress["sources"])
@@ -89,12 +83,12 @@ class QueryMetrics(StreamingQueryListener):
             query.behind = behind(progress)
             self._row_count += rows
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark calls it so
+    def onQueryIdle(self, event: listener.QueryIdleEvent) -> None:  # noqa: N802 - Spark calls it so
         with self._lock:
             query = self._query(str(event.id), None)
             query.is_running, query.at = True, self._clock()
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark calls it so
+    def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:  # noqa: N802 - Spark calls it so
         with self._lock:
             query = self._query(str(event.id), None)
             query.is_running = False

@@ -15,14 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from txlayer.errors import (
-    BrokerUnavailableError,
-    NotAuthorisedError,
-    RetriableError,
-    TopicMismatchError,
-    TxLayerError,
-    UsageError,
-)
+from txlayer import errors
 
 if TYPE_CHECKING:
     from txlayer.adapters.kafka.local import LocalConfig
@@ -149,7 +142,7 @@ def java_of(spark: SparkSession, what: str) -> Any:  # the JVM has no Python typ
     """
     java = getattr(spark, "_jvm", None)
     if java is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"{what} needs a driver with its own Java, and Spark Connect has none: use spark-submit, or "
             "txlayer_spark.session() without remote. Reading topics and tables works over Spark Connect"
         )
@@ -234,10 +227,10 @@ def source_options(
 _DATA_LOSS = ("KAFKA_DATA_LOSS", "data may have been lost", "OffsetOutOfRangeException", "PARTITION_OFFSET_CHANGED")
 
 # What the text of a failure holds → what it is. The first that fits counts.
-_SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
+_SIGNS: tuple[tuple[tuple[str, ...], type[errors.TxLayerError], str], ...] = (
     (
         ("Failed to find data source: kafka", "Failed to find the data source: kafka"),
-        UsageError,
+        errors.UsageError,
         (
             "this Spark has no Kafka connector. Start it with txlayer_spark.session(), or with spark-submit --jars "
             '"$(txlayer-spark jars)". On a managed cluster install the library '
@@ -247,12 +240,12 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
     ),
     (
         ("UnknownTopicOrPartitionException", "UNKNOWN_TOPIC_OR_PARTITION"),
-        TopicMismatchError,
+        errors.TopicMismatchError,
         "a topic of the namespace is missing: correct the namespace, or create its topics with txlayer topics apply",
     ),
     (
         _DATA_LOSS,
-        UsageError,
+        errors.UsageError,
         (
             "Kafka's retention has overtaken the reader, or a topic was made anew: records are gone before they were read, "
             "and their transactions cannot be judged. Begin again in another folder, and run more often"
@@ -260,7 +253,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
     ),
     (
         ("AuthorizationException", "AuthenticationException", "SaslAuthentication", "SslAuthentication"),
-        NotAuthorisedError,
+        errors.NotAuthorisedError,
         "the broker refuses these credentials, or they may not describe and read the topics",
     ),
     (
@@ -271,12 +264,12 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
             "DisconnectException",
             "Failed to create new KafkaAdminClient",
         ),
-        BrokerUnavailableError,
+        errors.BrokerUnavailableError,
         "no broker answers: correct --bootstrap-servers, or start it",
     ),
     (
         ("OutOfMemoryError", "Unable to acquire"),
-        RetriableError,
+        errors.RetriableError,
         (
             "Spark has not enough memory: give it more with --memory, or smaller parts with "
             "--spark-setting spark.sql.shuffle.partitions=64"

@@ -14,24 +14,10 @@ import typer
 from txlayer import __version__
 from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.readers import log_time
-from txlayer.cli import output
+from txlayer.cli import options, output
 from txlayer.cli.coordinator import store_reset
 from txlayer.cli.dlq import RequestId
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import (
-    AsJson,
-    ClusterOptions,
-    DryRun,
-    Operator,
-    Reason,
-    To,
-    Yes,
-    administration,
-    command,
-    current_ms,
-    option,
-    parse_start,
-)
 from txlayer.cli.services import GC_THRESHOLD, Observing, StopSignal, WatchParent, Workers, load, observed, run_workers
 from txlayer.config import ClientConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
@@ -59,7 +45,7 @@ _SAID = frozenset(
 """How to reach the cluster, said by the environment."""
 
 
-@command(app)
+@options.command(app)
 def run(  # every option is a parameter
     reference: Annotated[
         str,
@@ -70,7 +56,7 @@ def run(  # every option is a parameter
     ],
     *,
     workers: Workers = 1,
-    cluster: ClusterOptions,
+    cluster: options.ClusterOptions,
     observing: Observing,
     watch_parent: WatchParent = False,
 ) -> None:
@@ -108,9 +94,9 @@ def run(  # every option is a parameter
             consumer.run(should_stop=stop.is_set)
 
 
-def _reach(consumer: ConsumerService[Any, Any], cluster: ClusterOptions) -> None:
+def _reach(consumer: ConsumerService[Any, Any], cluster: options.ClusterOptions) -> None:
     """Let the command line and the environment say how to reach the cluster, where they do."""
-    if cluster == ClusterOptions() and not _SAID.intersection(os.environ):
+    if cluster == options.ClusterOptions() and not _SAID.intersection(os.environ):
         return
     own = consumer.config
     given = cluster.config(
@@ -149,22 +135,22 @@ _EXITS = """
 
 
 def _add(kind: ReplayKind) -> None:
-    @command(app, kind.name.lower(), help=HELP[kind] + _EXITS)
+    @options.command(app, kind.name.lower(), help=HELP[kind] + _EXITS)
     def ask(
         group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
         topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that it consumes.")],
         *,
-        reason: Reason = "",
-        operator: Operator = None,
+        reason: options.Reason = "",
+        operator: options.Operator = None,
         request_id: RequestId = None,
         partition: Annotated[
-            list[int] | None, option("--partition", "Only this partition; may be repeated.", min=0)
+            list[int] | None, options.option("--partition", "Only this partition; may be repeated.", min=0)
         ] = None,
         wait: Annotated[
-            str, option("--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s")
+            str, options.option("--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s")
         ] = "10s",
-        cluster: ClusterOptions,
-        as_json: AsJson = False,
+        cluster: options.ClusterOptions,
+        as_json: options.AsJson = False,
     ) -> None:
         author = author_of(
             f"txlayer consumer {kind.name.lower()}", operator=operator, reason=reason, request_id=request_id
@@ -213,28 +199,28 @@ def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken
 
 # --- where a group goes on ---------------------------------------------------------------------------------------------
 
-Group = Annotated[str, option("--group -g", "The consumer group.")]
+Group = Annotated[str, options.option("--group -g", "The consumer group.")]
 
 
-@command(app)
+@options.command(app)
 def reset(
     *,
     group: Group,
-    topic: Annotated[list[str], option("--topic -t", "A topic that it consumes; may be repeated.")],
-    to: To,
+    topic: Annotated[list[str], options.option("--topic -t", "A topic that it consumes; may be repeated.")],
+    to: options.To,
     token_above: Annotated[
         int | None,
-        option(
+        options.option(
             "--token-above",
             "Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
             min=0,
             max=WHOLE_MAX // 2,
         ),
     ] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    cluster: ClusterOptions,
-    as_json: AsJson = False,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    cluster: options.ClusterOptions,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say where a group goes on with its topics; refused while one of its consumers runs.
 
@@ -243,7 +229,9 @@ def reset(
     """
     config = cluster.config(ClientConfig)
     check_group(group)
-    with administration(config) as admin:
-        begin = parse_start(to, now_ms=lambda: log_time(admin, config.topics, wall_ms=current_ms()).latest_ms)
+    with options.administration(config) as admin:
+        begin = options.parse_start(
+            to, now_ms=lambda: log_time(admin, config.topics, wall_ms=options.current_ms()).latest_ms
+        )
         plan = plan_reset(admin, group, topic, to=begin, token_above=token_above)
         store_reset(admin, group, plan, "Store these offsets?", is_dry_run=dry_run, is_sure=yes, as_json=as_json)

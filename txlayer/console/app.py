@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from txlayer import __version__
+from txlayer import __version__, errors
 from txlayer.adapters.connect import Clients, CoordinatorConnections
 from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.console import show
@@ -27,14 +27,6 @@ from txlayer.console.pages import LOOKS, ROUTES, SECTIONS
 from txlayer.console.pages.settle import WORDS
 from txlayer.console.people import SecondPerson
 from txlayer.console.work import Desk, Jobs
-from txlayer.errors import (
-    BrokerUnavailableError,
-    InvariantError,
-    NotAuthorisedError,
-    RetriableError,
-    TxLayerError,
-    UsageError,
-)
 from txlayer.operate.live import LiveView
 from txlayer.operate.looks import Looks
 from txlayer.operate.operators import check_operator_rights
@@ -123,7 +115,7 @@ class Console:
             with closing(self.clients.admin()) as admin:
                 try:
                     check_operator_rights(admin.topic_limits, self.config.topics)
-                except NotAuthorisedError as exc:
+                except errors.NotAuthorisedError as exc:
                     return str(exc)
             return ""
 
@@ -152,7 +144,7 @@ def build_app(console: Console, *, is_following: bool = True) -> ASGIApp:
     app = Starlette(
         routes=[*ROUTES, Mount("/static", StaticFiles(directory=STATIC), name="static")],
         lifespan=lifespan,
-        exception_handlers={TxLayerError: _refused, 404: _missing, 500: _failed},  # type: ignore[dict-item]  # a handler of its own error alone
+        exception_handlers={errors.TxLayerError: _refused, 404: _missing, 500: _failed},  # type: ignore[dict-item]  # a handler of its own error alone
     )
     app.state.console = console
     return protected(app, console.rules, looks=LOOKS)
@@ -161,21 +153,21 @@ def build_app(console: Console, *, is_following: bool = True) -> ASGIApp:
 # --- pages that say why there is no page ------------------------------------------------------------------------------
 
 
-async def _refused(request: Request, error: TxLayerError) -> Response:
+async def _refused(request: Request, error: errors.TxLayerError) -> Response:
     """What a question to the cluster raised; the cluster's state is as it was."""
     console: Console = request.app.state.console
-    if isinstance(error, InvariantError):
+    if isinstance(error, errors.InvariantError):
         return await _failed(request, error)
     status, title = 502, "The cluster did not answer this"
     detail = str(error)
-    if isinstance(error, NotAuthorisedError):
+    if isinstance(error, errors.NotAuthorisedError):
         status, title = 403, "The broker refuses these credentials"
         detail += ". `txlayer topics acls check` with the console's roles names each right that is missing."
-    elif isinstance(error, UsageError):
+    elif isinstance(error, errors.UsageError):
         status, title = 400, "This cannot be done" if request.method == "POST" else "This cannot be shown"
-    elif isinstance(error, BrokerUnavailableError):
+    elif isinstance(error, errors.BrokerUnavailableError):
         status, title = 503, "The cluster does not answer now"
-    elif isinstance(error, RetriableError):
+    elif isinstance(error, errors.RetriableError):
         status, title = 503, "Not now"
     return console.page(request, "problem.html", status=status, title=title, detail=detail)
 

@@ -10,16 +10,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from txlayer.adapters import namespace as namespaces
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.namespace import (
-    GROUP_ROLES,
-    START_OF_LOG,
-    Applied,
-    Namespace,
-    apply_changes,
-    read_acl_files,
-    read_topic_files,
-)
 from txlayer.adapters.ports import (
     Administration,
     GroupMember,
@@ -193,8 +185,8 @@ class GroupTopics:
             UsageError: another group's topics of another topic have the same names: each would read the other's letters.
         """
         self._refuse_namesakes()
-        topics, files = tuple(dict.fromkeys(self.topics)), read_topic_files()
-        specs = [TopicSpec.parse(files[role]) for role in GROUP_ROLES]
+        topics, files = tuple(dict.fromkeys(self.topics)), namespaces.read_topic_files()
+        specs = [TopicSpec.parse(files[role]) for role in namespaces.GROUP_ROLES]
         sources = self.admin.describe_topics(topics)
         for topic in topics:
             if topic not in sources:
@@ -216,12 +208,12 @@ class GroupTopics:
         actual = {**sources, **self.admin.describe_topics([topic.name for topic in desired])}
         return plan(desired, actual)
 
-    def apply(self, *, replication_factor: int | None = None) -> Applied:
+    def apply(self, *, replication_factor: int | None = None) -> namespaces.Applied:
         """Create what is missing, alter what may be altered; safe to repeat, also after a crash in the middle.
 
         Raises: as `plan`; nothing was created then.
         """
-        return apply_changes(self.admin, partial(self.plan, replication_factor=replication_factor))
+        return namespaces.apply_changes(self.admin, partial(self.plan, replication_factor=replication_factor))
 
     def _refuse_namesakes(self) -> None:
         others = [(topic, *other) for topic in self.topics for other in namesakes(self.group, topic)]
@@ -251,9 +243,9 @@ def compare_topics(
     if (group is None) != (not topics):
         raise UsageError("--group and --topic go together: each topic has dead letters for each group")
     sizes: dict[str, Any] = {"replication_factor": replication_factor}
-    owner: Namespace | GroupTopics
+    owner: namespaces.Namespace | GroupTopics
     if group is None:
-        owner, sizes["partition_count"] = Namespace(admin, topics=namespace), partitions
+        owner, sizes["partition_count"] = namespaces.Namespace(admin, topics=namespace), partitions
     else:
         check_group(group)
         if partitions is not None:
@@ -266,7 +258,7 @@ def wanted_rights(
     namespace: str, roles: Sequence[str], principal: str, *, group: str | None, topics: Sequence[str], host: str
 ) -> list[CreateAcl]:
     """The rights that the roles of one principal need in one namespace, as topics/*.toml say."""
-    files = read_acl_files()
+    files = namespaces.read_acl_files()
     kind, colon, name = principal.partition(":")
     if not (kind and colon and name) or principal == acls.ANYBODY:
         raise ConfigError("not one principal", name="--principal", value=principal, expected="User:NAME")
@@ -418,5 +410,5 @@ def store_first_offsets(admin: Administration, topics: SystemTopics, partitions:
     """Where the coordinators begin in new partitions: at the first record, if there is one already."""
     tps = [(t, p) for t in (topics.half, topics.op) for p in range(partitions)]
     stored = admin.stored_offsets(topics.coordinator_group, tps)
-    missing = {tp: START_OF_LOG for tp in tps if stored[tp] is None}
+    missing = {tp: namespaces.START_OF_LOG for tp in tps if stored[tp] is None}
     admin.store_offsets(topics.coordinator_group, missing)
