@@ -65,7 +65,6 @@ _SERVER = re.compile(r"(?:[A-Za-z_]+://)?[^\s=;@/\x00-\x1f\x7f]+")
 _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-
 _MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")
 _MECHANISM = re.compile(r"[A-Za-z0-9_-]{1,20}")  # RFC 4422, section 3.1
 _SETTING_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")

@@ -41,7 +41,6 @@ WRITING = {
 }
 """Options of every write of Parquet, whatever the cluster says."""
 
-
 _PATH = re.compile(r"\{path=(.+?); isDirectory=")  # in what Hadoop writes of one file or folder
 
 

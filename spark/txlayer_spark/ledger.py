@@ -993,7 +993,6 @@ AHEAD_COLUMNS = ("undecided", "is_on_doubt", "young", "unknown", "told_from_ms")
 """Where in half the first one is that is undecided, that was decided a moment ago, and of which nobody knows whether it was
 visible; whether one of the undecided is on doubt; from when on doubt tells who was parked."""
 
-
 _CERTAIN = ("corrupt", "duplicate")
 """Faults that what is visible shows alone. Without them one of these would be leaked, or not known, when no decision is there."""
 MAY_WAIT = "may_wait"

@@ -58,7 +58,6 @@ SETTINGS: Mapping[str, str] = {
 }
 """Settings of every session of ours; the user's own win."""
 
-
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by `spark-submit`, which has started the Java side already
 
 
@@ -293,7 +292,6 @@ def is_done_all_the_same(failure: Exception) -> bool:
 
 _FILE_GONE = ("FileNotFoundException", "FILE_NOT_EXIST", "PATH_NOT_FOUND")
 _TRIES_MAX = 5
-
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")

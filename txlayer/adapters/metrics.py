@@ -140,7 +140,6 @@ READY = gauge("txlayer_ready", "1 while the process is ready, else 0; the answer
 EVERYBODYS = (INFO, ALIVE, READY)
 """The families of every role."""
 
-
 STALL_S = 60.0
 """A loop without a turn for this long hangs. The slowest turn that can still succeed is a coordinator's: it waits 10 s for records,
 10 s for offsets and 20 s for a commit. A responder pauses for 19 s at most. Users' handlers run elsewhere."""

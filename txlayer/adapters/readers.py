@@ -57,7 +57,6 @@ RUN_GAP_MAX = 5_000
 
 Range = tuple[int, int]  # [from, to)
 
-
 KEPT_COUNT_MAX = 5_000  # records that a `RangeReader` keeps for its next range
 
 KEPT_BYTES_MAX = 8 * 1024 * 1024  # their bytes

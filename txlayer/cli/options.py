@@ -69,7 +69,6 @@ To = Annotated[
     option("--to", "Where to begin; TIME as 2h (so long ago) or 2026-11-21T10:00:00+00:00.", "earliest|latest|TIME"),
 ]
 
-
 _PANEL = "Connection"
 
 BootstrapServers = Annotated[

@@ -373,7 +373,6 @@ _RESCHEDULE = "reschedule"
 
 TxnIds = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)]
 
-
 _EXITS = """
 
     The op log records it with your name and reason, and the first decision there wins. Exit codes: 0 it is so

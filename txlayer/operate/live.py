@@ -374,7 +374,6 @@ _EVENTS = {
     Resolution.UNKNOWN: TxnEvent.UNKNOWN,
 }
 
-
 logger = logging.getLogger("txlayer.operate")
 
 POLL_S = 1.0  # between two questions how far the coordinators are

@@ -67,7 +67,6 @@ def author_of(command: str, *, operator: str | None, reason: str, request_id: st
 ABLE = frozenset({DeadLetterState.OPEN, DeadLetterState.FAILED})
 """States in which something can be asked for without asking twice."""
 
-
 ROUND_COUNT_MAX = 10  # how often those that joined a parked key meanwhile are asked for: then it never ends by itself
 
 

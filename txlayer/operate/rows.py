@@ -83,7 +83,6 @@ SORTS: Final = {
 }
 """What a list may be sorted by; with "-" before it, the other way round."""
 
-
 _KNOWN = frozenset(
     (state.value, reason)
     for state in TxnState

@@ -54,7 +54,6 @@ NAMED_MAX = 1_000  # half records that are looked up, to see which lines count
 REQUESTS_MAX = 200  # requests that a search finds
 MARGIN_MS = 60_000  # brokers' clocks may be so far behind ours
 
-
 Edge = Mapping[int, int]
 """{partition: first half offset of the last one there that was prepared in the newest millisecond that the person saw}: more of it may come."""
 

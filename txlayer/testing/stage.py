@@ -167,7 +167,6 @@ _WAITS = {
     TxnState.HELD.value: "committed, and its topic refuses it",
 }
 
-
 PARTITION_COUNT = 2  # of half, op and doubt: two show what several do, and are made and taken over sooner than eight
 WITHIN_S = 10.0
 """How long assertions wait; on real brokers a message is visible some 20 ms after its commit, on a busy machine later."""

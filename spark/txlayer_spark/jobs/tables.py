@@ -28,7 +28,6 @@ NAMES = ("bronze", "ledger", "events")
 _PARTS = {"bronze": ("day", "run"), "events": ("day", "run"), "ledger": ("day",)}
 """What Parquet's folders are divided by: a run, or a day of the ledger, takes the place of what is there of it."""
 
-
 _NEW = "_new"  # where Parquet is written before it takes the place of what is there: Spark reads no such folder
 _CLEARED = "cleared.json"
 """A note: the old files are removed, or moved elsewhere. Files that are there now are new ones."""

@@ -60,9 +60,7 @@ LOOK_S = 0.05  # how often a wait looks at what it waits for
 
 _GRACE_S = 1.0  # the client ends its questions itself; this is for one that does not
 
-
 _SLICE_S = 0.5  # so often a wait for an answer looks whether it was refused
-
 
 _STATES_WITH_MEMBERS = {
     ConsumerGroupState.STABLE,

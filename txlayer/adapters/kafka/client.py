@@ -38,7 +38,6 @@ client_logger = logging.getLogger("txlayer.librdkafka")
 RETRY_BACKOFF_MS = 100
 """The guard against re-sent EndTxn rests on it (docs/explanation/kafka.md): a re-send waits at least 0.8 of it."""
 
-
 MESSAGE_BYTES_MAX = 1_000_000_000  # the client's own upper end for one message
 
 
@@ -142,7 +141,6 @@ FETCH_QUEUE_BACKOFF_MS = 10
 """How long the client fetches nothing after its queue was full. Its default, a second, leaves a reader that empties the queue in
 a fifth of that waiting: 160,000 records/s instead of 540,000/s in a loop over `consume`."""
 
-
 READING: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -150,7 +148,6 @@ READING: Mapping[str, Any] = {
     "check.crcs": True,
     "allow.auto.create.topics": False,
 }
-
 
 _FETCH = {
     # A record waits in several times its own size: a million of them read at once would stay as unused memory.

@@ -313,9 +313,7 @@ CLEANING_MS = 15_000
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
-
 OFFSET_METADATA_BYTES_MAX = 4_096  # Kafka's `offset.metadata.max.bytes`
-
 
 _PASSED_OVER = (Code.NOT_LEADER_FOR_PARTITION, Code.UNKNOWN_TOPIC_OR_PART)
 """A reader's client keeps these to itself and asks again."""

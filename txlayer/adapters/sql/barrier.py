@@ -32,7 +32,6 @@ BATCH_WAIT_SHARE = 10
 APART_WAITS_MAX = 20
 """Lock waits that a batch may spend on finding the locked rows; the rest of its transactions are UNKNOWN."""
 
-
 T = TypeVar("T")
 
 
