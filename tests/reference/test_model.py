@@ -74,6 +74,13 @@ def test_open_and_unseen() -> None:
     assert ({Kind.OVERDUE}, "overdue") == (report.kinds(KEY), verdict(report.of(KEY)))
 
 
+def test_forwarded_from_doubt_after_its_half_record_is_gone() -> None:
+    log, _ = written("half, keep open 0, C 0, show 0, ended 0")
+    log.starts[HALF] = 1
+    report = log.judge()
+    assert ("committed", []) == (report.of(KEY).state, report.findings)
+
+
 def test_young_commit_is_on_its_way() -> None:
     log, _ = written("half, C 0")
     assert "committing" == log.judge(now_ms=log.now_ms, grace_ms=60_000).of(KEY).state
@@ -116,6 +123,19 @@ def test_one_message_twice_does_not_stand_for_the_other() -> None:
     assert {Kind.LOST, Kind.TORN, Kind.DOUBLED} == log.judge().kinds(KEY)
 
 
+@pytest.mark.parametrize("place", ["before the decision", "after settlement"])
+def test_a_second_copy_of_a_half_record_is_not_forwarded_again(place: str) -> None:
+    log, (half,) = written("half")
+    copy = log.half() if place == "before the decision" else None
+    log.op(("C", half))
+    log.show(half)
+    copy = copy or log.half()
+    assert [] == log.judge().broken
+    assert Kind.SECOND_COPY in log.judge().kinds(KEY)
+    log.show(copy)
+    assert Kind.DOUBLED in log.judge().kinds(KEY)
+
+
 def test_on_the_wrong_topic_is_lost_and_corrupt() -> None:
     log, _ = written("half, C 0, show 0 to=elsewhere")
     assert {Kind.LOST, Kind.CORRUPT} == log.judge().kinds(KEY)
@@ -142,6 +162,17 @@ def test_shown_before_its_decision() -> None:
     assert set() == log.judge(clock_error_ms=10).kinds(KEY)
     log.records[log.records.index(shown)] = replace(shown, is_append_time=False)
     assert set() == log.judge().kinds(KEY)
+
+
+@pytest.mark.parametrize(
+    "origin", ["7:0|0/1|1700000000000", "0:9|0/1|1700000000000", "0:0|0/2|1700000000000", "0:0|0/1|5", "x", None]
+)
+def test_phantom(origin: str | None) -> None:
+    log, _ = written("half")
+    value = origin.encode() if origin else None
+    headers = [("txl-id", b"order-1"), ("txl-origin", value)]
+    log.add("shop", value=b"v", headers=headers if origin else headers[:1])
+    assert [Kind.PHANTOM] == [finding.kind for finding in log.judge().broken]
 
 
 def test_the_id_of_another_transaction_is_a_phantom() -> None:
@@ -241,15 +272,53 @@ def test_prepare_order_waits_for_an_undecided_one() -> None:
 # ---------------------------------------------------------------------------- decisions
 
 
+def test_the_first_of_two_contrary_decisions_wins_whatever_half_offset_it_names() -> None:
+    log, (first, last) = written("half 0/2, half 1/2, R 0, C 1")
+    report = log.judge()
+    assert "rolled-back" == report.of(KEY).state
+    assert {Kind.REFUSED, Kind.LATE_HALF} == report.kinds(KEY)
+    assert "conflicting" == verdict(report.of(KEY))
+    log.show(first)
+    log.show(last)
+    assert Kind.LEAKED in log.judge().kinds(KEY)
+
+
 def test_a_late_rollback_is_refused() -> None:
     log, _ = written("half, C 0, show 0, R C A 0")
     report = log.judge()
     assert ("committed", {Kind.REFUSED, Kind.REPEATED}) == (report.of(KEY).state, report.kinds(KEY))
 
 
+def test_an_abandon_after_a_commit_does_not_switch_the_judge_off() -> None:
+    log, (first, last) = written("half 0/2, half 1/2, C 1, A 1")
+    assert ("abandoned", {Kind.ABANDONED_LATE}) == (log.judge().of(KEY).state, log.judge().kinds(KEY))
+    log.show(first)
+    assert {Kind.LOST, Kind.TORN} == log.judge().kinds(KEY)
+    log.show(last, value=b"other")
+    log.show(last)
+    report = log.judge()
+    assert ("committed", {Kind.DOUBLED, Kind.CORRUPT}) == (report.of(KEY).state, report.kinds(KEY))
+
+
 def test_an_abandon_that_does_not_count_excuses_nothing() -> None:
     log, _ = written("half, C 0, A 0 group=strangers")
     assert {Kind.LOST, Kind.VOID_LINE} == log.judge().kinds(KEY)
+
+
+def test_a_commit_before_its_last_half_record_is_incomplete_also_when_doubt_alone_knows_that_one() -> None:
+    # The commit names a second copy of the first message. Retention took the first two half records since.
+    log = Log()
+    halves = [log.half(numbers="0/3"), log.half(numbers="1/3")]
+    copy = log.half(numbers="0/3")
+    halves.append(log.half(numbers="2/3"))
+    log.op(("C", copy))
+    log.summary("parked-committed", *halves, reason="incomplete")
+    for index, half in enumerate(halves):
+        origin = ("txl-origin", f"0:{half.offset}|{index}/3|1700000000000".encode())
+        log.content(half, index, headers=[*half.headers, origin, ("txl-key", half.key)])
+    log.starts[HALF] = copy.offset
+    report = log.judge()
+    assert ("parked-committed", "parked") == (report.of(KEY).state, verdict(report.of(KEY)))
 
 
 def test_a_line_that_names_no_half_record_of_its_transaction_is_void() -> None:
@@ -340,6 +409,28 @@ def test_a_real_topic_that_may_have_had_the_message(cause: str) -> None:
     report = log.judge(compacted_topics=compacted)
     assert ("unknown", {Kind.NOT_JUDGED}) == (report.of(KEY).state, report.kinds(KEY))
     assert "out_of_window" == verdict(report.of(KEY))
+
+
+def test_retention_that_did_not_come_so_far_excuses_nothing() -> None:
+    log = Log(ends={("shop", 0): 5})
+    log.starts["shop"] = 5
+    log.add("shop", value=b"older than the decision")
+    log.op(("C", log.half()))
+    assert {Kind.LOST} == log.judge().kinds(KEY)
+
+
+def test_an_open_kafka_transaction_of_a_stranger() -> None:
+    log, (half,) = written("half, C 0")
+    log.add("shop", value=b"a stranger's", kafka="open")
+    log.show(half)
+    log.stable_ends["shop"] = 0
+    report = log.judge()
+    assert ("committing", {Kind.BLOCKED}) == (report.of(KEY).state, report.kinds(KEY))
+    assert {Kind.OPEN_KAFKA_TRANSACTION} == report.kinds(None)
+    assert "open" == verdict(report.of(KEY))
+    lost = log.half(other("2"))
+    log.op(("C", lost), key=other("2"))
+    assert {Kind.LOST} == log.judge().kinds(other("2"))
 
 
 def test_aborted_records_of_half_and_op_count_for_nothing() -> None:
