@@ -29,7 +29,7 @@ class Told:
 
 def verified(history: History, *, now_ms: int, since_ms: int = 0, tombstones_ms: int = 1 << 60) -> Told:
     """Read and judge what was stored since then, as `txlayer verify --since` does; compaction keeps null values for so long."""
-    cluster = Cluster(history, tombstones_ms=tombstones_ms)
+    cluster = Cluster(history, now_ms=now_ms, tombstones_ms=tombstones_ms)
     clients = SimpleNamespace(
         config=ClientConfig(bootstrap_servers="localhost:1", namespace=history.settings.namespace),
         admin=lambda: Admin(cluster),
@@ -59,7 +59,8 @@ def verified(history: History, *, now_ms: int, since_ms: int = 0, tombstones_ms:
 class Cluster:
     """A history, by partition."""
 
-    def __init__(self, history: History, *, tombstones_ms: int) -> None:
+    def __init__(self, history: History, *, now_ms: int, tombstones_ms: int) -> None:
+        self.now_ms = now_ms
         self.tombstones_ms = tombstones_ms
         self.bounds: Mapping[Place, Bounds] = history.bounds
         self.compacted = history.settings.compacted_topics
@@ -94,15 +95,15 @@ class Admin:
         return {p: b.readable_end if is_committed else b.end for p, b in bounds.items()}
 
     def offsets_at(self, places: Collection[Place], *, at_ms: int) -> dict[Place, int]:
-        """Behind the last record before that time: markers have times, too."""
+        """Behind the last record before that time: markers have times, too, of which nothing is known but that they are past."""
+        if at_ms > self._cluster.now_ms:
+            return self.end_offsets(places)
         starts = self.start_offsets(places)
         for place in places if at_ms else ():
             for record in self._cluster.records[place]:
                 if record.timestamp_ms >= at_ms:
                     break
                 starts[place] = record.offset + 1
-            else:
-                starts[place] = max(starts[place], self._cluster.bounds[place].readable_end)
         return starts
 
     def close(self) -> None:
