@@ -3,6 +3,8 @@
 import ast
 import re
 from collections import defaultdict
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,3 +38,22 @@ def test_every_member_that_the_source_names_exists() -> None:
         if name in members and not has(name, member)
     ]
     assert [] == missing
+
+
+def test_benches_and_examples_import_what_is_there() -> None:
+    """No check of types and no test looks at all of them."""
+    missing = [
+        f"{path.relative_to(ROOT)}: {found.module}.{name.name}"
+        for folder in ("bench", "examples")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for found in ast.walk(ast.parse(path.read_text()))
+        if isinstance(found, ast.ImportFrom) and (found.module or "").partition(".")[0] in ("txlayer", "txlayer_spark")
+        for name in found.names
+        if not _is_there(str(found.module), name.name)
+    ]
+    assert [] == missing
+
+
+def _is_there(module: str, name: str) -> bool:
+    found = import_module(module)
+    return hasattr(found, name) or (hasattr(found, "__path__") and find_spec(f"{module}.{name}") is not None)
