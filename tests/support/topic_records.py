@@ -1,15 +1,20 @@
 """Any records on any topics of a test, written with a plain client in one go."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.support.logs import Headers
 
 FLUSH_S = 60.0
 RECORD_BYTES_MAX = 1_000_000
 """What clients and brokers allow unless they are told otherwise."""
+
+
+_FORGOTTEN = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+"""The client may say so of a topic that was deleted and made anew, until it asks for it."""
 
 
 class Record(NamedTuple):
@@ -49,7 +54,8 @@ class RecordWriter:
                 assert error is None, error
                 offsets[number] = written.offset()
 
-            self._producer.produce(
+            produce = partial(
+                self._producer.produce,
                 record.topic,
                 record.value,
                 record.key,
@@ -58,6 +64,13 @@ class RecordWriter:
                 headers=list(record.headers or ()),
                 timestamp=record.timestamp_ms,
             )
+            try:
+                produce()
+            except KafkaException as exc:
+                if exc.args[0].code() not in _FORGOTTEN:
+                    raise
+                self._producer.list_topics(record.topic, timeout=FLUSH_S)
+                produce()
             self._producer.poll(0)
         assert not self._producer.flush(FLUSH_S), "records were not acknowledged"
         return [offsets[number] for number in sorted(offsets)]

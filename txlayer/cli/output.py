@@ -148,18 +148,20 @@ def ask(question: str) -> None:
     """Ask; a program may give the answer.
 
     Raises:
-        UsageError: there is no terminal, and the answer was not yes. Nothing was changed.
+        UsageError: there is no answer and nobody to give one. Nothing was changed.
         typer.Abort: the answer was no. Nothing was changed.
     """
-    is_said = False
+    is_said = None
     if sys.stdin is not None:  # `<&-` leaves Python without one
         try:
-            is_said = typer.confirm(question, abort=has_person())
+            is_said = typer.confirm(question)
         except typer.Abort:
             if has_person():
                 raise
-    if not is_said:
+    if is_said is None:
         raise UsageError("nobody said yes, and nothing was changed; --yes does not ask")
+    if not is_said:
+        raise typer.Abort
 
 
 def confirm(what: str, question: str, *, sample: Table | None = None, more_count: int = 0) -> None:

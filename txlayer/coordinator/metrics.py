@@ -466,12 +466,19 @@ def _state(view: CoordinatorView, ledgers: list[Ledger]) -> Iterator[Sample]:
 
 LEVELS = {
     ReportKind.REPEAT: logging.DEBUG,
-    **dict.fromkeys((ReportKind.LATE_HALF, ReportKind.MOVED, ReportKind.CHECKED, ReportKind.UNMATCHED), logging.INFO),
+    ReportKind.LATE_HALF: logging.INFO,
+    ReportKind.MOVED: logging.INFO,
+    ReportKind.CHECKED: logging.INFO,
+    ReportKind.POLICY: logging.WARNING,
+    ReportKind.LIMITED: logging.WARNING,
+    ReportKind.UNMATCHED: logging.INFO,
+    ReportKind.WRONG_OFFSET: logging.WARNING,
+    ReportKind.WRONG_GROUP: logging.WARNING,
+    ReportKind.CONFLICT: logging.WARNING,
     ReportKind.QUARANTINED: logging.ERROR,
     ReportKind.HELD: logging.ERROR,
     ReportKind.PARKED: logging.ERROR,
 }
-"""Of all other kinds: a warning."""
 
 COUNTED = frozenset({ReportKind.MOVED, ReportKind.CHECKED})
 """Kinds that are frequent under load: only their number is logged."""
@@ -488,7 +495,7 @@ def log_reports(
         counts[report.kind] = counts.get(report.kind, 0) + 1
         if counts[report.kind] <= LINE_COUNT_MAX and report.kind not in COUNTED:
             logger.log(
-                LEVELS.get(report.kind, logging.WARNING),
+                LEVELS[report.kind],
                 "transaction.%s",
                 report.kind.value,
                 extra={
@@ -500,12 +507,7 @@ def log_reports(
             )
     for kind, count in counts.items():
         if count > LINE_COUNT_MAX or kind in COUNTED:
-            logger.log(
-                LEVELS.get(kind, logging.WARNING),
-                "transactions.%s",
-                kind.value,
-                extra={"partition": partition, "count": count},
-            )
+            logger.log(LEVELS[kind], "transactions.%s", kind.value, extra={"partition": partition, "count": count})
 
 
 def trace_of(txn: Transaction) -> TraceContext | None:
