@@ -73,6 +73,15 @@ def test_a_good_end_an_interrupt_and_an_exit_code_of_ones_own() -> None:
         guard(lambda: raising(SystemExit(7)))
 
 
+def test_ctrl_c_while_modules_are_loaded_ends_a_command_as_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(txlayer.cli, "import_module", lambda _: raising(KeyboardInterrupt()))
+
+    with pytest.raises(SystemExit) as ended:
+        txlayer.cli.run()
+
+    assert INTERRUPTED == ended.value.code
+
+
 def test_options_win_over_the_environment_and_client_settings_are_added() -> None:
     environ = {"TXLAYER_NAMESPACE": "shop", "TXLAYER_CLIENT_SETTINGS": "security.protocol=SASL_SSL;sasl.username=u"}
 

@@ -4,6 +4,7 @@ A wrong value is a ConfigError or UsageError, raised before anything is asked; e
 """
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 
 _EXTRA = ("typer", "rich")
@@ -13,17 +14,20 @@ _SPARK_EXTRA = (*_EXTRA, "pyspark", "matplotlib", "jinja2")
 def run() -> None:
     """The entry point `txlayer`: ends the process with the exit code of the command."""
     _need(_EXTRA, 'txlayer needs its command line: pip install "txlayer[cli]"')
-    from txlayer.cli.main import main
-
-    main()
+    _start("txlayer.cli.main")
 
 
 def run_spark() -> None:
     """The entry point `txlayer-spark`: the same for the jobs on Spark."""
     _need(_SPARK_EXTRA, 'txlayer-spark needs Spark: pip install "txlayer[spark]"')
-    from txlayer.cli.spark.main import main
+    _start("txlayer.cli.spark.main")
 
-    main()
+
+def _start(module: str) -> None:
+    try:
+        import_module(module).main()
+    except KeyboardInterrupt:  # while modules are loaded; `exits.guard` hears of it later
+        raise SystemExit(130) from None
 
 
 def _need(modules: tuple[str, ...], sentence: str) -> None:
