@@ -395,7 +395,7 @@ def fold_exactly(  # its steps, in their order
     ).drop("_before")
 
 
-STRAY = -1  # stands for the nonce of what is visible and belongs to no attempt
+STRAY = -1  # in place of the nonce of what is visible and belongs to no attempt
 
 
 def _belonging(half: DataFrame, shortened: Sequence[int]) -> DataFrame:

@@ -101,7 +101,7 @@ REPLAY = _record(
 
 
 def sure(condition: Column | str) -> Column:
-    """The condition; False where nobody knows."""
+    """The condition; False where it is null."""
     return F.coalesce(condition, F.lit(False))
 
 

@@ -217,7 +217,7 @@ def _time(ms: Column | str) -> Column:
 LEDGER_VERSION = 7  # part of every path of the ledger; one of an earlier version is not read: all of it is in bronze
 RUNS_KEPT = 20  # notes of runs that are kept: the newest counts, and a job that reads now may have another one
 FOLDED_FILES = 16  # files that settled rows are folded into
-EVERY = -2  # stands for the nonce where all rows of an id are revised
+EVERY = -2  # in place of the nonce where all rows of an id are revised
 WORK = ("new", "copies", "few", "all", "steps", "exact")  # what a run puts down on its way; ended with it
 _IDS = ("orphans", "revised", "late")  # what runs name by the numbers of those that put it down
 _PASSING = {"compression": "snappy", "parquet.enable.dictionary": "false", "parquet.column.statistics.enabled": "false"}

@@ -256,7 +256,7 @@ class HalfOwner(NamedTuple):
 
 
 class LogTime(NamedTuple):
-    """What is known of the brokers' time, which no broker tells; only what they append, and this machine's clock, says it."""
+    """What is known of the brokers' time. No broker can be asked for it: it follows from what they append, and from this machine's clock."""
 
     earliest_ms: int  # It is later. From here a search counts back that must miss nothing.
     latest_ms: int
@@ -307,7 +307,7 @@ def _ends_of_clocks(admin: Administration, topics: SystemTopics) -> dict[TopicPa
         try:
             found |= admin.end_offsets([(topic, number) for number in range(admin.partition_count(topic) or 0)])
         except NotAuthorisedError:
-            continue  # the others say it
+            continue  # the other topics show the time, too
     return found
 
 
@@ -361,9 +361,10 @@ class LogHistoryReader:
 
         Where nothing happened for long, more is read than was asked for. Raises as `read`.
         """
+        wall_ms = int(self._clients.wall_clock() * 1000)
         with closing(self._clients.admin()) as admin:
             partition_count_of(admin, self._topics.half)
-        return min(self.time().earliest_ms, int(self._clients.wall_clock() * 1000))
+            return min(log_time(admin, self._topics, wall_ms=wall_ms).earliest_ms, wall_ms)
 
     def time(self) -> LogTime:
         """The brokers' time of now. Raises as `Administration`."""
