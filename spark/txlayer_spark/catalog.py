@@ -429,18 +429,19 @@ class Catalog:
     def remove(self, folder: BatchFolder) -> None:
         self.folder.remove(_RECORDS, f"folder={folder.name}")
 
-    def end_days(self, folder: BatchFolder, *, before: str) -> int:
-        """End a folder's records of days before that one (2026-01-31); how many days of a kind."""
-        top = (_RECORDS, f"folder={folder.name}")
+    def end_days(self, folders: Sequence[BatchFolder], *, before: str) -> int:
+        """End the records of days before that one (2026-01-31) in those folders; how many days of a kind."""
         old = [
-            (kind, day)
-            for kind in self.folder.names(*top)
+            (name, kind, day)
+            for name in (f"folder={folder.name}" for folder in folders)
+            for kind in self.folder.names(_RECORDS, name)
             if kind.startswith(_KIND)
-            for day in self.folder.names(*top, kind)
+            for day in self.folder.names(_RECORDS, name, kind)
             if day.startswith(_DAY) and day.removeprefix(_DAY) < before
         ]
-        for path in old:
-            self.folder.remove(*top, *path)
+        # Half records first: without them a transaction keeps its verdict, and with them it is judged by what is left of it.
+        for place in sorted(old, key=lambda place: place[1] != f"{_KIND}{TopicKind.HALF.value}"):
+            self.folder.remove(_RECORDS, *place)
         return len(old)
 
     def complete(self) -> list[BatchFolder]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.reference.histories import BORN, make
 from tests.support.spark_increments import HOUR_MS, Increments, Steps, Word, by_time, difference
 from txlayer.errors import UsageError
+from txlayer_spark.catalog import Folder
 from txlayer_spark.jobs.compaction import compact_ledger, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.shelf import Run, Shelf
@@ -189,18 +191,31 @@ def test_what_was_settled_stays_when_something_on_its_real_topic_comes_later(
 
 @pytest.mark.fault("Spark: the records of one transaction are read in several runs, young or old, in any parts")
 @pytest.mark.nightly
+@pytest.mark.parametrize("killed_at", [None, 1, 2])
 def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_its_day(
-    spark: SparkSession, tmp_path: Path
+    killed_at: int | None, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `txlayer-spark compact --keep 90d` between the second run and the third."""
+    """As `txlayer-spark compact --keep 90d` between the second run and the third; also where it is killed behind some folders."""
     script = (
         "half 0/2, half 1/2, C 0, summary parked-committed 0 1 reason=incomplete, content 0, content 1, cut, days 100, "
         "half txn=other/00000001, cut, half txn=other/00000002, cut, C 1"
     )
 
+    remove, removed = Folder.remove, list[str]()
+
+    def killed(folder: Folder, *names: str) -> None:
+        if len(removed) == killed_at:
+            raise KeyboardInterrupt
+        removed.append(folder.at(*names))
+        remove(folder, *names)
+
     def forget(number: int) -> None:
-        if number == 1:
-            assert expire(spark, str(tmp_path / "bronze"), keep_ms=90 * DAY_MS)
+        if number != 1:
+            return
+        with monkeypatch.context() as patched, nullcontext() if killed_at is None else pytest.raises(KeyboardInterrupt):
+            patched.setattr(Folder, "remove", killed)
+            expire(spark, str(tmp_path / "bronze"), keep_ms=90 * DAY_MS)
+        assert removed
 
     runs = alone(spark, script, tmp_path, behind=forget)
 

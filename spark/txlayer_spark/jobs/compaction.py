@@ -109,10 +109,13 @@ def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None
 
 
 def expire(spark: SparkSession, root: str, *, keep_ms: int) -> int:
-    """End the days of bronze that lie as a whole more than `keep_ms` before its cut; how many folders of a day were ended."""
+    """End the days of bronze that lie as a whole more than `keep_ms` before its cut; how many folders of a day were ended.
+
+    If it is killed, call it again; a ledger that runs before that says what it said.
+    """
     catalog = Catalog(spark, root)
     state = catalog.state()
     if state.cut_ms is None:
         return 0
     first = datetime.fromtimestamp((state.cut_ms - keep_ms) / 1000, UTC).date().isoformat()
-    return sum(catalog.end_days(folder, before=first) for folder in catalog.cut(state))
+    return catalog.end_days(catalog.cut(state), before=first)
