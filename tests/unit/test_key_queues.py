@@ -2,12 +2,13 @@
 
 import pytest
 
-from tests.support.queue_stage import FAILED, REJECTED, TOPIC, QueueStage, records
+from tests.support.queue_stage import FAILED, REJECTED, QueueStage, records
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.key_queue import Failure, NullKeys, QueueOrder, QueueSettings
 from txlayer.core.retry import Retry, RetryPolicy
+from txlayer.errors import InvariantError
 
-A, B, C = b"a", b"b", b"c"
+A, B = b"a", b"b"
 
 
 @pytest.mark.promise("P9")
@@ -85,20 +86,6 @@ def test_what_was_rejected_is_a_dead_letter_after_a_restart_whatever_attempts_ar
     assert [(0, ReplayOutcome.FAILED)] == stage.answers
 
 
-@pytest.mark.promise("P9")
-def test_each_of_a_batch_that_was_rejected_is_a_dead_letter_after_a_restart() -> None:
-    stage = QueueStage([A, A])
-    (batch,) = stage.queue.take_batches(1, records_max=9, now_ms=stage.now_ms)
-    stage.queue.failed(batch, REJECTED, now_ms=stage.now_ms, draw=0.5)
-    stage.store()
-
-    stage.restart()
-
-    assert [] == stage.taken()
-    assert ["0", "1"] == stage.write_due()
-    assert [(A, at, DeadLetterReason.REJECTED) for at in (0, 1)] == stage.dead_letters
-
-
 def test_restarts_without_end_put_no_attempt_off_without_end() -> None:
     stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
     stage.fail_next()
@@ -156,18 +143,6 @@ def test_without_order_nothing_waits() -> None:
     assert ["0", "1"] == QueueStage([A, A], QueueSettings(order=QueueOrder.NONE)).taken()
 
 
-def test_what_ended_is_not_handled_again_after_a_restart() -> None:
-    stage = QueueStage([A, B, C])
-    items = stage.take()
-    stage.queue.handled(items[1:])
-    stage.store()
-
-    stage.restart()
-
-    assert ["0"] == stage.taken()
-    assert (0, "1|||AQI||") == stage.stored[TOPIC]
-
-
 def test_a_batch_is_consecutive_records_of_one_key() -> None:
     stage = QueueStage([A, B, A, A])
 
@@ -179,3 +154,21 @@ def test_a_batch_is_consecutive_records_of_one_key() -> None:
     stage.advance(1_000)
     (again,) = stage.queue.take_batches(10, records_max=2, now_ms=stage.now_ms)
     assert ["2"] == records(again)
+
+
+def test_an_end_that_comes_twice_is_refused() -> None:
+    stage = QueueStage([A])
+    items = stage.take()
+    stage.queue.handled(items)
+
+    with pytest.raises(InvariantError):
+        stage.queue.handled(items)
+
+
+def test_hundreds_of_thousands_of_one_key_can_be_thrown_away() -> None:
+    stage = QueueStage([A] * 100_000)
+    stage.queue.handled(stage.take())
+
+    stage.restart()
+
+    assert 100_000 == stage.queue.count

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage
 from txlayer.consumer.metrics import RATE_WINDOW_S, TopicCounts
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
-from txlayer.core.key_queue import Failure, Item, Lanes, NullKeys, PartitionQueue, QueueOrder, QueueSettings, Start
+from txlayer.core.key_queue import Failure, Item, NullKeys, PartitionQueue, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import Progress, StoredProgress, attempt_records_max
 from txlayer.core.retry import DELAY_MS_MAX, Retry, RetryPolicy
 from txlayer.errors import ConfigError
@@ -402,17 +402,6 @@ def test_a_request_that_was_read_before_is_not_to_be_answered_again() -> None:
         return stage.queue.add_replay(request, offset=0, key=None, record="", size_bytes=1)
 
     assert [True, False] == [add(), add()]
-
-
-def test_new_records_go_before_retries_but_for_every_tenth_start() -> None:
-    lanes: Lanes[str] = Lanes()
-    lanes.ready.extend(Item("new", number, number, 1) for number in range(100))
-    lanes.again.extend(Item("again", number, number, 1) for number in range(100, 200))
-
-    starts = [item.record for _ in range(60) for item in lanes.take(1)]
-
-    assert (54, 6) == (starts.count("new"), starts.count("again"))
-    assert ["new"] * 9 == starts[:9]
 
 
 def test_attempts_that_fail_are_told_by_their_number_and_by_the_second() -> None:

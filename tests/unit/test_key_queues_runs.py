@@ -15,7 +15,6 @@ from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, ThreadPool, take_apart
 from txlayer.consumer.process_pool import SentRecord
-from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.key_queue import Item, PartitionQueue, QueueOrder, QueueSettings, Start
 from txlayer.core.retry import AfterExhausted, RetryPolicy
 
@@ -338,15 +337,6 @@ def test_without_an_order_the_rest_of_a_batch_waits_again() -> None:
     assert ["1"] == stage.write_due()
     assert 0 == stage.queue.in_flight_count
     assert ["2", "3"] == stage.taken()
-
-
-def test_what_nobody_can_read_becomes_a_dead_letter_at_once() -> None:
-    stage = QueueStage([ONE, ONE])
-    stage.queue.undecodable(stage.take()[0], FAILED, now_ms=1_000)
-
-    assert ["0"] == stage.write_due()
-    assert [(ONE, 0, DeadLetterReason.UNDECODABLE)] == stage.dead_letters
-    assert ["1"] == stage.taken()
 
 
 def test_the_writers_name_and_markers_reach_the_stored_offset() -> None:
