@@ -52,10 +52,10 @@ def commit(writer: MemoryTransactionalWriter, value: bytes, *, offset: int = 1) 
     """One Kafka transaction with a record and an offset."""
     writer.begin()
     writer.produce("orders", value, b"k", 0)
-    writer.flush(timeout_s=30)
+    writer.flush(timeout_s=5)
     offsets = {SOURCE: StoredOffset(offset, "")}
-    writer.send_offsets(offsets, MemberMetadata(GROUP), timeout_s=30)
-    writer.commit(timeout_s=30)
+    writer.send_offsets(offsets, MemberMetadata(GROUP), timeout_s=5)
+    writer.commit(timeout_s=5)
 
 
 def serve(*readers: MemoryGroupReader) -> None:

@@ -1,16 +1,10 @@
 """What each code of each request does to a transactional writer in memory: as measured with the real client."""
 
-from typing import Any
-
 import pytest
 
-from tests.support.still_world import StillWorld
+from tests.support.memory_stage import Stage, commit
 from txlayer.adapters.errors import Code
-from txlayer.adapters.memory import Fault, MemoryKafka
-from txlayer.adapters.memory.cluster import MemberMetadata
-from txlayer.adapters.memory.writers import MemoryTransactionalWriter
-from txlayer.adapters.ports import StoredOffset
-from txlayer.config import CoordinatorConfig
+from txlayer.adapters.memory import Fault
 from txlayer.errors import (
     BrokerUnavailableError,
     ForbiddenTopicError,
@@ -110,37 +104,12 @@ def cases(table: dict[str, dict[str, type[TxLayerError]]]) -> list[tuple[str, st
     return [(r, code, error) for r, codes in table.items() for code, error in codes.items()]
 
 
-class Stage:
-    """One writer on a cluster in memory."""
-
-    def __init__(self) -> None:
-        self.world = StillWorld()
-        self.kafka = MemoryKafka(self.world)
-        self.kafka.create_topic("orders")
-        self.kafka.create_topic("source")
-        config = CoordinatorConfig(bootstrap_servers=self.kafka.bootstrap_servers)
-        self.connections: Any = self.kafka.connect_coordinator(config, client="c")
-
-    def writer(self) -> MemoryTransactionalWriter:
-        writer: MemoryTransactionalWriter = self.connections.make_writer("id", batch_bytes_max=10_000)
-        writer.initialise(timeout_s=10)
-        return writer
-
-    def whole(self, writer: MemoryTransactionalWriter) -> None:
-        """One Kafka transaction with a record and an offset."""
-        writer.begin()
-        writer.produce("orders", b"v", b"k", 0)
-        writer.flush(timeout_s=5)
-        writer.send_offsets({("source", 0): StoredOffset(1, "")}, MemberMetadata("group"), timeout_s=5)
-        writer.commit(timeout_s=5)
-
-
 @pytest.mark.parametrize(("request_kind", "code"), [(r, c) for r, codes in INSIDE.items() for c in codes])
 def test_some_answers_stay_inside_of_the_client(request_kind: str, code: str) -> None:
     stage = Stage()
     stage.world.faults.refuse(request_kind, code, times=2)
 
-    stage.whole(stage.writer())
+    commit(stage.writer(), b"v")
 
     assert [b"v"] == [r.value() for r in stage.kafka.records("orders")]
     assert 2 == stage.world.faults.seen[Fault.REFUSE, request_kind]
@@ -154,28 +123,28 @@ def test_some_answers_ruin_the_kafka_transaction_alone(request_kind: str, code: 
     stage.world.faults.refuse(request_kind, code)
 
     with pytest.raises(error) as raised:
-        stage.whole(writer)
+        commit(writer, b"v")
 
     if error is not TxLayerError:
         assert error is type(raised.value)
     with pytest.raises(Exception, match="_STATE"):  # not FATAL
         writer.produce("orders", b"v", b"k", 0)
     assert [] == stage.kafka.records("orders")
-    stage.whole(stage.writer())
+    commit(stage.writer(), b"v")
     assert [b"v"] == [r.value() for r in stage.kafka.records("orders")]
 
 
 @pytest.mark.parametrize(("request_kind", "code", "error"), cases(FATAL))
 def test_some_answers_end_the_writer(request_kind: str, code: str, error: type[TxLayerError]) -> None:
     stage = Stage()
-    writer = stage.connections.make_writer("id", batch_bytes_max=10_000)
+    writer = stage.connections().make_writer("id", batch_bytes_max=10_000)
     if request_kind != "InitProducerId":
         writer.initialise(timeout_s=5)
     stage.world.faults.refuse(request_kind, code)
 
     is_init = request_kind == "InitProducerId"
     with pytest.raises(error):
-        writer.initialise(timeout_s=5) if is_init else stage.whole(writer)
+        writer.initialise(timeout_s=5) if is_init else commit(writer, b"v")
 
     with pytest.raises(TxLayerError):
         writer.begin()
@@ -192,7 +161,7 @@ def test_a_commit_that_nobody_answers_is_called_again() -> None:
     writer = stage.writer()
     stage.world.faults.plan(Fault.LOSE_REQUEST, "EndTxn", times=1 << 30)
     with pytest.raises(RetriableError) as raised:
-        stage.whole(writer)
+        commit(writer, b"v")
     assert not isinstance(raised.value, BrokerUnavailableError)
 
     stage.world.faults.forget()
@@ -207,7 +176,7 @@ def test_offsets_that_nobody_answers_are_unavailable() -> None:
     stage.world.faults.plan(Fault.LOSE_REQUEST, "TxnOffsetCommit", times=1 << 30)
 
     with pytest.raises(BrokerUnavailableError):
-        stage.whole(writer)
+        commit(writer, b"v")
 
 
 def test_records_that_nobody_takes_wait_and_then_ruin_the_kafka_transaction() -> None:

@@ -15,28 +15,12 @@ from txlayer.errors import (
     ForbiddenTopicError,
     NotAuthorisedError,
     OutcomeUnknownError,
-    ProducerFencedError,
     RefusedRecordError,
     TxLayerError,
     UsageError,
 )
 
 # --- time -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_kafka_transaction_times_out_by_the_brokers_clock() -> None:
-    stage = Stage()
-    writer = stage.writer()
-    writer.begin()
-    writer.produce("orders", b"hangs", None, 0)
-    writer.flush(timeout_s=5)
-    assert stage.world.now_ms() + 10_000 >= stage.kafka.cluster.due_ms
-
-    stage.world.advance(ms=10_001)
-
-    assert {("orders", 0): 2} == stage.connections().end_offsets([("orders", 0)])
-    with pytest.raises(ProducerFencedError):
-        writer.commit(timeout_s=5)
 
 
 def test_retention_works_by_the_brokers_clock() -> None:
@@ -48,22 +32,6 @@ def test_retention_works_by_the_brokers_clock() -> None:
 
     assert [] == stage.kafka.records("brief")
     assert {("brief", 0): 1} == stage.connections().start_offsets([("brief", 0)])
-
-
-def test_a_member_that_is_silent_for_its_session_loses_its_share() -> None:
-    stage = Stage()
-    first, second = stage.member("one"), stage.member("two")
-    serve(first, second)
-    stage.world.faults.crash("one")
-
-    stage.world.advance(ms=6_001)
-    serve(second)
-
-    share = second.take_assignment()
-    assert share is not None
-    assert 2 == len(share.partitions)
-    with pytest.raises(ClientCrashedError):
-        first.read(record_count_max=1, timeout_s=0)
 
 
 @pytest.mark.fault("coordinator: a batch takes longer than the group's poll interval")

@@ -85,24 +85,6 @@ def test_a_refused_batch_leaves_nothing_behind() -> None:
     assert ([], 0) == (values(log), log.next_offset)
 
 
-def test_readers_see_up_to_the_oldest_open_transaction_and_pass_over_aborted_records() -> None:
-    log = partition()
-    for producer_id in (1, 2):
-        log.append(
-            [record(b"%d" % producer_id)], now_ms=NOW_MS, mark=ProducerMark(producer_id, 0, 0, is_transactional=True)
-        )
-    log.append([record(b"plain")], now_ms=NOW_MS)
-    assert (0, 3) == (log.last_stable_offset, log.next_offset)
-
-    log.end_transaction(1, 0, is_commit=False)
-    assert 1 == log.last_stable_offset
-    log.end_transaction(2, 0, is_commit=True)
-
-    assert 5 == log.last_stable_offset
-    assert [(1, b"2"), (2, b"plain")] == values(log)
-    assert [(0, b"1"), (1, b"2"), (2, b"plain")] == values(log, is_committed=False)
-
-
 def test_a_read_goes_on_behind_what_it_passed_over() -> None:
     log = partition()
     for n in range(5):
