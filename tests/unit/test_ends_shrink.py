@@ -59,6 +59,7 @@ class SlowWriter:
     def __init__(self) -> None:
         self.now_ms = 0
         self.tried: list[int] = []
+        self.spent_ms: list[int] = []
 
     def write_letters(self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any) -> None:
         del answers, member
@@ -73,8 +74,8 @@ class PlainEnds(Completions):
     """Makes no letter of an item that is none."""
 
     def _letter(self, owned: OwnedPartition, item: Any) -> Any:
-        del owned, item
-        return SimpleNamespace(origin=Origin("orders", 0, 0))
+        del item
+        return SimpleNamespace(origin=Origin(*owned.topic_partition, 0))
 
     def _log_letter(self, owned: OwnedPartition, item: Any, offset: int | None) -> None:
         """Nothing."""
@@ -94,36 +95,34 @@ def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned
     )
 
 
+def written(writer: SlowWriter, queues: list[OwnedPartition], *, rounds: int = 1, pause_ms: int = 1_000) -> list[int]:
+    """How many are still due in each queue after so many rounds, between which the consumer takes another writer."""
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
+    for _ in range(rounds):
+        began_ms = writer.now_ms
+        with contextlib.suppress(TxLayerError):
+            ends.write(queues, cast("DeadLetterWriter", writer), None)
+        writer.spent_ms.append(writer.now_ms - began_ms)
+        writer.now_ms += pause_ms
+    return [cast("FakeQueues", owned.queue).due_count for owned in queues]
+
+
 @pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P11")
 def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
     writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(partition, 600) for partition in range(3)]
 
-    for _ in range(1_000):
-        with contextlib.suppress(TxLayerError):  # the consumer takes another writer
-            ends.write(queues, cast("DeadLetterWriter", writer), None)
-        writer.now_ms += 1_000
-
+    assert [0, 0, 0] == written(writer, queues, rounds=1_000)
     assert 3 * END_COUNT_MAX == writer.tried[0]
-    assert [0, 0, 0] == [cast("FakeQueues", owned.queue).due_count for owned in queues]
 
 
 @pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
-    writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(partition, 100_000) for partition in range(3)]
 
-    for _ in range(30):
-        with contextlib.suppress(TxLayerError):
-            ends.write(queues, cast("DeadLetterWriter", writer), None)
-        writer.now_ms += 10_000
-
-    left = [cast("FakeQueues", owned.queue).due_count for owned in queues]
-    assert max(left) < 100_000
+    assert max(written(SlowWriter(), queues, rounds=30, pause_ms=10_000)) < 100_000
 
 
 class DeafWriter(SlowWriter):
@@ -138,39 +137,21 @@ class DeafWriter(SlowWriter):
         offsets(list(range(len(letters))))
 
 
-class OriginEnds(PlainEnds):
-    """Its letters tell the partition."""
-
-    def _letter(self, owned: OwnedPartition, item: Any) -> Any:
-        del item
-        return SimpleNamespace(origin=Origin(*owned.topic_partition, 0))
-
-
 @pytest.mark.fault("consumer: a partition of the dead letter topic takes nothing")
 @pytest.mark.promise("P9")
 def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue() -> None:
     writer = DeafWriter()
-    ends = OriginEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(0, 1), owned_queue(1, 30), owned_queue(2, 30)]
 
-    spent_ms = []
-    for _ in range(600):
-        began_ms = writer.now_ms
-        with contextlib.suppress(TxLayerError):
-            ends.write(queues, cast("DeadLetterWriter", writer), None)
-        spent_ms.append(writer.now_ms - began_ms)
-        writer.now_ms += 1_000
-
-    assert [1, 0, 0] == [cast("FakeQueues", owned.queue).due_count for owned in queues]
-    assert 5 < spent_ms.count(TIMEOUT_MS) <= 15  # the last of them 60 s after each other
+    assert [1, 0, 0] == written(writer, queues, rounds=600)
+    assert 5 < writer.spent_ms.count(TIMEOUT_MS) <= 15  # the last of them 60 s after each other
 
 
 @pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 @pytest.mark.promise("P11")
 def test_dead_letters_of_one_kafka_transaction_are_bounded_in_bytes() -> None:
     writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
 
-    ends.write([owned_queue(0, 100, size_bytes=4 * 1024 * 1024)], cast("DeadLetterWriter", writer), None)
+    written(writer, [owned_queue(0, 100, size_bytes=4 * 1024 * 1024)])
 
     assert [4] == writer.tried

@@ -4,7 +4,6 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -18,6 +17,9 @@ from txlayer.adapters.ports import StoredOffset
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.errors import InvariantError, MemberFencedError
 
+PREFIX = b"CGMDv2:"
+A_MEMBERS = PREFIX + struct.pack("<i", 4) + b"g\0member\0\0"
+
 
 class FakeConsumer:
     """A client whose queue holds records and callbacks; it tells what was called, in order."""
@@ -26,6 +28,7 @@ class FakeConsumer:
         self.queue: list[int | Callable[[], None]] = []
         self.calls: list[str] = []
         self.late_rounds = 0  # so often is read in vain before the partitions are taken back
+        self.metadata = A_MEMBERS
         self._callbacks: dict[str, Callable[..., None]] = {}
         self._rounds_to_revocation: int | None = None
         self._failure = failure
@@ -49,14 +52,17 @@ class FakeConsumer:
                 found += [object()] * min(waiting, count)
         return found
 
+    def poll(self, _timeout: float) -> None:
+        """No record."""
+
     def subscribe(self, _topics: list[str], **callbacks: Callable[..., None]) -> None:
         """The group gives a share at once."""
         self._callbacks = callbacks
         callbacks["on_assign"](self, [])
 
     def consumer_group_metadata(self) -> bytes:
-        """Of generation 1."""
-        return b"CGMDv2:" + struct.pack("<i", 1) + b"g\0member\0\0"
+        """As the test wants it."""
+        return self.metadata
 
     def assign(self, _partitions: list[object]) -> None:
         """Nothing."""
@@ -169,9 +175,6 @@ def test_a_static_member_gives_its_share_back_and_leaves_no_group(monkeypatch: p
     assert gone() is None
 
 
-PREFIX = b"CGMDv2:"
-
-
 def never_joined() -> bytes:
     """What the client itself says of a group that it is no member of."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
@@ -188,32 +191,11 @@ NOBODYS: dict[str, Callable[[], bytes]] = {
 }
 
 
-class SubscribedConsumer:
-    """A client that the group gives a share at once."""
-
-    def __init__(self, metadata: bytes) -> None:
-        self._metadata = metadata
-
-    def subscribe(self, _topics: list[str], **callbacks: Callable[..., None]) -> None:
-        """The share comes."""
-        callbacks["on_assign"](self, [])
-
-    def consumer_group_metadata(self) -> bytes:
-        """As the test wants it."""
-        return self._metadata
-
-    def assign(self, _partitions: list[Any]) -> None:
-        """Nothing."""
-
-    def poll(self, _timeout: float) -> None:
-        """No record."""
-
-
 def started(metadata: bytes, monkeypatch: pytest.MonkeyPatch) -> KafkaGroupReader:
     """A reader whose group gave it a share with this metadata."""
-    consumer = SubscribedConsumer(metadata)
-    monkeypatch.setattr(group, "new_client", lambda *_args, **_named: consumer)
-    reader = KafkaGroupReader(ClientConfig(), group="g", session_timeout_ms=6_000)
+    client = FakeConsumer()
+    client.metadata = metadata
+    reader = reader_over(client, monkeypatch)
     reader.start(["orders"])
     return reader
 
@@ -229,12 +211,10 @@ def test_a_share_that_nothing_fences_is_never_taken_over(form: str, monkeypatch:
 
 
 def test_a_share_of_a_member_is_taken_with_its_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    metadata = PREFIX + struct.pack("<i", 4) + b"g\0member\0\0"
-
-    taken = started(metadata, monkeypatch).take_assignment()
+    taken = started(A_MEMBERS, monkeypatch).take_assignment()
 
     assert taken is not None
-    assert (metadata, 4, (4, "member")) == (taken.member, taken.generation, parse_member(metadata))
+    assert (A_MEMBERS, 4, (4, "member")) == (taken.member, taken.generation, parse_member(A_MEMBERS))
 
 
 # --- what breaks without it -------------------------------------------------------------------------------------------
@@ -284,9 +264,8 @@ def visible_twice(metadata: bytes, monkeypatch: pytest.MonkeyPatch) -> list[byte
 def test_without_that_check_two_coordinators_forward_one_transaction(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_members = PREFIX + struct.pack("<i", 4) + b"g\0member\0\0"
     with pytest.raises(MemberFencedError):
-        visible_twice(a_members, monkeypatch)
+        visible_twice(A_MEMBERS, monkeypatch)
 
     monkeypatch.setattr(group, "parse_member", unchecked)
 

@@ -4,25 +4,18 @@ import logging
 from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.still_world import StillWorld
-from tests.unit.test_take_over_reading import EARLY, GROUP, LATE, AtOnce, Leases
-from txlayer.adapters.memory.kafka import MemoryKafka
-from txlayer.config import ConsumerConfig
+from tests.unit.test_take_over_reading import EARLY, LATE, World
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.plan import ConsumerPlan
-from txlayer.consumer.pools import Caller
-from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.messages import TAGS_HEADER
 from txlayer.core.retry import NO_LIMIT, SLICE_COUNT, Breaker, BreakerPolicy, BreakerState, Later, RetryPolicy
 from txlayer.errors import ConfigError
-from txlayer.runtime.environment import Environment
 
 KEY_COUNT = 30
 MESSAGES = [(f"k{n}", value) for value in ("first", "second") for n in range(KEY_COUNT)]
@@ -30,7 +23,7 @@ OUTAGE_S = 3_600.0
 BREAKER = BreakerPolicy(attempt_count_min=10, window=timedelta(seconds=10), probe_interval=timedelta(seconds=10))
 
 
-class Outage:
+class Outage(World):
     """A consumer of two topics whose handler needs a database, which is away at first."""
 
     def __init__(
@@ -39,48 +32,24 @@ class Outage:
         *,
         poison: str = "",
         of_handler: BreakerPolicy | None = None,
-        policy: RetryPolicy | None = None,
         answer: Later | None = None,
-        in_flight_max: int = 1_000,
+        **settings: Any,
     ) -> None:
-        self.world = StillWorld()
-        self.kafka = MemoryKafka(self.world)
-        for topic, _ in (EARLY, LATE):
-            for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
-                self.kafka.create_topic(name, partitions=1)
-        for key, value in MESSAGES:
-            self.kafka.append(EARLY[0], value.encode(), key=key.encode(), headers=((TAGS_HEADER, b"booked"),))
         self.is_away = True
         self.calls: Counter[tuple[str, str]] = Counter()
         self.attempts: Counter[tuple[str, str]] = Counter()
-        self.handled: dict[str, list[str]] = defaultdict(list)
+        self.done: dict[str, list[str]] = defaultdict(list)
         self._poison = poison
         self._answer = answer  # instead of an exception
         self.in_flight_counts: set[int] = set()
-        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, in_flight_max=in_flight_max)
-        self.leases = leases = Leases()
         handlers = HandlerSet(is_async=False)
         handlers.add(self._handle, topics=(), tags="booked", retry=None, breaker=of_handler)
         handlers.add(self._handle_other, topics=(), tags="*", retry=None)
-        routes = handlers.routes([EARLY[0], LATE[0]])
-        plan = ConsumerPlan(
-            group=GROUP,
-            topics=(EARLY[0], LATE[0]),
-            routes=routes,
-            start_at="earliest",
-            policy=policy or RetryPolicy(),
-            breakers=breakers,
-        )
-        self.engine = Engine(
-            config,
-            plan,
-            connections=self.kafka.connect_consumer(config),
-            pool=AtOnce(Caller(routes, attempt_timeout_s=60.0, clock=self.world.monotonic)),
-            make_leases=lambda: leases,
-            environment=Environment(clock=self.world.monotonic, sleep=lambda _: None),
-        )
+        super().__init__(routes=handlers.routes([EARLY[0], LATE[0]]), breakers=breakers, **settings)
+        for key, value in MESSAGES:
+            self.kafka.append(EARLY[0], value.encode(), key=key.encode(), headers=((TAGS_HEADER, b"booked"),))
         self.engine.start()
-        leases.gained = {EARLY: 1, LATE: 1}
+        self.leases.gained = {EARLY: 1, LATE: 1}
 
     def _handle(self, message: ReceivedMessage, context: Context) -> Later | None:
         key, value = (message.raw_key or b"").decode(), (message.raw_value or b"").decode()
@@ -91,12 +60,12 @@ class Outage:
             if self._answer is not None:
                 return self._answer
             raise ConnectionError("the database is away")
-        self.handled[key].append(value)
+        self.done[key].append(value)
         return None
 
     def _handle_other(self, message: ReceivedMessage, _context: Context) -> None:
         self.in_flight_counts.add(self.engine._dispatcher.in_flight_count)
-        self.handled[(message.raw_key or b"").decode()].append((message.raw_value or b"").decode())
+        self.done[(message.raw_key or b"").decode()].append((message.raw_value or b"").decode())
 
     def pass_time(self, seconds: float) -> None:
         """The engine works for so long; it looks every half second (through an hour every second), and whenever it has something to do."""
@@ -125,7 +94,7 @@ def test_an_hour_without_the_database_makes_no_dead_letter(caplog: pytest.LogCap
         outage.pass_time(60)
 
     assert (len(MESSAGES), 0) == outage.figures
-    assert {f"k{n}": ["first", "second"] for n in range(KEY_COUNT)} == outage.handled
+    assert {f"k{n}": ["first", "second"] for n in range(KEY_COUNT)} == outage.done
     assert max(outage.attempts.values()) <= 2
     assert sum(outage.calls.values()) <= len(MESSAGES) + BREAKER.attempt_count_min * 2 + OUTAGE_S / 10
     events = [record.getMessage() for record in caplog.records if record.getMessage().startswith("breaker.")]
@@ -157,7 +126,7 @@ def test_the_other_topic_goes_on() -> None:
     outage.kafka.append(LATE[0], b"other", key=b"other")
     outage.pass_time(5)
 
-    assert ["other"] == outage.handled["other"]
+    assert ["other"] == outage.done["other"]
     assert [True, False] == [outage.engine.stats().topics[t].breaker_is_open for t in (EARLY[0], LATE[0])]
 
 
@@ -196,7 +165,7 @@ def test_an_outage_of_what_one_handler_needs_stops_no_other_handler_of_its_topic
         # Behind a message of its key that waits, it waits too.
         outage.kafka.append(EARLY[0], b"third", key=b"k0")
         outage.pass_time(1)
-        assert {f"other{n}": ["third"] for n in range(KEY_COUNT)} == outage.handled
+        assert {f"other{n}": ["third"] for n in range(KEY_COUNT)} == outage.done
         found = outage.engine.stats().topics[EARLY[0]]
         assert ("open", True, 1, 0) == (found.breaker, found.breaker_is_open, found.breaker_opened, found.dead_lettered)
         tried_count = sum(key.startswith("k") for key, _ in outage.calls)
@@ -210,7 +179,7 @@ def test_an_outage_of_what_one_handler_needs_stops_no_other_handler_of_its_topic
         outage.pass_time(60)
 
     assert {f"k{n}": ["first", "second"] + ["third"] * (not n) for n in range(KEY_COUNT)} == {
-        key: values for key, values in outage.handled.items() if key.startswith("k")
+        key: values for key, values in outage.done.items() if key.startswith("k")
     }
     assert {""} == set(outage.leases.remarks.values())
     assert (0, "closed") == (outage.figures[1], outage.engine.stats().topics[EARLY[0]].breaker)
@@ -230,7 +199,7 @@ def test_a_probe_is_in_flight_as_any_other_message() -> None:
         outage.pass_time(0.5)
     outage.pass_time(20)
 
-    assert (100, {1}) == (len(outage.handled), outage.in_flight_counts)
+    assert (100, {1}) == (len(outage.done), outage.in_flight_counts)
 
 
 @pytest.mark.parametrize("is_of_handler", [False, True])
@@ -261,7 +230,7 @@ def test_a_handler_of_several_topics_has_one_breaker_instead_of_theirs() -> None
     outage.kafka.append(LATE[0], b"late", key=b"other")
     outage.pass_time(5)
 
-    assert {"other": ["late"]} == outage.handled
+    assert {"other": ["late"]} == outage.done
     assert [True, True] == [outage.engine.stats().topics[t].breaker_is_open for t in (EARLY[0], LATE[0])]
 
 

@@ -116,14 +116,16 @@ class World:
         make_pool: Callable[[Caller], Any] = AtOnce,
         leases: Leases | None = None,
         connect: Callable[[MemoryKafka, ConsumerConfig], Any] = MemoryKafka.connect_consumer,
-        breakers: Mapping[str, BreakerPolicy] | None = None,
+        routes: dict[str, Route] | None = None,
         **settings: Any,
     ) -> None:
-        world = StillWorld()
+        """`settings` are those of the plan (`breakers`, `policy`) and of the configuration."""
+        self.world = world = StillWorld()
         self.kafka = MemoryKafka(world)
         for topic, _ in (EARLY, LATE):
             for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
                 self.kafka.create_topic(name, partitions=1)
+        planned = {name: settings.pop(name) for name in ("breakers", "policy") if name in settings}
         config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers, **settings)
         self.leases = leases or Leases()
         self.handled: list[ReceivedMessage] = []
@@ -131,12 +133,11 @@ class World:
         def handle(message: ReceivedMessage, _context: Context) -> None:
             self.handled.append(message)
 
-        routes = routes_to(handle)
-        topics = EARLY[0], LATE[0]
+        routes = routes or routes_to(handle)
         self.pool = make_pool(Caller(routes, attempt_timeout_s=60.0, clock=world.monotonic))
         self.engine = Engine(
             config,
-            ConsumerPlan(group=GROUP, topics=topics, routes=routes, start_at="earliest", breakers=breakers or {}),
+            ConsumerPlan(group=GROUP, topics=(EARLY[0], LATE[0]), routes=routes, start_at="earliest", **planned),
             connections=connect(self.kafka, config),
             pool=self.pool,
             make_leases=lambda: self.leases,
