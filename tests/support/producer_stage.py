@@ -4,9 +4,13 @@ a batch is refused, the queue has no room, the client's thread breaks.
 Topics, groups, offsets and what is stored are the cluster's own.
 """
 
+import asyncio
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +24,7 @@ from txlayer.core import codec
 from txlayer.core.messages import COMMIT, CheckKind, CheckRecord, HalfHeader, Message, OpMessage, Resolution
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 from txlayer.producer import responder, steps
+from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.engine import Engine, assemble
 from txlayer.producer.identity import ANYWHERE, Entry
@@ -206,6 +211,8 @@ class ProducerStage:
         self.failure: TxLayerError | None = None
         self.is_closed = False
         self.producers: list[Any] = []
+        self.runner: asyncio.Runner | None = None
+        """If it is set, producers are those for asyncio, and their words are said in its loop."""
 
     def connect(self, config: ProducerConfig) -> Any:
         """What producers take as `connect`; it stands for their `ProducerConnections`."""
@@ -215,9 +222,20 @@ class ProducerStage:
 
     def producer(self, **settings: Any) -> TransactionalProducer:
         """One more producer; the test's fixture closes it."""
-        made = TransactionalProducer(bootstrap_servers="127.0.0.1:9", group=GROUP, connect=self.connect, **settings)
+        settings = {"bootstrap_servers": "127.0.0.1:9", "group": GROUP, "connect": self.connect, **settings}
+        made: Any
+        if self.runner is None:
+            made = TransactionalProducer(**settings)
+        else:
+            made = OnALoop(AsyncTransactionalProducer(**settings), self.runner)
         self.producers.append(made)
-        return made
+        return made  # type: ignore[no-any-return]  # with the words of the one for threads
+
+    def close_producers(self) -> None:
+        """All that were made."""
+        self.writer.hold(False)
+        while self.producers:
+            self.producers.pop().close()
 
     def resolutions(self) -> list[Resolution]:
         """Of every op line, in order."""
@@ -276,6 +294,35 @@ class ProducerStage:
         """The op lines, once there are so many."""
         wait_until(lambda: len(self.writer.ops()) >= count, within=PATIENCE_S, what=f"{count} answers")
         return self.writer.ops()
+
+
+class OnALoop:
+    """A producer for asyncio, a block of it or a transaction, whose words a test says one after the other without a loop."""
+
+    def __init__(self, inner: Any, runner: asyncio.Runner) -> None:
+        self._inner, self._runner = inner, runner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return partial(self._say, found) if callable(found) else found
+
+    def __enter__(self) -> Any:
+        return self._say(self._inner.__aenter__)
+
+    def __exit__(self, *error: object) -> Any:
+        return self._say(self._inner.__aexit__, *error)
+
+    def _say(self, word: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        said = word(*given, **named)
+        if inspect.isawaitable(said):
+            said = self._runner.run(_awaited(said))
+        if isinstance(said, asyncio.Future):
+            return SimpleNamespace(result=lambda timeout: self._runner.run(asyncio.wait_for(said, timeout)))
+        return OnALoop(said, self._runner) if hasattr(said, "__aenter__") else said
+
+
+async def _awaited(said: Any) -> Any:
+    return await said
 
 
 class World:
@@ -358,9 +405,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerStage]:
     monkeypatch.setattr(responder, "RETRY_S", 0.01)
     made = ProducerStage()
     yield made
-    made.writer.hold(False)
-    for producer in made.producers:
-        producer.close()
+    made.close_producers()
 
 
 def commit(_: CheckRequest) -> Resolution:

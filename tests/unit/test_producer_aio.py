@@ -5,7 +5,6 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,6 @@ from txlayer.errors import (
     ForbiddenTopicError,
     LifecycleError,
     OutcomeUnknownError,
-    RefusedRecordError,
     RetriableError,
     UsageError,
 )
@@ -68,40 +66,6 @@ def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 
 @in_a_loop
-async def test_leaving_normally_commits() -> None:
-    async with opened() as log:
-        async with log.producer.transaction("order-1") as tx:
-            tx.send("orders", key="k", value="v")
-            await tx.prepare()
-            assert 1 == len(log.writer.of(HALF))
-        result = await tx.result(10)
-        assert ("order-1", COMMIT) == (result.txn_id, result.resolution)
-        assert [COMMIT] == log.resolutions()
-
-
-@in_a_loop
-async def test_an_exception_passes_as_it_is_and_leaves_the_resolution_unknown() -> None:
-    error = KeyError("the user's own")
-    async with opened() as log:
-        with pytest.raises(KeyError) as raised:  # noqa: PT012 - the block is the subject
-            async with log.producer.transaction() as tx:
-                tx.send("orders", value="v")
-                await tx.prepare()
-                raise error
-        assert error is raised.value
-        assert UNKNOWN is (await tx.result(10)).resolution
-
-
-@in_a_loop
-async def test_a_block_left_without_prepare_is_an_error() -> None:
-    async with opened() as log:
-        with pytest.raises(LifecycleError, match="nothing was sent"):
-            async with log.producer.transaction() as tx:
-                tx.send("orders", value="v")
-        assert [] == log.writer.stored
-
-
-@in_a_loop
 async def test_a_cancelled_task_leaves_the_resolution_unknown() -> None:
     async with opened() as log:
         await log.producer.publish(ORDER)
@@ -120,15 +84,6 @@ async def test_a_cancelled_task_leaves_the_resolution_unknown() -> None:
         log.writer.hold(False)
         await log.producer.close()
         assert [COMMIT, UNKNOWN] == log.resolutions()
-
-
-@in_a_loop
-async def test_join_without_a_barrier_says_what_to_do() -> None:
-    async with opened() as log:
-        with pytest.raises(UsageError, match="barrier"):  # noqa: PT012 - the block is the subject
-            async with log.producer.transaction() as tx:
-                tx.send("orders", value="v")
-                await tx.join("session")
 
 
 @in_a_loop
@@ -223,18 +178,6 @@ async def test_a_full_producer_waits_or_refuses() -> None:
 
 
 @in_a_loop
-async def test_half_messages_that_are_refused_raise_in_the_task() -> None:
-    async with opened() as log:
-        log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
-        with pytest.raises(RefusedRecordError):
-            await log.producer.publish(ORDER)
-        with pytest.raises(RefusedRecordError):  # noqa: PT012 - the block is the subject
-            async with log.producer.transaction() as tx:
-                tx.send("orders", value="v")
-                await tx.prepare()
-
-
-@in_a_loop
 async def test_a_topic_that_does_not_exist_is_refused_in_the_task() -> None:
     async with opened() as log:
         with pytest.raises(ForbiddenTopicError, match="no such topic"):
@@ -266,32 +209,6 @@ async def test_tasks_that_wait_at_a_producer_whose_thread_broke_are_told() -> No
     await until(lambda: log.writer.is_closed)
     with suppress(OutcomeUnknownError):  # its slot may be given back by now, or not
         await producer.close()
-
-
-@in_a_loop
-async def test_a_result_is_waited_for_no_longer_than_asked() -> None:
-    async with opened() as log:
-        async with log.producer.transaction() as tx:
-            tx.send("orders", value="v")
-            await tx.prepare()
-            log.writer.hold(True)
-        for timeout in (0.01, timedelta(milliseconds=10)):
-            with pytest.raises(TimeoutError):
-                await tx.result(timeout)
-        log.writer.hold(False)
-        assert COMMIT is (await tx.result()).resolution
-
-
-@in_a_loop
-async def test_a_start_that_failed_may_be_repeated() -> None:
-    async with opened() as log:
-        log.stage.failure = BrokerUnavailableError("nobody")
-        with pytest.raises(BrokerUnavailableError):
-            await log.producer.start()
-        log.stage.failure = None
-        await log.producer.start()
-        await log.producer.start()
-        assert COMMIT is (await log.producer.publish(ORDER)).resolution
 
 
 @in_a_loop
@@ -387,19 +304,6 @@ async def test_the_end_of_a_forked_process_leaves_its_parents_clients_alone() ->
         assert not log.stage.is_closed
         started.engine.pipeline.state = PipelineState.OPEN
         assert COMMIT is (await log.producer.publish(ORDER)).resolution
-
-
-@in_a_loop
-async def test_a_closed_producer_refuses_everything() -> None:
-    async with opened() as log:
-        await log.producer.start()
-        await log.producer.close()
-        await log.producer.close()
-        with pytest.raises(LifecycleError, match="closed"):
-            await log.producer.publish(ORDER)
-        with pytest.raises(LifecycleError, match="closed"):
-            async with log.producer.transaction():
-                pass
 
 
 @in_a_loop

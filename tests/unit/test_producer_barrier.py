@@ -195,16 +195,6 @@ def test_an_exception_before_join_is_settled_by_the_row_at_once(stage: ProducerS
     assert ROLLBACK is tx.result(10).resolution
 
 
-def test_join_without_a_barrier_says_what_to_do(stage: ProducerStage) -> None:
-    with (  # noqa: PT012 - the block is the subject
-        pytest.raises(UsageError, match=r"barrier=…, or call prepare\(\)"),
-        stage.producer().transaction() as tx,
-    ):
-        tx.send("orders", value="v")
-        tx.join("session")
-    assert [] == stage.writer.stored
-
-
 def test_a_second_join_is_refused(stage: ProducerStage) -> None:
     barrier = FakeBarrier()
     with stage.producer(barrier=barrier).transaction() as tx:

@@ -7,9 +7,8 @@ import pytest
 
 from tests.support.producer_stage import ProducerStage
 from tests.support.waiting import wait_until
-from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.messages import COMMIT, Message, Resolution
-from txlayer.errors import FencedError, LifecycleError, OutcomeUnknownError, RefusedRecordError, TxLayerError
+from txlayer.errors import FencedError, LifecycleError, OutcomeUnknownError, TxLayerError
 from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.producer import TransactionalProducer
@@ -197,19 +196,6 @@ def test_no_local_transaction_begins_at_a_producer_whose_thread_broke(stage: Pro
         producer.close()
 
 
-def test_a_result_is_waited_for_no_longer_than_asked(stage: ProducerStage) -> None:
-    producer = stage.producer()
-    with producer.transaction() as tx:
-        tx.send("orders", value="v")
-        tx.prepare()
-        stage.writer.hold(True)
-
-    with pytest.raises(TimeoutError):
-        tx.result(0.02)
-    stage.writer.hold(False)
-    assert COMMIT is tx.result(10).resolution
-
-
 def test_a_serializer_is_used_by_every_way_of_sending(stage: ProducerStage) -> None:
     producer = stage.producer(serializer=lambda value, context: f"{context.topic}={value}".encode())
 
@@ -220,20 +206,3 @@ def test_a_serializer_is_used_by_every_way_of_sending(stage: ProducerStage) -> N
         tx.prepare()
     values = [record.value() for record in stage.writer.of(HALF)]
     assert [b"orders=7", b"orders=b'8'", b"orders=9"] == values
-
-
-def test_a_half_record_that_is_refused_does_not_stop_the_producer(stage: ProducerStage) -> None:
-    producer = stage.producer()
-    refused: list[MemoryRecord] = []
-
-    def refuse_the_first(record: MemoryRecord) -> TxLayerError | None:
-        if refused:
-            return None
-        refused.append(record)
-        return RefusedRecordError("no", topic=HALF)
-
-    stage.writer.refuse = refuse_the_first
-    with pytest.raises(RefusedRecordError):
-        producer.publish(ORDER)
-    producer.publish(ORDER)
-    assert [COMMIT] == stage.resolutions()

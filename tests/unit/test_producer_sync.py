@@ -1,5 +1,8 @@
-"""`TransactionalProducer` over a log in memory: what may be called when, and what leaving a block means."""
+"""Producers for threads and for asyncio over a log in memory: what may be called when, and what leaving a block means."""
 
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +24,17 @@ from txlayer.producer.producer import TransactionalProducer
 
 ORDER = Message("orders", b"k", b"v")
 HALF, OP = "txlayer.half", "txlayer.op"
+
+
+@pytest.fixture(params=["threads", "loop"], autouse=True)
+def kind(request: pytest.FixtureRequest, stage: ProducerStage) -> Iterator[None]:
+    """Each test runs with producers for threads, and with those for asyncio."""
+    if request.param == "threads":
+        yield
+        return
+    with asyncio.Runner() as stage.runner:
+        yield
+        stage.close_producers()
 
 
 # --- lifecycle --------------------------------------------------------------------------------------------------------
@@ -61,7 +75,7 @@ def test_a_closed_producer_refuses_everything(stage: ProducerStage) -> None:
 
     for call in (
         producer.start,
-        producer.transaction,
+        lambda: producer.transaction().__enter__(),
         lambda: producer.publish(ORDER),
         lambda: producer.submit(ORDER),
         lambda: producer.status("a"),
@@ -294,3 +308,26 @@ def test_one_id_twice_is_two_transactions(stage: ProducerStage) -> None:
 
     assert (first.txn_id, first.half_partition) == (second.txn_id, second.half_partition)
     assert first.nonce != second.nonce
+
+
+def test_a_result_is_waited_for_no_longer_than_asked(stage: ProducerStage) -> None:
+    with stage.producer().transaction() as tx:
+        tx.send("orders", value="v")
+        tx.prepare()
+        stage.writer.hold(True)
+
+    for timeout in (0.01, timedelta(milliseconds=10)):
+        with pytest.raises(TimeoutError):
+            tx.result(timeout)
+    stage.writer.hold(False)
+    assert COMMIT is tx.result(10).resolution
+
+
+def test_join_without_a_barrier_says_what_to_do(stage: ProducerStage) -> None:
+    with (  # noqa: PT012 - the block is the subject
+        pytest.raises(UsageError, match=r"barrier=…, or call prepare\(\)"),
+        stage.producer().transaction() as tx,
+    ):
+        tx.send("orders", value="v")
+        tx.join("session")
+    assert [] == stage.writer.stored

@@ -38,14 +38,6 @@ def test_no_more_than_in_flight_max_are_in_flight() -> None:
     assert 2 == world.engine.pipeline.in_flight_count
 
 
-def test_who_may_not_wait_is_told_at_once() -> None:
-    world = World(in_flight_max=1)
-    world.launch()
-
-    with pytest.raises(RetriableError, match="in_flight_max=1"):
-        finish(world.steps(may_wait=False))
-
-
 def test_a_place_is_waited_for_no_longer_than_the_prepare_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1.0
     monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: now))
