@@ -74,18 +74,6 @@ def whole(key: str, at: int, *, state: str = "open") -> list[tuple[int, bytes, b
     return [(at, content_key(key, 0), b"v"), (at + 1, key.encode(), encode_summary(summary(key, state=state)))]
 
 
-def test_a_transaction_stands_where_its_first_content_is() -> None:
-    fold = folded(*whole(A, 10), *whole(B, 12))
-
-    assert [(A, 10), (B, 12)] == [(txn.key, txn.ensure_extras().doubt_offset) for txn in fold.all_unsettled().values()]
-
-
-def test_a_tombstone_ends_it() -> None:
-    fold = folded(*whole(A, 10), (12, content_key(A, 0), None), (13, A.encode(), None))
-
-    assert {} == fold.all_unsettled()
-
-
 def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
     newer = encode_summary(summary(state="parked"))
     fold = folded(*whole(A, 10), (20, A.encode(), newer))

@@ -143,21 +143,6 @@ def test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked() 
     assert [("txlayer.op", 0)] == kept_aside(driver)
 
 
-def test_half_records_that_come_later_join_what_was_parked() -> None:
-    driver = PartitionDriver()
-    driver.op("C", A, FAR_AWAY)
-    give_up(driver)
-
-    driver.half(A, index=0, count=2)
-    driver.turn()
-    last = driver.half(A, index=1, count=2)
-    driver.crash()
-    driver.say("C", A, last)
-
-    assert [0, 1] == [message.index for message in driver.log.visible]
-    assert {} == driver.log.contents_on_doubt(A)
-
-
 @pytest.mark.threat("write `<ns>.op`")
 @pytest.mark.promise("P11")
 def test_op_lines_that_name_invented_transactions_take_no_more_memory_than_their_limit(

@@ -14,12 +14,11 @@ from txlayer.core.codec import HALF_HEADER, content_key, is_cut
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.transaction import Target, Transaction, accepting_target, held_bytes, record_size
 from txlayer.core.ledger.transitions import SETTLED, TxnState
-from txlayer.core.messages import OrderMode, ParkReason
+from txlayer.core.messages import ParkReason
 from txlayer.core.partitions import half_partition
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 RED = options("red")
-RED_PREPARE = options("red", order=OrderMode.PREPARE)
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 LARGE = b"x" * 500
@@ -31,21 +30,16 @@ LARGE = b"x" * 500
 @pytest.mark.fault("producer: is killed between the local commit and its op")
 def test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free() -> None:
     driver = PartitionDriver()
-    driver.move_to_doubt(A)
+    driver.half(A)
+    driver.turn()
+    driver.tick(after_ms=59_999)
+    assert driver.ledger.batch.is_empty
+
+    driver.pass_time(after_ms=1)
 
     assert {A: TxnState.OPEN} == {k: t.state for k, t in driver.log.on_doubt().items()}
     assert [b"v"] == [r.value() for r in driver.log.contents_on_doubt(A).values()]
     assert (1, [A], 0) == (driver.log.stored.low_water, driver.reported(ReportKind.MOVED), driver.ledger.content_bytes)
-
-
-def test_a_young_one_stays_in_half() -> None:
-    driver = PartitionDriver()
-    driver.half(A)
-    driver.turn()
-
-    driver.tick(after_ms=59_999)
-
-    assert driver.ledger.batch.is_empty
 
 
 def test_moves_are_limited_per_batch_and_the_oldest_goes_first() -> None:
@@ -70,28 +64,6 @@ def test_moving_twice_in_one_batch_is_moving_once() -> None:
     assert [A] == driver.reported(ReportKind.MOVED)
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_is_on_doubt_is_forwarded_by_its_commit_and_ends_there(*, is_restarted: bool) -> None:
-    driver = PartitionDriver()
-    driver.move_to_doubt(A)
-    if is_restarted:
-        driver.crash(is_new_process=True)
-
-    driver.say("C", A, 0)
-
-    assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.log.contents_on_doubt(A))
-
-
-def test_what_is_on_doubt_ends_with_its_rollback() -> None:
-    driver = PartitionDriver()
-    driver.move_to_doubt(A)
-
-    driver.say("R", A, 0)
-
-    assert ([], {}) == (driver.log.visible, driver.log.on_doubt())
-
-
 def test_a_summary_that_is_written_again_says_when_the_transaction_was_born() -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)
@@ -102,22 +74,6 @@ def test_a_summary_that_is_written_again_says_when_the_transaction_was_born() ->
     driver.say("U", A, 0)
 
     assert born_ms == driver.log.on_doubt()[A].summary().born_ms != 0
-
-
-def test_half_records_that_come_late_join_their_transaction_on_doubt() -> None:
-    driver = PartitionDriver()
-    driver.half(A, index=0, count=3)
-    driver.turn()
-    driver.pass_time(after_ms=60_000)
-
-    driver.half(A, index=1, count=3)
-    driver.turn()
-    assert [0, 1] == sorted(driver.log.contents_on_doubt(A))
-    last = driver.half(A, index=2, count=3)
-    driver.say("C", A, last)
-
-    assert [0, 1, 2] == [message.index for message in driver.log.visible]
-    assert {} == driver.log.contents_on_doubt(A)
 
 
 def places(driver: PartitionDriver) -> list[tuple[int, int]]:

@@ -204,58 +204,6 @@ def test_a_second_copy_that_is_read_after_the_end_is_nothing_new(settled_since: 
     assert ([A, B], []) == ([m.txn_key for m in driver.log.visible], list(driver.ledger.transactions))
 
 
-@pytest.mark.promise("P2")
-def test_a_restart_between_the_copies_finds_the_first_one_too() -> None:
-    driver = PartitionDriver()
-    driver.half(A)
-    driver.half(B)
-    driver.say("C", A, driver.half(A))
-    assert 0 == driver.log.stored.low_water, "though the oldest open one stands at 1"
-
-    driver.crash()
-    assert [B] == list(driver.ledger.transactions)
-    driver.say("R", B, 1)
-
-    assert 3 == driver.log.stored.low_water
-
-
-@pytest.mark.promise("P2")
-def test_a_restart_finds_the_copies_of_what_is_on_doubt() -> None:
-    driver = PartitionDriver()
-    driver.half(A)
-    driver.half(B)
-    last = driver.half(A)
-    driver.read()
-    driver.pass_time(after_ms=60_000, moves=1)
-    assert (0, {A}) == (driver.log.stored.low_water, set(driver.log.on_doubt()))
-
-    driver.crash()
-    driver.say("R", A, 0)
-    driver.crash()
-    driver.say("C", A, last)
-
-    assert ([], [B]) == (driver.log.visible, list(driver.ledger.transactions))
-
-
-@pytest.mark.promise("P2")
-def test_a_restart_finds_a_copy_below_a_later_record_of_what_is_on_doubt() -> None:
-    driver = PartitionDriver()
-    driver.half(A, index=0, count=3)
-    driver.half(A, index=1, count=3)
-    driver.half(B)
-    driver.half(A, index=0, count=3)
-    last = driver.half(A, index=2, count=3)
-    driver.read()
-    driver.pass_time(after_ms=60_000, moves=1)
-
-    driver.crash()
-    driver.say("R", A, last)
-    assert 0 == driver.log.stored.low_water, "a replay from B alone would begin A anew"
-    driver.crash()
-
-    assert [B] == list(driver.ledger.transactions)
-
-
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("is_early", [False, True])
 def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(is_early: bool, is_restarted: bool) -> None:

@@ -51,15 +51,6 @@ def test_a_held_one_is_forwarded_when_its_topic_is_mended(*, is_told: bool, is_n
     assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.ledger.doubt_index.held)
 
 
-def test_the_topics_of_what_is_on_doubt_are_asked_for_after_a_restart() -> None:
-    driver = PartitionDriver()
-    driver.move_to_doubt(A)
-
-    driver.crash(is_new_process=True)
-
-    assert {"orders"} == driver.ledger.unknown_topics
-
-
 @pytest.mark.promise("P11")
 def test_what_is_held_waits_for_no_names_that_undecided_ones_invented_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
@@ -79,25 +70,6 @@ def test_what_is_held_waits_for_no_names_that_undecided_ones_invented_after_a_re
     assert 1 + 3 == len(driver.ledger.unknown_topics)
 
 
-def test_a_repeated_commit_tries_a_held_one_again() -> None:
-    driver = held()
-    driver.set_target("orders", ACCEPTS, is_told=False)
-
-    driver.say("C", A, 0)
-
-    assert [A] == driver.log.forwarded
-
-
-def test_a_repeated_commit_does_not_take_away_that_all_records_are_there() -> None:
-    driver = PartitionDriver(targets={})
-    first = driver.half(A, index=0, count=2)
-    driver.say("C", A, driver.half(A, index=1, count=2))
-
-    driver.say("C", A, first)
-
-    assert TxnState.HELD is driver.state(A)
-
-
 @pytest.mark.promise("P6")
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_held_one_holds_its_key_and_nothing_else(*, is_restarted: bool) -> None:
@@ -114,50 +86,6 @@ def test_a_held_one_holds_its_key_and_nothing_else(*, is_restarted: bool) -> Non
     driver.turn()
 
     assert [C, A, B] == driver.log.forwarded
-
-
-@pytest.mark.promise("P1")
-def test_those_who_wait_go_to_doubt_with_a_parked_one_that_is_committed_before_them() -> None:
-    # Else a replay of half alone would find the second one free, and take it for forwarded.
-    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
-    driver.op("C", C, driver.half(C, index=0, count=2, topic="stock", options=RED))
-    first = driver.half(A, options=RED)
-    driver.say("C", B, driver.half(B, options=RED_PREPARE))
-    assert (TxnState.WAITING, {C}) == (driver.state(B), set(driver.log.on_doubt()))
-
-    driver.op("C", C, driver.half(C, index=1, count=2, topic="stock", options=RED))
-    driver.say("R", A, first)
-    driver.crash()
-
-    assert (TxnState.HELD, TxnState.WAITING) == (driver.state(C), driver.state(B))
-    driver.set_target("stock", ACCEPTS)
-    driver.turn()
-    assert [C, B] == driver.log.forwarded
-
-
-def test_a_held_one_that_must_wait_again_lets_those_go_who_waited_for_it() -> None:
-    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
-    driver.op("C", A, driver.half(A, index=0, count=2, options=RED))
-    driver.say("C", B, driver.half(B, topic="stock", options=RED_PREPARE))
-    assert (TxnState.PARKED_COMMITTED, TxnState.HELD) == (driver.state(A), driver.state(B))
-    driver.say("C", A, driver.half(A, index=1, count=2, options=RED))
-    assert (TxnState.WAITING, TxnState.HELD) == (driver.state(A), driver.state(B))
-
-    driver.set_target("stock", ACCEPTS)
-    driver.turn()
-
-    assert [A, B] == driver.log.forwarded
-
-
-def test_a_held_one_that_is_abandoned_in_the_same_batch_is_gone() -> None:
-    driver = PartitionDriver(targets={})
-    offset = driver.half(A)
-    driver.op_lines(op_line("C", A, offset), op_line("A", A, offset))
-
-    driver.turn()
-    driver.pass_time(after_ms=8 * DAY_MS)
-
-    assert ({}, [], {}) == (driver.log.on_doubt(), list(driver.ledger.transactions), driver.ledger.doubt_index.held)
 
 
 def test_how_long_it_waited_before_it_was_held_does_not_count() -> None:
@@ -255,17 +183,6 @@ def test_a_parked_one_holds_its_key_no_more() -> None:
     driver.pass_time(after_ms=8 * DAY_MS)
 
     assert [B] == driver.log.forwarded
-
-
-def test_parking_what_was_held_too_long_is_limited_per_batch() -> None:
-    driver = PartitionDriver(targets={})
-    for key in (A, B, C):
-        driver.op("C", key, driver.half(key))
-    driver.turn()
-
-    driver.tick(after_ms=8 * DAY_MS, moves=2)
-
-    assert 2 == len(driver.ledger.batch.to_doubt)
 
 
 # --- many -------------------------------------------------------------------------------------------------------------

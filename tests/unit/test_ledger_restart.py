@@ -48,63 +48,6 @@ def test_a_batch_whose_answer_is_lost_is_there_or_is_made_again(*, is_answered: 
     assert 1 == len(driver.log.visible)
 
 
-@pytest.mark.promise("P1")
-def test_what_is_open_in_half_is_open_again() -> None:
-    driver = PartitionDriver()
-    driver.half(A)
-    driver.say("C", B, driver.half(B))
-    assert (0, 2, 0, 0) == (
-        driver.log.stored.low_water,
-        driver.log.stored.half_next,
-        driver.log.stored.replay_offset,
-        driver.log.stored.replay_line,
-    )
-
-    driver.crash()
-    driver.say("C", A, 0)
-
-    assert [B, A] == driver.log.forwarded
-
-
-@pytest.mark.promise("P1")
-def test_lines_after_the_stored_place_within_a_record_are_applied_after_a_restart() -> None:
-    driver = PartitionDriver()
-    offsets = [driver.half(key) for key in (A, B, C)]
-    driver.op_lines(*(op_line("C", key, at) for key, at in zip((A, B, C), offsets, strict=True)))
-    driver.turn(lines=2)
-
-    driver.crash()
-    driver.turn()
-
-    assert [A, B, C] == driver.log.forwarded
-    assert 3 == len(driver.log.visible)
-
-
-@pytest.mark.promise("P4")
-def test_a_decision_is_remembered_over_a_restart_by_the_replay_alone() -> None:
-    driver = PartitionDriver()
-    driver.half(C)
-    driver.say("R", A, driver.half(A))
-
-    driver.crash()
-    driver.say("C", A, 1)
-
-    assert ([], [C]) == (driver.log.visible, list(driver.ledger.transactions))
-
-
-@pytest.mark.promise("P6")
-def test_one_that_waits_in_half_waits_again() -> None:
-    driver = PartitionDriver()
-    first = driver.half(A, options=RED_PREPARE)
-    driver.say("C", B, driver.half(B, options=RED_PREPARE))
-
-    driver.crash()
-    assert TxnState.WAITING is driver.state(B)
-    driver.say("C", A, first)
-
-    assert [A, B] == driver.log.forwarded
-
-
 def test_a_replay_reports_nothing_and_leaves_nothing_to_append() -> None:
     driver = PartitionDriver()
     offset = driver.half(A)
@@ -115,19 +58,6 @@ def test_a_replay_reports_nothing_and_leaves_nothing_to_append() -> None:
     driver.crash()
 
     assert ([], True) == (driver.ledger.batch.reports, driver.ledger.batch.is_empty)
-
-
-def test_what_was_held_and_is_over_is_over_in_the_replay() -> None:
-    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
-    driver.half(A)  # holds the low-water mark
-    driver.say("C", B, driver.half(B, topic="stock"))
-    driver.set_target("stock", ACCEPTS)
-    driver.publish()
-    assert (0, [B]) == (driver.log.stored.low_water, driver.log.forwarded)
-
-    driver.crash()
-
-    assert [A] == list(driver.ledger.transactions)
 
 
 def test_a_line_that_doubt_refused_and_half_would_take_settles_nothing_in_the_replay() -> None:
