@@ -22,7 +22,7 @@ from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.transaction import OpPosition
 from txlayer.core.messages import CheckKind, DoubtSummary, OrderMode, ParkReason
 
-A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
+A, B = txn_key("a"), txn_key("b")
 PLAIN = DoubtSummary(
     A, "open", "", GROUP, 3, 3, 1, 1, 1_000, 990, None, OrderMode.COMMIT, None, None, 2_000, ("orders",), 2, 1, 1_900, 1
 )
@@ -186,12 +186,6 @@ def test_a_tombstone_ends_a_sleeper() -> None:
 # --- who wakes --------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_wakes_by_a_restart_alone() -> None:
-    driver = asleep(A, B, C)
-
-    assert ([], 3, 3) == (awake(driver), driver.ledger.open_count, driver.ledger.doubt_index.count)
-
-
 @pytest.mark.promise("P1")
 def test_an_op_line_wakes_whom_it_names_alone() -> None:
     driver = asleep(A, B)
@@ -201,18 +195,6 @@ def test_an_op_line_wakes_whom_it_names_alone() -> None:
     assert ([A], []) == (driver.log.forwarded, awake(driver))
     assert [B] == [txn.key for txn in driver.ledger.all_unsettled()]
     assert 1 == driver.ledger.doubt_index.count
-
-
-@pytest.mark.promise("P2")
-def test_a_second_copy_of_a_sleepers_half_record_is_no_new_transaction() -> None:
-    driver = asleep(A)
-
-    copy = driver.half(A)
-    driver.turn()
-    driver.say("C", A, copy)
-
-    assert [A] == driver.log.forwarded
-    assert 1 == len(driver.log.visible)
 
 
 def test_a_replay_wakes_nobody() -> None:
@@ -227,14 +209,6 @@ def test_a_replay_wakes_nobody() -> None:
     driver.crash(is_new_process=True)
 
     assert [] == awake(driver)
-
-
-def test_the_numbers_of_questions_go_on() -> None:
-    driver = asleep(A)
-
-    numbers = ask(driver, after_ms=30_000)
-
-    assert [2] == numbers
 
 
 def test_before_its_time_a_sleeper_is_not_asked() -> None:
@@ -344,15 +318,6 @@ def test_sleepers_are_written_again_when_they_keep_too_much_readable() -> None:
     keeps = {key: keep.is_whole for key, keep in driver.ledger.batch.to_doubt.items()}
 
     assert {A: True, B: True} == keeps
-
-
-def test_the_topics_of_sleepers_are_asked_for() -> None:
-    driver = asleep(A)
-    driver.book.clear()
-
-    driver.crash(is_new_process=True)
-
-    assert {"orders"} == driver.ledger.unknown_topics | set(driver.book)
 
 
 def test_nothing_sleeps_in_an_empty_partition() -> None:

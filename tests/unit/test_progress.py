@@ -19,23 +19,6 @@ def restarted(snapshot: Snapshot, *, metadata_bytes_max: int = 4096) -> Progress
     return Progress(snapshot.offset, found, metadata_bytes_max=metadata_bytes_max)
 
 
-def test_the_lowest_unfinished_offset_is_stored() -> None:
-    progress = Progress(10)
-    progress.read([10, 11, 12])
-    progress.finish([10, 12])
-
-    assert (11, "1|||AQE||") == progress.snapshot()[:2]
-
-
-def test_when_all_is_finished_the_next_offset_is_stored() -> None:
-    progress = Progress(10)
-    progress.read([10, 11])
-    progress.finish([11, 10])
-
-    assert (12, "1|||||") == progress.snapshot()[:2]
-    assert 12 == progress.lowest
-
-
 def test_offsets_that_no_record_has_count_as_finished() -> None:
     progress = Progress(10)
     progress.read([12, 15])
@@ -47,30 +30,6 @@ def test_offsets_that_no_record_has_count_as_finished() -> None:
     progress.reach(20)
 
     assert 20 == progress.snapshot().offset
-
-
-@pytest.mark.promise("P9")
-def test_what_ended_before_a_restart_is_not_handled_again() -> None:
-    progress = Progress(0)
-    progress.read(range(6))
-    progress.finish([1, 2, 4])
-
-    after = restarted(progress.snapshot())
-
-    assert [0, 3, 5] == after.read(range(6))
-
-
-def test_what_ended_is_remembered_through_a_second_restart_before_it_was_read_again() -> None:
-    progress = Progress(0)
-    progress.read(range(100))
-    progress.finish(range(50, 100))
-    after = restarted(progress.snapshot())
-    after.read(range(10))
-    after.finish([0, 1])
-
-    last = restarted(after.snapshot())
-
-    assert list(range(2, 50)) == last.read(range(2, 100))
 
 
 def test_a_restart_within_what_was_finished_ends_behind_it() -> None:
