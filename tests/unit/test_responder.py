@@ -97,61 +97,12 @@ def test_a_thread_that_cannot_be_started_just_then_silences_no_responder(
     assert (COMMIT, 2) == (answer.resolution, answer.check_number)
 
 
-@pytest.mark.parametrize("said", [None, "COMMIT", 1, "raises", "slow"])
-def test_no_clear_word_is_unknown_and_counted_by_its_cause(stage: ProducerStage, said: Any) -> None:
-    may_end = threading.Event()
-
-    def check(_: CheckRequest) -> Any:
-        if said == "raises":
-            raise ValueError("COMMIT")
-        if said == "slow":
-            may_end.wait(PATIENCE_S)
-            return COMMIT
-        return said
-
-    # Who is not slow has the time of a busy machine.
-    timeout = timedelta(milliseconds=50) if said == "slow" else timedelta(seconds=PATIENCE_S)
-    producer = stage.producer(check=check, check_timeout=timeout)
-    producer.start()
-    stage.ask(question())
-
-    (answer,) = stage.answers(1)
-    may_end.set()
-    causes = {
-        None: "returned NoneType",
-        "COMMIT": "returned str",
-        1: "returned int",
-        "raises": "ValueError",
-        "slow": "TimeoutError",
-    }
-    assert (UNKNOWN, f"handler: {causes[said]}") == (answer.resolution, answer.reason)
-    assert {causes[said]: 1} == stats_of(producer).unknown
-
-
 def test_a_barrier_that_raises_is_unknown(stage: ProducerStage) -> None:
     stage.producer(barrier=FakeBarrier(row=ConnectionError("down"))).start()
 
     stage.ask(question("a"), question("b"))
 
     assert ["barrier: ConnectionError"] * 2 == [a.reason for a in stage.answers(2)]
-
-
-@pytest.mark.fault("check handler: is slow, silent, unknown, answers garbage, or changes its answer")
-def test_one_slow_call_does_not_hold_up_the_others(stage: ProducerStage) -> None:
-    may_end = threading.Event()
-
-    def check(request: CheckRequest) -> Resolution:
-        if request.txn_id == "slow":
-            may_end.wait(PATIENCE_S)
-        return COMMIT
-
-    producer = stage.producer(check=check)
-    producer.start()
-    stage.ask(question("slow"), question("a"), question("b"))
-
-    assert {"a/0000000a", "b/0000000a"} == {a.key for a in stage.answers(2)}
-    may_end.set()
-    stage.answers(3)
 
 
 def test_an_instance_whose_handler_hangs_for_good_lets_others_answer(
@@ -269,15 +220,6 @@ def test_a_limit_stops_those_who_enter_until_it_ends(stage: ProducerStage) -> No
 
     stage.ask(limit("off", partition=2), partition=1)
     wait_until(lambda: not is_limited(), within=PATIENCE_S, what="the end of the limit")
-    producer.publish(ORDER)
-
-
-def test_limits_of_other_groups_stop_nobody(stage: ProducerStage) -> None:
-    producer = stage.producer(check=commit)
-    producer.start()
-    stage.ask(limit("on", group="other"), question())
-    stage.answers(1)
-
     producer.publish(ORDER)
 
 
