@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,24 +19,26 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from sqlalchemy import create_engine, select
+from sqlalchemy import create_engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
+from tests.support.crafted import Crafted
 from tests.support.handling_order import Handled, judge_handling
 from tests.support.history import History
 from tests.support.left_out import raise_if_marker_left_out, run_again_if_marker_left_out
-from tests.support.load import Load
+from tests.support.load import Load, new_key
 from tests.support.logs import ends, header, read_log
-from tests.support.orphans import ORPHANS, Orphans
 from tests.support.processes import ROOT, CoordinatorProcess, TxlayerProcess
 from tests.support.responders import ResponderProcess
 from tests.support.run_checker import judge_history
 from tests.support.sampler import Sampler
 from tests.support.seed import SEED, say
 from tests.support.selling import SELLERS
-from tests.support.shop import make_shop
+from tests.support.shop import Shop, make_shop
 from tests.support.waiting import TimedOutError, wait_until
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -42,8 +46,73 @@ from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.config import ClientConfig
 from txlayer.core import codec
 from txlayer.core.dead_letters import dead_letter_topic
-from txlayer.core.messages import HalfHeader, OpMessage, Resolution, txn_id_of
+from txlayer.core.messages import ROLLBACK, HalfHeader, OpMessage, Resolution, txn_id_of
+from txlayer.errors import BarrierRefusedError
 from txlayer.operate.topics import GroupTopics
+
+ORPHANS = "orphans"
+"""The producer group that has no producer any more."""
+PAUSE_S = 0.1
+LOCAL_SHARE = 0.6
+
+
+class Orphans:
+    """Transactions of a service that died behind its local transaction: nobody ever resolves them but a responder.
+
+    Half records by a plain client, the row of the barrier where the local transaction was committed, and no op record;
+    written from a thread of its own until `stop`.
+    """
+
+    def __init__(self, arena: Arena, shop: Shop, *, seed: int) -> None:
+        self.keys: list[str] = []
+        self._arena = arena
+        self._shop = shop
+        self._rng = random.Random(seed)
+        self._failure: BaseException | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="orphans", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more of them; raises what ended the thread before its time."""
+        self._is_over.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if self._failure is not None:
+            raise self._failure
+
+    def rolled_back_count(self) -> int:
+        """How many the responder has rolled back: it alone writes such a row of this group."""
+        table = self._shop.barrier.table
+        wanted = select(func.count()).where(table.c.producer_group == ORPHANS, table.c.resolution == ROLLBACK.value)
+        with self._shop.engine.connect() as connection:
+            return connection.execute(wanted).scalar_one()
+
+    def _run(self) -> None:
+        arena = self._arena
+        writer = Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
+        try:
+            while not self._is_over.wait(PAUSE_S):
+                key = new_key(self._rng)
+                writer.half(key, arena.targets[0], group=ORPHANS, value=key.encode())
+                self.keys.append(key)
+                if self._rng.random() < LOCAL_SHARE:
+                    self._commit_locally(key)
+        except BaseException as exc:  # noqa: BLE001 - raised by `stop`
+            self._failure = exc
+
+    def _commit_locally(self, key: str) -> None:
+        txn_id, nonce = key.split("/")
+        try:
+            with Session(self._shop.engine) as session, session.begin():
+                self._shop.barrier.check_session(session)
+                self._shop.barrier.write(session, txn_id=txn_id, nonce=nonce, group=ORPHANS)
+        except (BarrierRefusedError, SQLAlchemyError):
+            return  # the check-back was first, or the file was busy: this one was never committed
+
 
 AT_WORK_S = 90.0
 """Until a process that was started works: Python and its imports, a rebalance, and a machine with other load."""
