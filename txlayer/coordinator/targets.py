@@ -49,7 +49,7 @@ class Targets:
     """Real topics as the ledgers see them (`targets`). It survives rebuilds of the ledgers. Not thread-safe.
 
     A topic that is missing or denied, or has been unreachable for `hold_after`, holds its transactions until it accepts. A
-    forbidden one parks them. The rule: txlayer/core/ledger/hold_or_park.py.
+    forbidden one parks them. The rule: `hold_or_park` in txlayer/core/ledger/transaction.py.
     """
 
     def __init__(

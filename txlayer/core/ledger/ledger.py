@@ -8,8 +8,8 @@ A batch is a function of the positions (`half_next`, `op_next`) and of the conte
 this. An op line sees its transaction as of the half offset that the line names. A transaction that waits for one on the
 doubt topic is moved to the doubt topic itself, in the same Kafka transaction.
 
-What is an idea of its own has a file of its own: the order of a key (forward_order), when a transaction is held or parked
-(hold_or_park), misplaced records, check-backs (checks), doubt, second copies, what is unsettled, append times.
+What is an idea of its own has a file of its own: the order of a key (forward_order), misplaced records, check-backs (checks), doubt, second copies,
+what is unsettled, with append times. When a transaction is held or parked: transaction.
 """
 
 import zlib
@@ -32,12 +32,10 @@ from txlayer.core.codec import (
     PlainHeaders,
     is_key,
 )
-from txlayer.core.ledger.append_times import AppendTimes
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, MoveToDoubt, Positions, RecordToQuarantine, Report, ReportKind
 from txlayer.core.ledger.dormant import DormantTransactions, ReleaseTimes
 from txlayer.core.ledger.doubt import DoubtFold, DoubtIndex
 from txlayer.core.ledger.forward_order import ForwardOrder
-from txlayer.core.ledger.hold_or_park import hold_or_park
 from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF, own_partition, parked_by_line, why_misplaced
 from txlayer.core.ledger.second_copies import HalfMarks, RecentlySettled
 from txlayer.core.ledger.transaction import (
@@ -52,10 +50,11 @@ from txlayer.core.ledger.transaction import (
     Target,
     Transaction,
     held_bytes,
+    hold_or_park,
     summary_bytes,
 )
 from txlayer.core.ledger.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
-from txlayer.core.ledger.unsettled import UnappliedOps, UnsettledInHalf
+from txlayer.core.ledger.unsettled import AppendTimes, UnappliedOps, UnsettledInHalf
 from txlayer.core.messages import (
     NO_OPTIONS,
     NONCE_LENGTH,

@@ -1,14 +1,14 @@
 """A transaction as the ledger keeps it in memory, and the real topics as the ledger sees them. Compact: there may be a million."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txlayer.core.codec import WHOLE_MAX, brief_check_with
-from txlayer.core.ledger.transitions import SETTLED, TxnState
+from txlayer.core.ledger.transitions import SETTLED, TxnEvent, TxnState
 from txlayer.core.messages import (
     NO_OPTIONS,
     DoubtSummary,
@@ -478,3 +478,37 @@ def accepting_target(message_bytes_max: int, *, slow_bytes_min: int = ANY_SIZE) 
     # Half is reserved for key and headers; the broker refuses a record that needs more, and bisection finds it.
     quick_bytes_max = min(message_bytes_max // 2 - FORWARD_OVERHEAD_BYTES, slow_bytes_min - 1)
     return Target(message_bytes_max, quick_bytes_max, slow_bytes_min=slow_bytes_min)
+
+
+def hold_or_park(
+    txn: Transaction,
+    *,
+    targets: Mapping[str, Target],
+    refusal: ParkReason | None,
+    messages_max: int,
+    is_beyond_limit: bool,
+) -> tuple[TxnEvent, ParkReason | None]:
+    """At its turn, a committed and complete one goes, is held until its topics accept, or is parked for a person, with the reason.
+
+    `refusal`: why a broker refused one of its records. `is_beyond_limit`: it has more bytes than a transaction may have.
+    Which topics refuse, and since when: coordinator/targets.py. Which records: coordinator/refusals.py. Parked elsewhere: one whose half
+    records are incomplete (`Ledger._next_event`), that is undecided (`Ledger._give_up`) or held (`Ledger.due`) for too long.
+    """
+    if refusal is not None:
+        return TxnEvent.RECORD_REFUSED, refusal
+    if txn.count > messages_max or is_beyond_limit:
+        return TxnEvent.RECORD_REFUSED, ParkReason.LIMIT
+    found = [targets.get(topic, UNKNOWN_TARGET) for topic in txn.topics]
+    for target in found:
+        if target.refusal is not None and target.is_for_good:
+            return TxnEvent.RECORD_REFUSED, target.refusal
+    for target in found:
+        if (held := target.refusal_of(txn)) is not None:
+            return TxnEvent.TARGET_REFUSES, held
+    # Only records that cannot fit at all. The broker measures the overhead of our headers and of the batch, and content that was
+    # dropped; bisection finds a record that it refuses.
+    if any(
+        user_size(record) > targets.get(topic, UNKNOWN_TARGET).message_bytes_max for topic, record in records_of(txn)
+    ):
+        return TxnEvent.RECORD_REFUSED, ParkReason.TOO_LARGE
+    return TxnEvent.GO, None
