@@ -20,7 +20,6 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from txlayer.core.messages import uuid7
 from txlayer.core.topics import PARTITION_COUNT
 
 TARGET_PARTITION_COUNT = 8  # as harness.py makes them
@@ -32,6 +31,18 @@ TAIL = VALUE[8:]
 def stamped_value() -> bytes:
     """1 KB whose first 8 bytes say when it was made."""
     return struct.pack("<d", time.time()) + TAIL
+
+
+def uuid7(*, at_ms: int, random_bits: int) -> str:
+    """A UUID of version 7 as 36 characters: 48 bits of `at_ms`, 74 bits of `random_bits` (the rest is ignored).
+
+    Source: RFC 9562, section 5.7.
+    """
+    time_bits = at_ms & 0xFFFF_FFFF_FFFF
+    return (
+        f"{time_bits >> 16:08x}-{time_bits & 0xFFFF:04x}-7{random_bits & 0xFFF:03x}-"
+        f"{0x8000 | (random_bits >> 12) & 0x3FFF:04x}-{(random_bits >> 26) & 0xFFFF_FFFF_FFFF:012x}"
+    )
 
 
 class Pace:

@@ -22,11 +22,10 @@ from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
-from bare import KEYS, VALUE, Pace, half_producer, stamped_value
+from bare import KEYS, VALUE, Pace, half_producer, stamped_value, uuid7
 from peers.threads import in_threads
 
 from txlayer import COMMIT, ROLLBACK, UNKNOWN, AsyncTransactionalProducer, Message, Resolution, TransactionalProducer
-from txlayer.core.messages import uuid7
 from txlayer.producer.identity import OF_MESSAGES, OrderingKey
 
 FILLER = random.Random(1).randbytes(512) * 2  # as compressible as VALUE, and the same in each process

@@ -15,13 +15,12 @@ from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
-from bare import PARTITION_COUNT, TARGET_PARTITION_COUNT, half_producer
+from bare import PARTITION_COUNT, TARGET_PARTITION_COUNT, half_producer, uuid7
 from confluent_kafka import Consumer, TopicPartition
 from harness import Figure, broker, coordinator, make_namespace, settings_line, show_figures, wait_for
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
-from txlayer.core.messages import uuid7
 
 SESSION_TIMEOUT_S = 6.0
 RATE = 400

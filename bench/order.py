@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from bare import uuid7
 from confluent_kafka import Message as Record
 from harness import Figure, settings_line, show_figures
 
@@ -34,7 +35,7 @@ from txlayer.core.ledger.batch import Positions
 from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import accepting_target
-from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, uuid7
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions
 from txlayer.core.partitions import half_partition, key_hash
 from txlayer.core.topics import PARTITION_COUNT
 

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from typing import Any
 from zlib import crc32
 
-from bare import TARGET_PARTITION_COUNT, half_producer
+from bare import TARGET_PARTITION_COUNT, half_producer, uuid7
 from confluent_kafka import Consumer, TopicPartition
 from harness import (
     PARTITION_COUNT,
@@ -39,7 +39,6 @@ from harness import (
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
-from txlayer.core.messages import uuid7
 
 VALUE = b"v" * 100
 IN_FLIGHT = 5_000

@@ -27,6 +27,7 @@ from zlib import crc32
 
 import psutil
 import pyspark
+from bare import uuid7
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import Figure, broker, make_namespace, scratch_folder, settings_line, show_figures
@@ -35,7 +36,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from txlayer.cli.spark.main import spark_session
-from txlayer.core.messages import uuid7
 from txlayer_spark import committed_stream
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new, to_bronze

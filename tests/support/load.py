@@ -109,8 +109,8 @@ def plain_producer(servers: str) -> Producer:
 
 def new_key(rng: random.Random) -> str:
     """A fresh `id/nonce`."""
-    txn_id = messages.uuid7(at_ms=int(time.time() * 1000), random_bits=rng.getrandbits(74))
-    return f"{txn_id}/{rng.getrandbits(32):08x}"
+    (tail,) = messages.key_tails(f"{rng.getrandbits(4 * messages.TAIL_DIGITS):0{messages.TAIL_DIGITS}x}")
+    return f"{messages.uuid7_head(int(time.time() * 1000))}{tail}"
 
 
 class Load:

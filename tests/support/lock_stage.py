@@ -9,7 +9,16 @@ from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ConsumerConfig, SystemTopics
 from txlayer.consumer.lease_keeper import LockRegistry
-from txlayer.core.leases import LeaseTable, LockKind, LockRecord, decode_lock, encode_lock, lock_partition, queue_name
+from txlayer.core.leases import (
+    LeaseTable,
+    LockKind,
+    LockRecord,
+    QueueLease,
+    decode_lock,
+    encode_lock,
+    lock_partition,
+    queue_name,
+)
 
 GROUP = "loyalty"
 QUEUE: TopicPartition = ("orders", 3)
@@ -18,6 +27,12 @@ TOPICS = SystemTopics("txlayer")
 RENEWAL_MS, EXPIRY_MS = 20_000, 60_000
 PARTITION_COUNT = 4
 STEP_MS = 500
+
+
+def holding(table: LeaseTable, queue: str, *, at_ms: int) -> QueueLease | None:
+    """The lease of a queue that is live at an append time."""
+    lease = table.lease(queue)
+    return lease if lease is not None and table.is_live_at(lease, at_ms) else None
 
 
 class Process:
@@ -155,5 +170,5 @@ class LockStage:
 
     def holder(self) -> tuple[str, int] | None:
         """(holder, token) now."""
-        lease = self.table().holding(NAME, at_ms=self.world.now_ms())
+        lease = holding(self.table(), NAME, at_ms=self.world.now_ms())
         return None if lease is None else (lease.holder, lease.token)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.lock_stage import holding
 from tests.support.naive_leases import Entry
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease
 
@@ -120,7 +121,7 @@ class Society:
         token = member.token
         if member.generation is None:
             return
-        is_free = member.table.holding(QUEUE, at_ms=self.now_ms) is None
+        is_free = holding(member.table, QUEUE, at_ms=self.now_ms) is None
         if not member.has_claimed or (token is None and is_free):
             member.has_claimed = True
             self._append(self._record(member, LockKind.CLAIM, None))
@@ -180,8 +181,8 @@ def disagreement(society: Society) -> str:
         return ""
     at_ms = society.log[-1].appended_ms
     start = society.begins_at()
-    everything = holder(society.fold(0).holding(QUEUE, at_ms=at_ms))
-    late = holder(society.fold(start).holding(QUEUE, at_ms=at_ms))
+    everything = holder(holding(society.fold(0), QUEUE, at_ms=at_ms))
+    late = holder(holding(society.fold(start), QUEUE, at_ms=at_ms))
     return "" if everything == late else f"at {society.log[-1]}: {everything}, {late} from {start}"
 
 

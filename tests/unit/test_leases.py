@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.lock_stage import holding
 from tests.support.naive_leases import Entry, newest
 from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, token_above
 
@@ -36,7 +37,7 @@ def told(steps: str) -> tuple[LeaseTable, LeaseEffect | None, int]:
 def test_nobody_holds_a_queue_of_which_nothing_is_known() -> None:
     table = LeaseTable(expiry_ms=EXPIRY_MS)
 
-    assert (None, None, []) == (table.holding(QUEUE, at_ms=0), table.lease(QUEUE), [*table])
+    assert (None, None, []) == (holding(table, QUEUE, at_ms=0), table.lease(QUEUE), [*table])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_nobody_holds_a_queue_of_which_nothing_is_known() -> None:
 def test_who_holds_a_queue(steps: str, effect: LeaseEffect, holder: tuple[str, int] | None) -> None:
     table, last, now_ms = told(steps)
 
-    lease = table.holding(QUEUE, at_ms=now_ms)
+    lease = holding(table, QUEUE, at_ms=now_ms)
     assert (effect, holder) == (last, lease and (lease.holder, lease.token))
 
 

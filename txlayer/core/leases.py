@@ -131,11 +131,6 @@ class LeaseTable:
         """The newest lease of a queue, live or not."""
         return self._leases.get(queue)
 
-    def holding(self, queue: str, *, at_ms: int) -> QueueLease | None:
-        """The lease of a queue that is live at an append time; None if there is none."""
-        lease = self._leases.get(queue)
-        return lease if lease is not None and self.is_live_at(lease, at_ms) else None
-
     def is_live_at(self, lease: QueueLease, at_ms: int) -> bool:
         """True if the lease is live for a record appended at `at_ms`."""
         return not lease.is_released and at_ms < lease.renewed_ms + self.expiry_ms

@@ -1,6 +1,6 @@
 """Frozen values that producers, coordinators and tools exchange, and the form of ids, nonces and names.
 
-codec.py has the wire format. Pure: callers of `uuid7` pass time and random bits.
+codec.py has the wire format. Pure: callers of `uuid7_head` and `key_tails` pass time and random digits.
 """
 
 from __future__ import annotations
@@ -50,20 +50,8 @@ def is_topic_name(name: str) -> bool:
     return TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
-def uuid7(*, at_ms: int, random_bits: int) -> str:
-    """A UUID of version 7 as 36 characters: 48 bits of `at_ms`, 74 bits of `random_bits` (the rest is ignored).
-
-    Source: RFC 9562, section 5.7.
-    """
-    time_bits = at_ms & 0xFFFF_FFFF_FFFF
-    return (
-        f"{time_bits >> 16:08x}-{time_bits & 0xFFFF:04x}-7{random_bits & 0xFFF:03x}-"
-        f"{0x8000 | (random_bits >> 12) & 0x3FFF:04x}-{(random_bits >> 26) & 0xFFFF_FFFF_FFFF:012x}"
-    )
-
-
 def uuid7_head(at_ms: int) -> str:
-    """The first 15 characters of `uuid7`: the time and the version."""
+    """The first 15 characters of a UUID of version 7: the time and the version (RFC 9562, section 5.7)."""
     time_bits = at_ms & 0xFFFF_FFFF_FFFF
     return f"{time_bits >> 16:08x}-{time_bits & 0xFFFF:04x}-7"
 

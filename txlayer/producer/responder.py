@@ -25,7 +25,6 @@ from txlayer.errors import ConfigError, TxLayerError
 from txlayer.producer.check_handlers import (
     CallOutcome,
     CallRunner,
-    Clock,
     Done,
     ExecutorCallRunner,
     Handling,
@@ -145,7 +144,6 @@ class Responder:
         on_limit: Callable[[OpenLimit | None], None],
         on_refused: Callable[[RefusedResolution], object] | None,
         on_parked: OnParked | None = None,
-        clock: Clock = time.monotonic,
     ) -> None:
         self._group = group
         self._check_timeout_s = check_timeout_s
@@ -153,7 +151,6 @@ class Responder:
         self._writer = writer
         self._on_limit = on_limit
         self._refused_callback, self._parked_callback = on_refused, on_parked
-        self._clock = clock
         self._questions = Questions(
             group=group,
             handling=handling,
@@ -192,7 +189,7 @@ class Responder:
 
     def close(self, timeout_s: float) -> None:
         """`begin_close`, and wait up to `timeout_s` for calls in flight. The other check-backs are asked again."""
-        self._end_at = self._clock() + timeout_s
+        self._end_at = time.monotonic() + timeout_s
         self._is_ending.set()
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             # The thread keeps to the time limit by itself, except for the time that leaving the group may take.
@@ -221,7 +218,7 @@ class Responder:
         retry_s = RETRY_S
         try:
             while not self._is_ending.is_set() and self._writer.is_alive:
-                self._turned_at = self._clock()
+                self._turned_at = time.monotonic()
                 try:
                     if not self._calls.is_able:
                         self._stand_aside()
@@ -246,12 +243,12 @@ class Responder:
         is_busy = questions.open_count or self._outcomes or self._writer.unreported_count
         heard = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=BUSY_READ_S if is_busy else IDLE_READ_S)
         if heard.records:
-            questions.hear(heard, self._clock())
+            questions.hear(heard, time.monotonic())
         self._serve()
 
     def _serve(self) -> None:
         """Process results, give up slow calls, begin the next ones, write answers, and look at the limit."""
-        questions, now = self._questions, self._clock()
+        questions, now = self._questions, time.monotonic()
         while self._settled:
             questions.settle(*self._settled.popleft())
         while self._outcomes:
@@ -276,8 +273,8 @@ class Responder:
             self._positions.clear()  # they are no longer in the log: start from the end
         self._leave()
         # Answers of calls in flight are written meanwhile.
-        end_at = self._clock() + wait_s * (0.75 + 0.5 * random.random())  # noqa: S311 - a pause, no secret
-        while self._clock() < end_at and not self._is_ending.wait(LOOK_S):
+        end_at = time.monotonic() + wait_s * (0.75 + 0.5 * random.random())  # noqa: S311 - a pause, no secret
+        while time.monotonic() < end_at and not self._is_ending.wait(LOOK_S):
             self._serve()
 
     def _stand_aside(self) -> None:
@@ -293,13 +290,13 @@ class Responder:
         questions = self._questions
         questions.drop_waiting()
         self._leave()
-        begun_at = self._clock()
+        begun_at = time.monotonic()
         while self._writer.is_alive:
             self._serve()
             questions.drop_unstarted()
             end_at = min(self._end_at, begun_at + self._check_timeout_s)
             is_done = not questions.call_count and not self._writer.unreported_count
-            if is_done or self._clock() >= end_at:
+            if is_done or time.monotonic() >= end_at:
                 break
             time.sleep(LOOK_S)
         self._calls.close(LOOK_S)
