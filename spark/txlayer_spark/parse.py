@@ -10,24 +10,29 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER_BYTES_MAX, NEXT_VERSION, PARTITION_MAX, VERSION
 from txlayer.core.dead_letters import DLQ_HEADER, MESSAGE_LENGTH_MAX, TEXT_LENGTH_MAX, TYPE_LENGTH_MAX, ReplayKind
 from txlayer.core.leases import LockKind
 from txlayer.core.messages import OrderMode, Resolution
-from txlayer_spark import lines, schemas
-from txlayer_spark.schemas import SCHEMAS, TopicKind
+from txlayer_spark import lines
+from txlayer_spark.schemas import SCHEMAS, SUMMARY, TopicKind
 
 POSITION = ("topic", "partition", "offset", "timestamp")  # the columns that every row begins with
 _USER = ("key", "value", "headers")
 
 
 def judged(
-    decoded: DataFrame, is_good: Column, what: str, *, columns: Sequence[str], is_versioned: bool = True
+    decoded: DataFrame,
+    is_good: Column,
+    what: str,
+    kind: TopicKind,
+    *,
+    beside: Sequence[str] = (),
+    is_versioned: bool = True,
 ) -> DataFrame:
-    """`error` says why `_line` is none of ours; then `columns` are null, so that half of one is never used."""
+    """`error` says why `_line` is none of ours; then the columns of ours, but for those `beside`, are null: half of one is never used."""
     line = F.col("_line")
     version = F.split_part(line, F.lit("|"), F.lit(1))
     error = (
@@ -39,21 +44,17 @@ def judged(
         )
         .otherwise(F.lit(f"{what}: out of form"))
     )
+    ours = [f.name for f in SCHEMAS[kind] if f.name not in {*POSITION, "error", *beside}]
     told = decoded.withColumn("error", error)
-    return told.withColumns({name: F.when(F.isnull("error"), F.col(name)) for name in columns})
+    return told.withColumns({name: F.when(F.isnull("error"), F.col(name)) for name in ours})
 
 
 def all_of(conditions: Sequence[Column]) -> Column:
     return reduce(Column.__and__, conditions, F.lit(True))
 
 
-def own_columns(schema: StructType, *, beside: Sequence[str] = ()) -> list[str]:
-    """The columns of ours in a row: not its place, not its error, not those that a broken record has too."""
-    return [f.name for f in schema if f.name not in {*POSITION, "error", *beside}]
-
-
 def locks(raw: DataFrame) -> DataFrame:
-    """Records of the lock log → `schemas.LOCKS`."""
+    """Records of the lock log → `SCHEMAS`."""
     queue, token = lines.text(F.col("key")), _field(5)
     located = raw.select(
         *POSITION,
@@ -82,11 +83,11 @@ def locks(raw: DataFrame) -> DataFrame:
         & F.col("generation").isNotNull()
         & ((token == "") | F.col("token").isNotNull())
     )
-    return judged(decoded, is_good, "lock", columns=own_columns(schemas.LOCKS))
+    return judged(decoded, is_good, "lock", TopicKind.LOCKS)
 
 
 def dead_letters(raw: DataFrame) -> DataFrame:
-    """Records of a dead-letter topic → `schemas.DLQ`."""
+    """Records of a dead-letter topic → `SCHEMAS`."""
     headers = F.col("headers")
     txn_id = lines.text(lines.header(headers, codec.ID_HEADER))
     located = raw.select(
@@ -121,11 +122,11 @@ def dead_letters(raw: DataFrame) -> DataFrame:
         & (F.col("origin_partition") <= PARTITION_MAX)
     )
     # The message is whole, whatever is wrong with what is said of it.
-    return judged(decoded, is_good, "dead letter", columns=own_columns(schemas.DLQ, beside=(*_USER, "txn_id")))
+    return judged(decoded, is_good, "dead letter", TopicKind.DLQ, beside=(*_USER, "txn_id"))
 
 
 def replays(raw: DataFrame) -> DataFrame:
-    """Records of a replay topic → `schemas.REPLAY`."""
+    """Records of a replay topic → `SCHEMAS`."""
     offset, is_result = _field(3), _field(1) == ReplayKind.RESULT.value
     located = raw.select(*POSITION, "key", lines.text(F.col("value")).alias("_line"))
     decoded = _split(located, lines.REPLAY).withColumns(
@@ -142,8 +143,7 @@ def replays(raw: DataFrame) -> DataFrame:
     )  # that takes the dead letter's place
     is_good = F.col("_form") & ((offset == "") | F.col("dead_letter_offset").isNotNull())
     is_good = is_good & (copy.isNull() | lines.whole(copy).isNotNull())
-    columns = own_columns(schemas.REPLAY, beside=("key",))
-    return judged(decoded, is_good, "replay record", columns=columns)
+    return judged(decoded, is_good, "replay record", TopicKind.REPLAY, beside=("key",))
 
 
 def _split(located: DataFrame, form: str) -> DataFrame:
@@ -212,7 +212,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
         & F.col("_options_fit")
         & (F.isnull("target_partition") | (F.col("target_partition") <= PARTITION_MAX))
     )
-    return judged(decoded, is_good, "half header", columns=own_columns(schemas.HALF, beside=_USER))
+    return judged(decoded, is_good, "half header", TopicKind.HALF, beside=_USER)
 
 
 def _op(raw: DataFrame) -> DataFrame:
@@ -242,7 +242,7 @@ def _op(raw: DataFrame) -> DataFrame:
         & F.col("born_ms").isNotNull()
         & ((check == "") | F.col("check_number").isNotNull())
     )
-    return judged(decoded, is_good, "op line", columns=own_columns(schemas.OP, beside=("line",)))
+    return judged(decoded, is_good, "op line", TopicKind.OP, beside=("line",))
 
 
 def _check(raw: DataFrame) -> DataFrame:
@@ -264,7 +264,7 @@ def _check(raw: DataFrame) -> DataFrame:
         & all_of([F.col(name).isNotNull() for name in numbers])
         & (F.col("half_partition") <= PARTITION_MAX)
     )
-    return judged(decoded, is_good, "check", columns=own_columns(schemas.CHECK))
+    return judged(decoded, is_good, "check", TopicKind.CHECK)
 
 
 def _doubt(raw: DataFrame) -> DataFrame:
@@ -365,7 +365,7 @@ def _with_summary(located: DataFrame) -> DataFrame:
         "topics": F.when(field(15) == "", F.array()).otherwise(F.split(field(15), ",")),
         **required,
     }
-    ordered = [columns[f.name].alias(f.name) for f in schemas.SUMMARY]
+    ordered = [columns[f.name].alias(f.name) for f in SUMMARY]
     is_good = all_of([column.isNotNull() for column in required.values()])
     return (
         located.withColumn("_s", F.when(F.col("_summary").rlike(lines.SUMMARY), lines.fields(F.col("_summary"))))
@@ -419,12 +419,10 @@ def _forwarded(raw: DataFrame) -> DataFrame:
         & F.col("txn_id").rlike(lines.TXN_ID)
         & (F.col("_ours") == len(_FORWARDED_HEADERS))
     )
-    columns = ("txn_id", *numbers)
-    told = judged(decoded, is_good, "forwarded", columns=columns, is_versioned=False)
+    told = judged(decoded, is_good, "forwarded", TopicKind.FORWARDED, beside=_USER, is_versioned=False)
     # Neither header: somebody else's record, which is no fault.
     is_foreign = F.isnull("_id") & F.isnull("_line")
-    error = F.when(~is_foreign, F.col("error"))
-    return told.withColumn("error", error)
+    return told.withColumn("error", F.when(~is_foreign, F.col("error")))
 
 
 _DECODERS: dict[TopicKind, Callable[[DataFrame], DataFrame]] = {

@@ -63,183 +63,69 @@ def kind_column(topic: Column, *, namespace: str) -> Column:
     return kind.otherwise(TopicKind.FORWARDED.value)
 
 
-def _struct(*columns: T.StructField) -> T.StructType:
-    return T.StructType(list(columns))
-
-
-def _columns(**types: object) -> tuple[T.StructField, ...]:
-    return tuple(T.StructField(name, kind) for name, kind in types.items())  # type: ignore[arg-type]  # T.StructField's own check
-
-
-TEXT, NUMBER, BYTES = T.StringType(), T.LongType(), T.BinaryType()
-HEADERS = T.ArrayType(_struct(*_columns(key=TEXT, value=BYTES)))
-
-POSITION = _columns(topic=TEXT, partition=T.IntegerType(), offset=NUMBER, timestamp=T.TimestampType())
-"""Where a record is, and since when: the first columns of everything that is read."""
-USER = _columns(key=BYTES, value=BYTES, headers=HEADERS)  # what belongs to the user, without our headers
-ERROR = T.StructField("error", TEXT)  # null, or why the columns of ours are: the record is not of our form
-_TRANSACTION = _columns(txn_id=TEXT, nonce=TEXT)
-_HALF = (
-    *_TRANSACTION,
-    *_columns(
-        producer_group=TEXT,
-        real_topic=TEXT,
-        index=NUMBER,
-        count=NUMBER,
-        born_ms=NUMBER,
-        key_hash=TEXT,
-        order=TEXT,
-        immunity_ms=NUMBER,
-        target_partition=NUMBER,
-        target_timestamp_ms=NUMBER,
-        key_murmur=NUMBER,
-    ),
-)
-
-HALF = _struct(*POSITION, *USER, *_HALF, ERROR)  # one row per half message
-
-OP = _struct(
-    *POSITION,
-    *_columns(line=T.IntegerType(), resolution=TEXT),
-    *_TRANSACTION,
-    *_columns(
-        producer_group=TEXT,
-        last_offset=NUMBER,
-        born_ms=NUMBER,
-        source=TEXT,
-        check_number=NUMBER,
-        is_abandon=T.BooleanType(),
-        reason=TEXT,
-    ),
-    ERROR,
-)
-"""One row per line of an op record."""
-
-CHECK = _struct(
-    *POSITION,
-    *_columns(kind=TEXT),
-    *_TRANSACTION,
-    *_columns(producer_group=TEXT, half_partition=NUMBER, last_offset=NUMBER, born_ms=NUMBER, number=NUMBER, text=TEXT),
-    ERROR,
-)
-"""One row per check-back, limit or refusal."""
-
-SUMMARY = _struct(
-    *_columns(
-        state=TEXT,
-        reason=TEXT,
-        producer_group=TEXT,
-        first_offset=NUMBER,
-        last_offset=NUMBER,
-        twin_offsets=T.ArrayType(NUMBER),
-        seen=NUMBER,
-        count=NUMBER,
-        appended_ms=NUMBER,
-        born_ms=NUMBER,
-        key_hash=TEXT,
-        order=TEXT,
-        immunity_ms=NUMBER,
-        decided_offset=NUMBER,
-        decided_line=NUMBER,
-        moved_ms=NUMBER,
-        topics=T.ArrayType(TEXT),
-        checked_count=NUMBER,
-        answered_count=NUMBER,
-        asked_ms=NUMBER,
-        answered_number=NUMBER,
-    )
-)
-QUARANTINED = _struct(
-    *_columns(
-        origin_topic=TEXT, origin_partition=NUMBER, origin_offset=NUMBER, origin_line=NUMBER, reason=TEXT, why=TEXT
-    )
-)
-DOUBT = _struct(
-    *POSITION,
-    *USER,
-    *_columns(record=TEXT, is_tombstone=T.BooleanType()),
-    *_HALF,
-    *_columns(summary=SUMMARY, kept_aside=QUARANTINED),
-    ERROR,
-)
-"""One row per record; `record` is summary, content or kept_aside, and says which columns are set."""
-
-FORWARDED = _struct(
-    *POSITION,
-    *USER,
-    *_columns(txn_id=TEXT, half_partition=NUMBER, half_offset=NUMBER, index=NUMBER, count=NUMBER, born_ms=NUMBER),
-    ERROR,
-)
-"""One row per record of a real topic; the columns of ours are null where somebody else wrote it."""
-
-LOCKS = _struct(
-    *POSITION,
-    *_columns(
-        kind=TEXT,
-        queue=TEXT,
-        consumer_group=TEXT,
-        real_topic=TEXT,
-        real_partition=NUMBER,
-        generation=NUMBER,
-        holder=TEXT,
-        instance_id=TEXT,
-        token=NUMBER,
-        reason=TEXT,
-    ),
-    ERROR,
-)
-"""One row per claim, renewal or release of a queue."""
-
-DLQ = _struct(
-    *POSITION,
-    *USER,
-    *_columns(
-        consumer_group=TEXT,
-        reason=TEXT,
-        origin_topic=TEXT,
-        origin_partition=NUMBER,
-        origin_offset=NUMBER,
-        origin_ms=NUMBER,
-        attempt_count=NUMBER,
-        first_ms=NUMBER,
-        last_ms=NUMBER,
-        error_type=TEXT,
-        error_message=TEXT,
-        txn_id=TEXT,
-    ),
-    ERROR,
-)
-"""One row per dead letter, the message as it was given up; `txn_id` where txlayer had forwarded it."""
-
-REPLAY = _struct(
-    *POSITION,
-    *_columns(key=BYTES, kind=TEXT, request_id=TEXT, dead_letter_offset=NUMBER, outcome=TEXT, text=TEXT),
-    ERROR,
-)
-"""One row per request about a dead letter or a queue, and per result; the dead letter is in the same partition."""
-
-SCHEMAS = {
-    TopicKind.HALF: HALF,
-    TopicKind.OP: OP,
-    TopicKind.CHECK: CHECK,
-    TopicKind.DOUBT: DOUBT,
-    TopicKind.LOCKS: LOCKS,
-    TopicKind.DLQ: DLQ,
-    TopicKind.REPLAY: REPLAY,
-    TopicKind.FORWARDED: FORWARDED,
+_TYPES: dict[str, T.DataType] = {
+    "": T.StringType(),
+    "long": T.LongType(),
+    "longs": T.ArrayType(T.LongType()),
+    "int": T.IntegerType(),
+    "bool": T.BooleanType(),
+    "bytes": T.BinaryType(),
+    "texts": T.ArrayType(T.StringType()),
+    "time": T.TimestampType(),
+    "day": T.DateType(),
 }
 
+
+def _struct(columns: str) -> T.StructType:
+    """Columns by their names, in their order: `name` of text, else `name:type`."""
+    named = (each.partition(":") for each in columns.split())
+    return T.StructType([T.StructField(name, _TYPES[kind]) for name, _, kind in named])
+
+
+HEADERS = T.ArrayType(_struct("key value:bytes"))
+SUMMARY = _struct(
+    "state reason producer_group first_offset:long last_offset:long twin_offsets:longs seen:long count:long appended_ms:long "
+    "born_ms:long key_hash order immunity_ms:long decided_offset:long decided_line:long moved_ms:long topics:texts "
+    "checked_count:long answered_count:long asked_ms:long answered_number:long"
+)
+_QUARANTINED = _struct("origin_topic origin_partition:long origin_offset:long origin_line:long reason why")
+_TYPES |= {"headers": HEADERS, "summary": SUMMARY, "quarantined": _QUARANTINED}
+
+_POSITION = "topic partition:int offset:long timestamp:time"  # the first columns of everything that is read
+_USER = "key:bytes value:bytes headers:headers"  # what belongs to the user, without our headers
+_HALF = (
+    "txn_id nonce producer_group real_topic index:long count:long born_ms:long key_hash order immunity_ms:long "
+    "target_partition:long target_timestamp_ms:long key_murmur:long"
+)
+_COLUMNS = {
+    # One row per half message.
+    TopicKind.HALF: f"{_USER} {_HALF}",
+    # Per line of an op record.
+    TopicKind.OP: "line:int resolution txn_id nonce producer_group last_offset:long born_ms:long source check_number:long "
+    "is_abandon:bool reason",
+    # Per check-back, limit or refusal.
+    TopicKind.CHECK: "kind txn_id nonce producer_group half_partition:long last_offset:long born_ms:long number:long text",
+    # Per record; `record` is summary, content or kept_aside, and says which columns are set.
+    TopicKind.DOUBT: f"{_USER} record is_tombstone:bool {_HALF} summary:summary kept_aside:quarantined",
+    # Per claim, renewal or release of a queue.
+    TopicKind.LOCKS: "kind queue consumer_group real_topic real_partition:long generation:long holder instance_id token:long "
+    "reason",
+    # Per dead letter, the message as it was given up; `txn_id` where txlayer had forwarded it.
+    TopicKind.DLQ: f"{_USER} consumer_group reason origin_topic origin_partition:long origin_offset:long origin_ms:long "
+    "attempt_count:long first_ms:long last_ms:long error_type error_message txn_id",
+    # Per request about a dead letter or a queue, and per result; the dead letter is in the same partition.
+    TopicKind.REPLAY: "key:bytes kind request_id dead_letter_offset:long outcome text",
+    # Per record of a real topic; the columns of ours are null where somebody else wrote it.
+    TopicKind.FORWARDED: f"{_USER} txn_id half_partition:long half_offset:long index:long count:long born_ms:long",
+}
+SCHEMAS = {kind: _struct(f"{_POSITION} {columns} error") for kind, columns in _COLUMNS.items()}
+"""`error` is null, or why the columns of ours are: the record is not of our form."""
+
 BRONZE = _struct(
-    *POSITION,
-    *USER,
-    *_columns(
-        batch=NUMBER,  # of its reader
-        is_append_time=T.BooleanType(),  # False: the timestamp is a producer's; null in folders of earlier releases
-        key_hash=NUMBER,  # in place of a user's key; this and the next one are null where bronze holds the content
-        content_hash=NUMBER,  # in place of a user's key, value and headers
-        folder=TEXT,  # partition columns from here on
-        kind=TEXT,
-        day=T.DateType(),
-    ),
+    # `batch`: of its reader; `is_append_time`: False where the timestamp is a producer's, null in folders of earlier releases;
+    # `key_hash`, `content_hash`: in place of a user's key, and of key, value and headers, null where bronze holds the content.
+    f"{_POSITION} {_USER} batch:long is_append_time:bool key_hash:long content_hash:long "
+    # Partition columns.
+    "folder kind day:day"
 )
 """One row per record of Kafka, as it was found: key, value and headers with ours among them. Or hashes in place of what users sent."""
