@@ -482,8 +482,17 @@ class Catalog:
         names = (n for f in folders for n in self.folder.names(_RECORDS, f"folder={f.name}"))
         return frozenset(TopicKind(name.removeprefix(_KIND)) for name in names if name.startswith(_KIND))
 
-    def records(self, folders: Sequence[BatchFolder], *, kinds: Sequence[TopicKind] = ()) -> DataFrame:
-        """The records of those folders, of some kinds or of all; one row per record, the columns of `BRONZE`."""
+    def records(
+        self,
+        folders: Sequence[BatchFolder],
+        *,
+        kinds: Sequence[TopicKind] = (),
+        behind: Mapping[str, int] | None = None,
+    ) -> DataFrame:
+        """The records of those folders, of some kinds or of all; one row per record, the columns of `BRONZE`.
+
+        `behind`: {reader: the batch up to which its records are left out}.
+        """
         paths = [self.path_of(folder) for folder in folders]
         if not paths:
             nothing = (F.lit(None).cast(f.dataType).alias(f.name) for f in BRONZE)
@@ -491,4 +500,9 @@ class Catalog:
         read = self._spark.read.schema(BRONZE).option("basePath", self.folder.at(_RECORDS)).parquet(*paths)
         if kinds:
             read = read.where(F.col("kind").isin(*(kind.value for kind in kinds)))
+        # A folded folder may hold batches of both kinds.
+        for reader, batch in (behind or {}).items():
+            if any(f.reader == int(reader) and f.first <= batch for f in folders):
+                others = ~F.col("folder").startswith(f"{int(reader):03d}-")
+                read = read.where(others | (F.col("batch") > batch))
         return read

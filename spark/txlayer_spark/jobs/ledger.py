@@ -231,20 +231,14 @@ def _sources(
         incarnations=state.incarnations(),
     )
     edges = _edges(catalog, counting, state, last, settings)
-    done = {int(reader): batch for reader, batch in last.batches.items()}
-    folders = [f for f in counting if f.last > done.get(f.reader, -1)]
-    # A folded folder may hold batches that an earlier run had.
-    is_new = F.lit(True)
-    for reader in {f.reader for f in folders if f.first <= done.get(f.reader, -1)}:
-        others = ~F.col("folder").startswith(f"{reader:03d}-")
-        is_new = is_new & (others | (F.col("batch") > done[reader]))
+    folders = [f for f in counting if f.last > last.batches.get(str(f.reader), -1)]
 
     def since(at_ms: int) -> DataFrame:
         records = catalog.records(counting, kinds=EVENT_KINDS)
         day = F.to_date(lines.time_of(F.lit(at_ms)))
         return events(records.where(F.col("day") >= day), names)
 
-    new = catalog.records(folders, kinds=EVENT_KINDS).where(is_new)
+    new = catalog.records(folders, kinds=EVENT_KINDS, behind=last.batches)
     # What is not there at all is not planned either, nor compiled.
     found = catalog.kinds(folders)
     kinds = [kind for kind in EVENT_KINDS if kind in found] or EVENT_KINDS

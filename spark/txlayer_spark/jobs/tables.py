@@ -282,13 +282,7 @@ def _notes(spark: SparkSession, settings: TableSettings) -> Folder:
 def _new(catalog: Catalog, folders: Sequence[BatchFolder], written: dict[str, int]) -> DataFrame | None:
     """The records of batches that were not written yet; None without any."""
     newer = [f for f in folders if f.last > written.get(str(f.reader), -1)]
-    if not newer:
-        return None
-    number = F.split_part("folder", F.lit("-"), F.lit(1)).cast("int")
-    is_new = [(number == int(r)) & (F.col("batch") > last) for r, last in written.items()]
-    known = F.lit(False) if not is_new else number.isin(*map(int, written))
-    rows = catalog.records(newer)
-    return rows.where(reduce(Column.__or__, is_new, ~known))
+    return catalog.records(newer, behind=written) if newer else None
 
 
 def _put_ledger(table: Table, rows: DataFrame, written: int, run: int, *, is_order_judged: bool) -> None:
