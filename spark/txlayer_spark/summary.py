@@ -16,9 +16,10 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from txlayer.core.verification import Severity
 from txlayer_spark.catalog import Gap
 from txlayer_spark.schemas import TopicKind
-from txlayer_spark.verdicts import SEVERITIES, Severity
+from txlayer_spark.verdicts import SEVERITIES
 
 BUCKETS_MAX = 120  # points of a curve: more are not told apart on a page
 FINDINGS_MAX = 500

@@ -5,7 +5,6 @@ docs/howto/reconcile.md shows the same table; a test compares them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import reduce
 from typing import NamedTuple
 
@@ -13,17 +12,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from txlayer.core.checks import CLOCK_ERROR_MS
+from txlayer.core.verification import Severity
 from txlayer_spark import ledger
 from txlayer_spark.events import LATER, SCHEDULED, by_number
 from txlayer_spark.lines import sure
-
-
-class Severity(Enum):
-    """What a verdict asks for."""
-
-    GOOD = "good"  #: nothing
-    WARNING = "warning"  #: somebody should look; the exit code stays 0
-    FAULT = "fault"  #: a promise is broken: exit code 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

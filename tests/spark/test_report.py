@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from txlayer.core.verification import ADVICE, Verdict
+from txlayer.core.verification import ADVICE, Severity, Verdict
 from txlayer_spark.report import EARLIER_MAX, to_html, to_json, with_earlier
 from txlayer_spark.summary import AGES_MS, Summary, throughput_chart
-from txlayer_spark.verdicts import SEVERITIES, VERDICTS, Severity, exit_code
+from txlayer_spark.verdicts import SEVERITIES, VERDICTS, exit_code
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 ROOT = Path(__file__).resolve().parents[2]

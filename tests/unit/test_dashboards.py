@@ -28,7 +28,8 @@ from tests.support.dashboards import (
 )
 from tests.support.deployment import COMPOSE, documents, services
 from txlayer.adapters.metrics import Family, FamilyKind
-from txlayer_spark.verdicts import SEVERITIES, Severity
+from txlayer.core.verification import Severity
+from txlayer_spark.verdicts import SEVERITIES
 
 
 @pytest.mark.parametrize("expression", dashboard_expressions())

@@ -39,6 +39,7 @@ from txlayer.cli.options import (
 from txlayer.cli.services import Metering, observed
 from txlayer.cli.spark.metrics import ObservedAudit, RunResult
 from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
+from txlayer.core.verification import Severity
 from txlayer.errors import RetriableError, TopicMismatchError, UsageError
 from txlayer_spark.catalog import ReadState
 from txlayer_spark.jobs import against as against_job
@@ -53,7 +54,7 @@ from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values
 from txlayer_spark.sessions import failures_as_ours, session
 from txlayer_spark.summary import Summary
-from txlayer_spark.verdicts import SEVERITIES, Severity, exit_code
+from txlayer_spark.verdicts import SEVERITIES, exit_code
 
 logger = logging.getLogger("txlayer.spark")
 
