@@ -3,9 +3,8 @@
 from contextlib import closing
 from typing import Any
 
-from tests.support.still_coordinator import AtOnce, StillCoordinator
+from tests.support.still_coordinator import AtOnce, StillCoordinator, widen
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.memory.log import Partition
 from txlayer.adapters.ports import StoredOffset
 from txlayer.operate.live import LiveView
 from txlayer.operate.overall import Remark, remarks
@@ -81,18 +80,8 @@ class Onlooker:
 
     def widen(self, partition_count: int) -> None:
         """Give half, op and doubt more partitions, with positions."""
-        cluster, topics = self._stage.kafka, self._stage.topics
-        admin = cluster.admin()
-
-        def widen() -> None:
-            for topic in (topics.half, topics.op, topics.doubt):
-                made = cluster.cluster.topics[topic]
-                while (number := len(made.partitions)) < partition_count:
-                    partition = Partition(made.settings)
-                    made.partitions.append(partition)
-                    cluster.cluster.partitions[topic, number] = partition
-
-        cluster.do(widen)
+        topics, admin = self._stage.topics, self._stage.kafka.admin()
+        widen(self._stage.kafka, [topics.half, topics.op, topics.doubt], partition_count)
         for p in range(2, partition_count):
             places = {(topics.half, p): StoredOffset(0, ""), (topics.op, p): StoredOffset(0, "")}
             admin.store_offsets(topics.coordinator_group, places)

@@ -8,7 +8,9 @@ from tests.support.core_records import half_header, op_line
 from tests.support.still_world import StillWorld
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory import MemoryKafka, RefusedError
+from txlayer.adapters.memory.log import Partition
 from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.readers import STORED_OFFSETS
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import Publisher
@@ -141,6 +143,28 @@ class StillCoordinator:
     def said(self) -> list[bytes]:
         """Every op line."""
         return [line for r in self.kafka.records(self.topics.op) for line in (r.value() or b"").split(b"\n")]
+
+
+def appear(stage: StillCoordinator) -> None:
+    """A coordinator is a member of its group, and has just stored its offsets, as one that runs does."""
+    stage.kafka.create_topic(STORED_OFFSETS)
+    stage.kafka.append(STORED_OFFSETS, b"offsets", timestamp_ms=stage.world.now_ms())
+    member = stage.kafka.connect_coordinator(stage.config, client="running").make_group_reader()
+    member.start([stage.topics.half])
+    member.read(record_count_max=1, timeout_s=0.0)
+
+
+def widen(kafka: MemoryKafka, topics: Sequence[str], partition_count: int) -> None:
+    """Give topics so many partitions, which brokers add without asking anybody."""
+
+    def add() -> None:
+        for topic in topics:
+            made = kafka.cluster.topics[topic]
+            while (number := len(made.partitions)) < partition_count:
+                made.partitions.append(Partition(made.settings))
+                kafka.cluster.partitions[topic, number] = made.partitions[number]
+
+    kafka.do(add)
 
 
 class RefusedTopic:

@@ -6,10 +6,9 @@ from typing import Any, cast
 import pytest
 
 from tests.support.core_records import op_line, txn_key
-from tests.support.still_coordinator import RefusedTopic, StillCoordinator
+from tests.support.still_coordinator import RefusedTopic, StillCoordinator, widen
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.admin import MemoryAdmin
-from txlayer.adapters.memory.log import Partition
 from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import SystemTopics
@@ -335,12 +334,6 @@ def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topi
     stage = StillCoordinator()
     coordinator, step = stage.coordinator, 0
 
-    def widen() -> None:
-        topic = stage.kafka.cluster.topics["orders"]
-        partition = Partition(topic.settings)
-        topic.partitions.append(partition)
-        stage.kafka.cluster.partitions["orders", 1] = partition
-
     def send(name: str) -> None:
         key = txn_key(name)
         stage.commit(key, stage.half(key, options=OPTIONS))
@@ -349,7 +342,7 @@ def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topi
         nonlocal step
         if step == 0 and stage.world.passed_s > 10:
             step = 1
-            stage.kafka.do(widen)
+            widen(stage.kafka, ["orders"], 2)
             stage.world.advance(ms=DAY_S * 1_000)
             send("a-day-later")
         return stage.world.passed_s > DAY_S + 60

@@ -197,6 +197,20 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
         "0 of 8",
     ),
     (
+        "a widening was interrupted",
+        T.settings,
+        replace(
+            HEALTHY,
+            changes=(
+                Difference(
+                    "ns.op", "offsets stored for ns.coordinator", "4 of 8", "every", "a widening was interrupted"
+                ),
+            ),
+        ),
+        E,
+        "4 of 8",
+    ),
+    (
         "a hot key",
         T.skew,
         replace(HEALTHY, partitions=(part(0, half_end=40_000), *(part(n, half_end=10) for n in range(1, 5)))),

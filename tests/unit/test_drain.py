@@ -4,9 +4,11 @@ from contextlib import closing
 from datetime import timedelta
 
 from tests.support.core_records import txn_key
-from tests.support.still_coordinator import PARTITION_COUNT, StillCoordinator
+from tests.support.still_coordinator import PARTITION_COUNT, StillCoordinator, widen
+from txlayer.adapters.namespace import Namespace
 from txlayer.core.messages import txn_id_of
-from txlayer.operate.topics import Drain, look, plan_widening
+from txlayer.core.partitions import half_partition
+from txlayer.operate.topics import Drain, look, plan_widening, store_first_offsets
 from txlayer.runtime.kafka_transactions import produce
 
 
@@ -53,3 +55,27 @@ def test_what_an_open_kafka_transaction_hides_is_not_drained() -> None:
         assert 2 == found.half_unread
         assert not found.is_drained
         stranger.close()
+
+
+def test_a_widening_that_was_killed_before_it_stored_offsets_is_finished_whatever_was_prepared_since() -> None:
+    """All topics have as many partitions, so producers begin, and no coordinator can."""
+    stage = StillCoordinator()
+    stage.commit(txn_key("before"), stage.half(txn_key("before")))
+    stage.work(seconds=2)
+    widen(stage.kafka, [stage.topics.doubt, stage.topics.op, stage.topics.half], 4)
+    keys = [f"t{number}/0000000a" for number in range(8)]
+    for key in keys:
+        p = half_partition(ordering_key=None, txn_id=txn_id_of(key), partition_count=4)
+        stage.commit(key, stage.half(key, partition=p), partition=p)
+    admin = stage.kafka.admin()
+    (half, op) = Namespace(admin, topics=stage.topics).plan()
+
+    with closing(stage.kafka.connect_coordinator(stage.config, client="widen")) as connections:
+        planned = plan_widening(admin, connections, partition_count=4)
+    store_first_offsets(admin, stage.topics, 4)
+    stage.start()
+    stage.work(seconds=2)
+
+    assert all("txlayer topics widen --partitions 4" in change.why for change in (half, op))
+    assert ({}, None) == (planned.wanted, planned.left)
+    assert sorted(map(txn_id_of, [txn_key("before"), *keys])) == sorted(stage.visible())

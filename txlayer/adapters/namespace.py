@@ -103,13 +103,16 @@ class Namespace:
         if missing and self._is_untouched(actual, stored):
             why = "no coordinator starts without; none has done anything here yet"
             return [StoreFirstOffsets(topic, group, tuple(without), why) for topic, without in missing.items()]
+        last = max((p for (_, p), at in stored.items() if at is not None), default=-1)
         return [
             Difference(
                 topic=name,
                 what=f"offsets stored for {group}",
                 found=f"{actual[name].partition_count - len(without)} of {actual[name].partition_count}",
                 wanted="every partition",
-                why=f"no coordinator starts; `{RESET_COMMAND}` says where to begin",
+                why=f"a widening was interrupted; `txlayer topics widen --partitions {actual[name].partition_count}` ends it"
+                if 0 <= last < without[0]
+                else f"no coordinator starts; `{RESET_COMMAND}` says where to begin",
             )
             for name, without in missing.items()
         ]

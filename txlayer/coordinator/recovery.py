@@ -55,8 +55,8 @@ def decode_stored(half: StoredOffset | None, op: StoredOffset | None, *, partiti
     """
     if half is None or op is None:
         raise ConfigError(
-            f"no stored offset for partition {partition}: a new namespace needs `txlayer topics apply`; after a loss say "
-            "where to begin with `txlayer coordinator reset --to earliest|latest|TIME`",
+            f"no stored offset for partition {partition}: a new namespace needs `txlayer topics apply`, and an interrupted widening "
+            "`txlayer topics widen` once more; after a loss say where to begin with `txlayer coordinator reset --to earliest|latest|TIME`",
             name="stored offsets",
             value=None,
             expected="an offset for half and op",

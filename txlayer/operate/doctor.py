@@ -214,7 +214,13 @@ def settings(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Cluste
             reason = f"{change.what}: {change.found}, must be {change.wanted}: {change.why}"
             mend = "by hand; txlayer changes nothing that could lose a record"
             if change.what.startswith("offsets"):
-                mend = f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
+                count = change.found.rpartition(" ")[2]
+                widen = f"txlayer topics widen --namespace {facts.namespace} --partitions {count}"
+                mend = (
+                    widen
+                    if "widening" in change.why
+                    else f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
+                )
             yield error(change.topic, reason, mend)
     if not facts.changes:
         yield ok(facts.namespace, "every topic is as topics/ says")

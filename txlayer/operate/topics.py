@@ -403,7 +403,8 @@ def plan_widening(admin: Administration, connections: CoordinatorConnections, *,
     # Half last: by its count producers and coordinators go, and until then they see that the counts differ.
     order = (topics.doubt, topics.op, topics.half)
     wanted = {t: partition_count for t in order if counts[t] < partition_count}
-    return Widening(counts, wanted, None if left.is_drained else left)
+    # Where only offsets are missing, producers may have gone on since: no coordinator can start before they are stored.
+    return Widening(counts, wanted, None if left.is_drained or not wanted else left)
 
 
 def store_first_offsets(admin: Administration, topics: SystemTopics, partitions: int) -> None:
