@@ -1,11 +1,18 @@
 """A process's leases over Kafka in memory: rebalances, crashes, freezes, wrong clocks, short and lagging logs."""
 
+from dataclasses import replace
+
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, RENEWAL_MS, STEP_MS, LockStage
 from txlayer.adapters.memory import Fault
+from txlayer.adapters.memory.kafka import memory_clients
+from txlayer.cli import locks
+from txlayer.config import ConsumerConfig
 from txlayer.consumer.lease_keeper import CLOSE_S, WRITE_AGAIN_S
-from txlayer.core.leases import LockKind, LockRecord
+from txlayer.core.leases import LeaseEffect, LockKind, LockRecord, QueueLease
+from txlayer.operate.locks import LockAdmin
 
 MINUTE_MS = 60_000
 OTHER = ("orders", 4)
@@ -394,3 +401,27 @@ def test_a_lease_that_is_being_written_again_is_released_all_the_same(stage: Loc
 
     assert "CCCRR" == stage.kinds()
     assert stage.holder() is None
+
+
+# --- released by people -----------------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_two_people_release_at_once_is_over_for_both(
+    stage: LockStage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.assigned("a", generation=5)
+    clients = memory_clients(stage.kafka._link("cli", "cli"), ConsumerConfig())
+    clients = replace(clients, wall_clock=lambda: stage.world.now_ms() / 1000)
+    monkeypatch.setattr("txlayer.cli.locks.kafka_clients", lambda _config: clients)
+    release = LockAdmin.release
+
+    def release_behind_another(admin: LockAdmin, lease: QueueLease, *, reason: str) -> LeaseEffect:
+        held = lease.generation, lease.holder, lease.instance_id, lease.token
+        stage.append(LockRecord(LockKind.RELEASE, NAME, *held, "amy: first"))
+        return release(admin, lease, reason=reason)
+
+    monkeypatch.setattr(LockAdmin, "release", release_behind_another)
+    code, out, err = run_command(locks.app, "release", NAME, "--reason", "second", "--yes", capsys=capsys)
+
+    assert (0, "") == (code, err)
+    assert f"released {NAME}" in out

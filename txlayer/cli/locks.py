@@ -125,16 +125,18 @@ def release(
         if is_written:
             effect = locks.release(lease, reason=signature)
             status = locks.status(queue) or status
+    # Another person may have released it in the same moment.
+    is_over = effect is LeaseEffect.RELEASED or status.state is LockState.RELEASED
     row = {**lease_json(status), "is_written": is_written, "effect": effect.value}
     if as_json:
         output.print_json(row)
     elif not is_written:
         typer.echo(f"no consumer holds {queue}: its lease is released; nothing was written")
-    elif effect is LeaseEffect.RELEASED:
+    elif is_over:
         typer.echo(printable(f"released {queue}: the lease {lease.token} of {lease.holder} is over"))
     else:
         typer.echo(f"not released: {sentence(status)} by now", err=True)
-    if effect is not LeaseEffect.RELEASED:
+    if not is_over:
         raise typer.Exit(ExitCode.FINDING)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.orm import Session
 
@@ -173,3 +173,14 @@ def lead(engine: Engine, tenant: str) -> None:
     """Leave the pool's one connection with another idea of unqualified names."""
     with engine.begin() as connection:
         connection.execute(text(tenant))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
+def test_a_table_that_another_process_creates_in_the_same_moment_is_there_for_both(shop: Shop) -> None:
+    name = f"made_{new_id()[:8]}"
+    one, other = (SqlBarrier(shop.engine, table=name) for _ in range(2))
+    event.listen(one.table, "before_create", lambda *_, **__: other.create_table())
+
+    one.create_table()
+
+    one.check_table()

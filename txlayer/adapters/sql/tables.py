@@ -223,7 +223,10 @@ class OwnTable:
         Raises:
             SQLAlchemyError: the database refused.
         """
-        self.table.create(self._engine, checkfirst=True)
+        try:
+            self.table.create(self._engine, checkfirst=True)
+        except DBAPIError:  # another process was quicker, or it fails once more
+            self.table.create(self._engine, checkfirst=True)
 
     def _located(self) -> tuple[Table, dict[str, Any]]:
         """The table by its full name, looked up once, and the options of a statement on it.
