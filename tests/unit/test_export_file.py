@@ -1,19 +1,22 @@
 """An export holds every byte of a message, and its file is there whole or not at all."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.core_records import txn_key
 from tests.support.memory_stage import Stage
+from tests.support.still_coordinator import StillCoordinator
 from txlayer.cli import tx
 from txlayer.core import codec
 from txlayer.core.ledger.transaction import Transaction
-from txlayer.core.messages import HalfHeader, HalfOptions
+from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, Resolution, Source
 from txlayer.errors import UsageError
 from txlayer.operate.history import export_json, read_with_contents
-from txlayer.operate.overview import UnsettledTransaction
+from txlayer.operate.overview import Overview, UnsettledTransaction
 
 KEY = "order-1/00000001"
 
@@ -38,6 +41,7 @@ def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None
             "topic": "shop",
             "partition": 3,
             "timestamp_ms": None,
+            "deliver_at_ms": None,
             "key": {"base64": "a2V5", "text": "key"},
             "value": {"base64": "/w==", "text": None},
             "headers": [{"name": "trace", "value": {"base64": "MQ==", "text": "1"}}, {"name": "none", "value": None}],
@@ -81,3 +85,29 @@ def test_a_file_that_came_meanwhile_is_not_overwritten_unless_it_may_be(tmp_path
     written("mine", is_forced=True)
     assert "mine" == path.read_text("utf-8")
     assert 0o600 == path.stat().st_mode & 0o777
+
+
+def exported(stage: StillCoordinator) -> list[dict[str, Any]]:
+    with closing(stage.kafka.connect_coordinator(stage.config, client="export")) as connections:
+        found = list(Overview(connections).unsettled())
+        return [export_json(each, contents, now_ms=0) for each, contents in read_with_contents(connections, found)]
+
+
+def test_of_a_scheduled_transaction_what_consumers_see_is_left_out_and_the_rest_has_its_time() -> None:
+    stage, key = StillCoordinator(), txn_key("a")
+    due_ms = stage.world.now_ms() + 60_000
+    times = [None, due_ms, due_ms + 1_000]
+    halves = [stage.half(key, index=n, count=3, options=HalfOptions(deliver_at_ms=at)) for n, at in enumerate(times)]
+    (undecided,) = exported(stage)
+    stage.commit(key, halves[-1])
+    stage.work(seconds=5)
+    (scheduled,) = exported(stage)
+    moved = OpMessage(Resolution.UNKNOWN, key, "shop", halves[-1], 5, Source.OPERATOR, reason="zoe", time_ms=due_ms + 9)
+    stage.op(codec.encode_op(moved))
+    stage.work(seconds=5)
+    (later,) = exported(stage)
+
+    assert 1 == len(stage.visible())
+    told = [[(m["index"], m["deliver_at_ms"]) for m in row["messages"]] for row in (undecided, scheduled, later)]
+    left = [(1, due_ms), (2, due_ms + 1_000)]
+    assert [[(0, None), *left], left, [(1, due_ms + 9), (2, due_ms + 9)]] == told

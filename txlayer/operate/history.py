@@ -13,7 +13,7 @@ from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.recovery import decode_stored
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
 from txlayer.core.ledger.transaction import Content
-from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import OpMessage, Source, user_headers
 from txlayer.errors import ConfigError
 from txlayer.operate import Json, length_text, time_text
@@ -26,6 +26,18 @@ def parse_position(text: str) -> tuple[int, int] | None:
     """(partition, offset) of `7:16`, or of a whole header `txl-origin`; None: it is neither."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(\|.*)?", text, re.ASCII)
     return None if match is None else (int(match[1]), int(match[2]))
+
+
+def histories_of(
+    reader: LogHistoryReader, txn_id: str, *, since_ms: int, partitions: Sequence[int] | None = None
+) -> tuple[list[TransactionHistory], int]:
+    """Those of an id, and since when half, op and check were read: since then, or since the first half record that doubt names."""
+    found = reader.read(txn_id, start=HistoryStart(since_ms), partitions=partitions, with_checks=True)
+    first_ms = min((h.summary.appended_ms or since_ms for h in found if h.summary is not None), default=since_ms)
+    if first_ms >= since_ms:
+        return found, since_ms
+    partitions = sorted({history.partition for history in found})
+    return reader.read(txn_id, start=HistoryStart(first_ms), partitions=partitions, with_checks=True), first_ms
 
 
 PREPARE_TIME_MS = 10 * 60 * 1000
@@ -297,17 +309,34 @@ def export_json(found: UnsettledTransaction, contents: list[Content], *, now_ms:
         **unsettled_json(found, now_ms=now_ms),
         "born_ms": found.txn.summary().born_ms,
         "moved_ms": (more.moved_ms or None) if more is not None else None,
-        "messages": [_message_json(content) for content in contents],
+        "messages": [_message_json(content, found) for content in contents if not _is_forwarded(content, found)],
     }
 
 
-def _message_json(content: Content) -> Json:
+def _is_forwarded(content: Content, found: UnsettledTransaction) -> bool:
+    """True if consumers see it already: its time came before those of other messages."""
+    due = found.txn.due
+    if due is None:
+        return False
+    return (content.options.deliver_at_ms or 0) < (due.part[0] if found.state == COMMITTING else due.sent_to)
+
+
+def _deliver_at_ms(content: Content, found: UnsettledTransaction) -> int | None:
+    """The time before which no consumer may see it, also if that was moved; None: there is none, or it has come."""
+    due, time_ms = found.txn.due, content.options.deliver_at_ms or 0
+    if due is None or not due.left or time_ms < due.released_to:
+        return None
+    return (time_ms if time_ms in due.left else due.left[0]) or None
+
+
+def _message_json(content: Content, found: UnsettledTransaction) -> Json:
     record: Any = content.record
     return {
         "index": content.index,
         "topic": content.topic,
         "partition": content.options.partition,
         "timestamp_ms": content.options.timestamp_ms,
+        "deliver_at_ms": _deliver_at_ms(content, found),
         "key": bytes_json(record.key()),
         "value": bytes_json(record.value()),
         "headers": [{"name": name, "value": bytes_json(value)} for name, value in user_headers(record.headers())],
