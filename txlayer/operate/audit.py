@@ -69,7 +69,7 @@ def read_audit(clients: Clients, *, until_ms: int, span_ms: int, record_count_ma
     """
     audit, topics = Audit(max(until_ms - span_ms, 0), until_ms), clients.config.topics
     with closing(clients.admin()) as admin:
-        names = islice(consumed_topics(admin.topic_names()), COUNT_MAX)
+        names = islice(consumed_topics(admin), COUNT_MAX)
         groups = {replay_topic(group, topic): (group, topic) for group, topic in names}
         ranges = _ranges(admin, topics.op, audit)
         for name in (topics.locks, *groups):
@@ -78,7 +78,7 @@ def read_audit(clients: Clients, *, until_ms: int, span_ms: int, record_count_ma
             except TxLayerError as exc:  # the others may be readable
                 audit.problems[name] = str(exc)
     acts: list[Act] = []
-    cut = _shorten(ranges, record_count_max)
+    cut = shorten(ranges, record_count_max)
     first_ms: dict[TopicPartition, int] = {}
     size_bytes = 0
     with closing(clients.reader()) as reader:
@@ -105,7 +105,7 @@ def _ranges(admin: Administration, topic: str, audit: Audit) -> dict[TopicPartit
     return {tp: (starts[tp], ends[tp]) for tp in tps}
 
 
-def _shorten(ranges: dict[TopicPartition, tuple[int, int]], total: int) -> list[TopicPartition]:
+def shorten(ranges: dict[TopicPartition, tuple[int, int]], total: int) -> list[TopicPartition]:
     """Keep so many of the newest offsets in all; the partitions of which older ones are left out."""
     left, share, count = total, 0, len(ranges)
     for size in sorted(end - start for start, end in ranges.values()):

@@ -30,7 +30,7 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.history import split_operator_reason
 from txlayer.core.key_queue import lone_request_key
-from txlayer.core.messages import DLQ_SUFFIX, Undecodable, check_group, is_topic_name
+from txlayer.core.messages import Undecodable, check_group, is_topic_name
 from txlayer.core.progress import NO_KEY, NOTHING, Attempts, Foreign, Progress, decode, hash_of_key
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError, UsageError
 from txlayer.operate import Json
@@ -52,25 +52,32 @@ class ConsumedTopic(NamedTuple):
     problem: str | None = None  # why the numbers are not known
 
 
-def consumed_topics(names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(group, topic) of every dead-letter topic whose source and replay topics are there, too."""
-    known = frozenset(names)
+def consumed_topics(admin: Administration) -> Iterator[tuple[str, str]]:
+    """(group, topic) of every dead-letter topic whose source and replay topics are there, too.
+
+    Where dots in names fit several, those whose group reads the topic; the first one if none does.
+    """
+    known = admin.topic_names()
     for name in sorted(known):
-        base = name.removesuffix(DLQ_SUFFIX)
-        if base == name:
-            continue
-        for at, letter in enumerate(base):
-            group, topic = base[:at], base[at + 1 :]
-            if letter == "." and group and topic in known and replay_topic(group, topic) in known:
-                yield group, topic
-                break
+        parts = name.split(".")[:-1]
+        pairs = ((".".join(parts[:n]), ".".join(parts[n:])) for n in range(1, len(parts)))
+        fits = [(g, t) for g, t in pairs if g and dead_letter_topic(g, t) == name and {t, replay_topic(g, t)} <= known]
+        yield from fits if len(fits) < 2 else [pair for pair in fits if _is_read(admin, *pair)] or fits[:1]
+
+
+def _is_read(admin: Administration, group: str, topic: str) -> bool:
+    tps = [(topic, partition) for partition in range(admin.partition_count(topic) or 0)]
+    try:
+        return any(admin.stored_offsets(group, tps).values())
+    except NotAuthorisedError:
+        return False
 
 
 def read_consumed(clients: Clients) -> list[ConsumedTopic]:
     """Those that there are, the first `COUNT_MAX` by name."""
     found: list[ConsumedTopic | None] = []
     with closing(clients.admin()) as admin:
-        names = islice(consumed_topics(admin.topic_names()), COUNT_MAX)
+        names = islice(consumed_topics(admin), COUNT_MAX)
         count = cache(lambda group: len(admin.group(group).members))
         for group, topic in names:
             try:
@@ -423,7 +430,7 @@ def look_at_each(
     Returns what could not be read, and why, by group and topic; and whether there are more.
     """
     problems: dict[str, str] = {}
-    for number, (group, topic) in enumerate(consumed_topics(admin.topic_names())):
+    for number, (group, topic) in enumerate(consumed_topics(admin)):
         if number >= COUNT_MAX:
             return problems, True
         try:

@@ -113,7 +113,7 @@ def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> lis
     """What the groups that txlayer's consumers make topics for did with these messages."""
     found: list[Handling] = []
     with closing(clients.admin()) as admin:
-        consumed = sorted(consumed_topics(admin.topic_names()))
+        consumed = sorted(consumed_topics(admin))
         for topic in sorted({message.topic for message in messages}):
             ours = [message for message in messages if message.topic == topic]
             groups = [group for group, its_topic in consumed if its_topic == topic]
