@@ -66,9 +66,10 @@ def outcome(result: SettlementResult, state: str | None, **more: object) -> Sett
     return SettlementOutcome(KEY, "orders", 3, "parked", result, state)._replace(**more)  # type: ignore[arg-type]  # by name
 
 
-def by(source: Source, reason: str) -> RecordedLine:
+def by(source: Source, reason: str, *, is_abandon: bool = False) -> RecordedLine:
     """A decision."""
-    op = OpMessage(Resolution.COMMIT, KEY, "orders", 7, 900, source, reason=reason)
+    said = Resolution.ROLLBACK if is_abandon else Resolution.COMMIT
+    op = OpMessage(said, KEY, "orders", 7, 900, source, is_abandon=is_abandon, reason=reason)
     return RecordedLine((20, 3), 1_700_000_000_007, op)
 
 
@@ -83,7 +84,22 @@ STANDS = "committed at 2023-11-14 22:13:20.007Z by operator zoe@desk (ticket 12)
         (OperatorAction.COMMIT, outcome(SettlementResult.DONE, "waiting"), "is committed; it waits for an earlier"),
         (OperatorAction.ROLLBACK, outcome(SettlementResult.DONE, "rolled-back"), "is rolled back"),
         (OperatorAction.ABANDON, outcome(SettlementResult.DONE, "rolled-back"), "is abandoned: consumers never see it"),
+        (
+            OperatorAction.ABANDON,
+            outcome(SettlementResult.DONE, "rolled-back", is_timed=True),
+            "is abandoned: consumers never see what was not visible by then",
+        ),
         (OperatorAction.CHECK_NOW, outcome(SettlementResult.DONE, "open"), "so far: not asked yet, group orders"),
+        (
+            OperatorAction.ABANDON,
+            outcome(SettlementResult.ALREADY, "rolled-back", decision=by(Source.OPERATOR, "amy: x", is_abandon=True)),
+            "by operator amy (x); consumers never see what was not visible by then",
+        ),
+        (
+            OperatorAction.COMMIT,
+            outcome(SettlementResult.REFUSED, "rolled-back", decision=by(Source.OPERATOR, "amy: x", is_abandon=True)),
+            "by operator amy (x); consumers never see what was not visible by then",
+        ),
         (OperatorAction.CHECK_NOW, outcome(SettlementResult.DONE, "open", checked_count=3), "question 3 was asked"),
         (OperatorAction.CHECK_NOW, outcome(SettlementResult.ALREADY, "committed", **ZOE), f"meanwhile: {STANDS}"),
         (OperatorAction.COMMIT, outcome(SettlementResult.ALREADY, "committed"), "was committed already"),

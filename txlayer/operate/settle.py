@@ -116,6 +116,7 @@ class SettlementOutcome(NamedTuple):
     decided_ms: int | None = None  # when, as far as it is known
     line: str = ""  # what is, or would be, written
     checked_count: int = 0  # questions asked by now
+    is_timed: bool = False  # messages of it have times: some may be visible already
 
 
 def outcome_of(found: UnsettledTransaction, result: SettlementResult, **more: Any) -> SettlementOutcome:
@@ -124,7 +125,8 @@ def outcome_of(found: UnsettledTransaction, result: SettlementResult, **more: An
     decision = more.get("decision")
     decided_ms = None if decision is None else decision.appended_ms
     known = {"state": found.state, "reason": _reason_of(found), "decided_ms": decided_ms, **more}
-    return SettlementOutcome(txn.key, txn.group, found.partition, found.state, result, **known)
+    is_timed = txn.due is not None
+    return SettlementOutcome(txn.key, txn.group, found.partition, found.state, result, is_timed=is_timed, **known)
 
 
 def _reason_of(found: UnsettledTransaction) -> str:
@@ -468,7 +470,7 @@ class SettlementPlan:
     snapshot: Snapshot
     lines: list[Line]
     known: list[SettlementOutcome] = field(default_factory=list)
-    skipped_count: int = 0  # chosen by filter, but decided already: this action says nothing about them
+    skipped_count: int = 0  # chosen by filter, but this action says nothing about what is in their state
 
 
 def plan_of(order: SettlementOrder, settlement: ManualSettlement, *, since_ms: int, now_ms: int) -> SettlementPlan:
@@ -601,6 +603,7 @@ _NOT_CARRIED_OUT = {
     TxnState.SCHEDULED.value: "it is scheduled, and its time has not come",
     COMMITTING: "a coordinator has still to carry it out",
 }
+_GIVEN_UP = "consumers never see what was not visible by then"
 _ADVICE = "`txlayer tx abandon` gives up what is committed and cannot be forwarded"
 
 
@@ -630,6 +633,8 @@ def _said(action: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
             return f"was decided meanwhile: {_decision_text(o)}"
         case SettlementResult.ALREADY:
             more = _NOT_CARRIED_OUT.get(o.state or "")
+            if o.decision is not None and o.decision.op.is_abandon:
+                more = _GIVEN_UP
             return f"was {_decision_text(o, already=True)}{'; ' + more if more else ''}"
         case SettlementResult.NOT_FORWARDED:
             return (
@@ -670,6 +675,8 @@ def _done(action: OperatorAction, o: SettlementOutcome) -> str:
             return "is committed and forwarded" if more is None else f"is committed; {more}"
         case OperatorAction.ROLLBACK:
             return "is rolled back"
+        case OperatorAction.ABANDON if o.is_timed:
+            return f"is abandoned: {_GIVEN_UP}"
         case OperatorAction.ABANDON:
             return "is abandoned: consumers never see it"
         case OperatorAction.CANCEL:
@@ -688,6 +695,8 @@ def _refused(action: OperatorAction, o: SettlementOutcome) -> str:
         return f"{said}; {_NOT_CARRIED_OUT[COMMITTING]}, then look again"
     if o.state not in (TxnState.COMMITTED.value, TxnState.ROLLED_BACK.value):
         return f"{said} and is {o.state} now; {_ADVICE}"
+    if o.decision is not None and o.decision.op.is_abandon:
+        return f"{said}; {_GIVEN_UP}"
     return f"{said}; the first decision counts"
 
 
