@@ -122,6 +122,14 @@ def test_older_acts_are_found_page_by_page(site: Site) -> None:
     assert [str(number) for number in reversed(range(30))] == seen
 
 
+@pytest.mark.parametrize("ahead_s", [7_200, -7_200])
+def test_the_last_hour_is_one_of_the_brokers(site: Site, ahead_s: int) -> None:
+    operator_line(site, txn_key("a"))
+    site.go_ahead(ahead_s)
+
+    assert "ticket 12" in site.get("/audit?span=1h")
+
+
 def test_a_topic_that_cannot_be_read_is_said_and_hides_no_other(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     operator_line(site, txn_key("a"))
     monkeypatch.setattr("txlayer.operate.audit.consumed_topics", lambda _names: [("loyalty", "gone")])

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.console_letters import Group
 from tests.support.console_site import Site
+from tests.support.still_coordinator import appear
 from tests.support.waiting import wait_until
 from txlayer.console.access import AccessRules
 from txlayer.core.dead_letters import (
@@ -61,7 +62,7 @@ def hidden(page: str, name: str) -> str:
 
 def begin(site: Site, page: str, **changed: str) -> Any:
     """Do what a plan shows."""
-    fields = {name: hidden(page, name) for name in ("act", "view", "letters", "count", "request")}
+    fields = {name: hidden(page, name) for name in ("act", "view", "letters", "count", "last", "request")}
     fields |= {"reason": "ticket 12", "rate": "1000", "failures": "0", "confirm": fields["count"]}
     return site.post(page, "/letters/start", **fields | changed)
 
@@ -199,6 +200,21 @@ def test_a_plan_says_what_would_be_asked_for_and_writes_nothing(site: Site) -> N
     assert "<strong>3</strong> would be asked for" in plan(site)
     assert "is the last" not in page
     assert [] == group.said()
+
+
+@pytest.mark.parametrize("ahead_s", [7_200, -7_200])
+def test_what_was_given_up_since_is_told_by_the_brokers_time(site: Site, ahead_s: int) -> None:
+    group = Group(site)
+    old = group.letter()
+    site.stage.world.advance(ms=5 * 1_800_000)
+    young = group.letter()
+    site.stage.world.advance(ms=120_000)
+    site.go_ahead(ahead_s)
+    appear(site.stage)
+
+    for page in (site.get("/letters?group=loyalty&since=1h"), plan(site, "drop", "group=loyalty&since=1h")):
+        assert f">orders/0:{young}</a>" in page
+        assert f">orders/0:{old}</a>" not in page
 
 
 def test_a_parked_key_is_replayed_whole_and_in_order(site: Site) -> None:
@@ -346,6 +362,24 @@ def test_what_came_since_the_plan_is_not_asked_for_unseen(site: Site) -> None:
     job = site.console.jobs.newest("letters loyalty")
     assert job is not None
     assert "3 dead letters are meant by now, and 2 were confirmed" in job.problem
+
+
+def test_what_came_since_the_plan_takes_no_place_of_what_was_handled_meanwhile(site: Site) -> None:
+    group = Group(site)
+    for _ in range(2):
+        at = group.letter()
+    page = plan(site, "drop")
+    group.say(ReplayRecord(ReplayKind.DROP, "r1", at, text="amy: a test"))
+    group.say(ReplayRecord(ReplayKind.RESULT, "r1", at, ReplayOutcome.DROPPED))
+    group.letter()
+
+    begin(site, page)
+    site.wait_for("letters loyalty")
+
+    assert 2 == len(group.said())
+    job = site.console.jobs.newest("letters loyalty")
+    assert job is not None
+    assert "1 came since: look again" in job.problem
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,16 @@ class Site:
 
         world.exchange, world.change = locked(exchange), locked(change)
 
+    def go_ahead(self, seconds: float) -> None:
+        """Of the brokers' clock, with the clock of the console's machine."""
+        console, world = self.console, self.stage.world
+
+        def wall_clock() -> float:
+            return world.now_ms() / 1000 + seconds
+
+        console.environment = replace(console.environment, wall_clock=wall_clock)
+        console.clients = replace(console.clients, wall_clock=wall_clock)
+
     def get(self, address: str, *, status: int = 200) -> str:
         answer = self.browser.get(address)
         assert status == answer.status_code, answer.text

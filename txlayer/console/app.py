@@ -92,6 +92,10 @@ class Console:
     def now_ms(self) -> int:
         return int(self.environment.wall_clock() * 1000)
 
+    async def brokers_ms(self) -> int:
+        """From which ages count that say what is meant: this machine's clock may be wrong."""
+        return (await self.desk.call(self.clients.history().time)).latest_ms
+
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         """An HTML page. Every template knows the time, the live state, the person, and how to sign a form."""
         state = request.state

@@ -29,8 +29,13 @@ async def audit(console: Console, request: Request) -> Response:
     if span not in SPANS or re.fullmatch(r"[0-9]{0,15}", until) is None:
         raise UsageError("a window is 1h, 1d or 7d, and ends at a number of milliseconds since 1970")
 
-    until_ms = int(until) if until else console.now_ms() + AHEAD_MS
-    found = await console.desk.call(read_audit, console.clients, until_ms=until_ms, span_ms=SPANS[span])
+    if until:
+        until_ms, span_ms = int(until), SPANS[span]
+    else:  # this machine's clock may be wrong
+        time = await console.desk.call(console.clients.history().time)
+        until_ms = max(time.latest_ms, console.now_ms()) + AHEAD_MS
+        span_ms = until_ms - time.earliest_ms - AHEAD_MS + SPANS[span]
+    found = await console.desk.call(read_audit, console.clients, until_ms=until_ms, span_ms=span_ms)
     entries = [entry for entry in found.entries if who in ("", entry.newest.operator)]
     older_ms = min(found.since_ms, found.until_ms - 1)
     return console.page(

@@ -93,7 +93,7 @@ async def letters(console: Console, request: Request) -> Response:
     """What went wrong, in all groups or in one; of one group the oldest dead letters, too."""
     asked = fields_of(request.query_params, FIELDS, length_max=FIELD_LENGTH_MAX)
     now_ms = console.now_ms()
-    wanted = wanted_of(asked, now_ms=now_ms)
+    wanted = wanted_of(asked, now_ms=await console.brokers_ms() if asked["since"] else now_ms)
     at_ms, problem, found = now_ms, "", dead_letters.Survey()
     if asked["group"]:
         found = await console.desk.call(_survey, console, asked, wanted)
@@ -272,7 +272,7 @@ async def plan(console: Console, request: Request) -> Response:
     given = dict(request.query_params)
     names = request.query_params.getlist("letter")
     given["request"] = _request_id(given.get("request", "")) or secrets.token_hex(6)
-    order = order_of(given, names, operator="plan", reason="plan", now_ms=console.now_ms())
+    order = order_of(given, names, operator="plan", reason="plan", now_ms=await console.brokers_ms())
 
     def look() -> Any:
         with dead_letters.opened_logs(console.clients, order.group, order.topics) as logs:
@@ -289,6 +289,7 @@ async def plan(console: Console, request: Request) -> Response:
         names=[str(name) for name in order.names],
         choice=choice,
         count=len(choice.chosen),
+        last=" ".join(map(str, {each[:2]: each for each in sorted(c.position for c in choice.chosen)}.values())),
         sample=sample,
         unable=choice.unable[:20],
         limit=ORDER_COUNT_MAX,
@@ -305,14 +306,16 @@ async def start(console: Console, request: Request) -> Response:
         raise UsageError(f"type {count}, the number of dead letters, to confirm; nothing was asked for")
     if not is_request_id(form.get("request", "")):
         raise UsageError("the form has no request id")
-    order = order_of(form, names, operator="check", reason=reason or "-", now_ms=console.now_ms())
+    last = {each[:2]: each.offset for each in map(dead_letters.parse_letter, form.get("last", "").split())}
+    now_ms = await console.brokers_ms()
+    order = order_of(form, names, operator="check", reason=reason or "-", now_ms=now_ms)
 
     def carry_out(operator: str) -> str:
-        final = order_of(form, names, operator=operator, reason=reason, now_ms=console.now_ms())
+        final = order_of(form, names, operator=operator, reason=reason, now_ms=now_ms)
         name = f"{LETTERS} {final.group}"
         is_begun = console.jobs.start(
             name,
-            lambda note: _work_off(console, final, note, count_max=count, failed_count_max=most),
+            lambda note: _work_off(console, final, note, last=last, count_max=count, failed_count_max=most),
             now_ms=console.now_ms,
             subject=final.author.request_id,
         )
@@ -325,15 +328,23 @@ async def start(console: Console, request: Request) -> Response:
 
 
 def _work_off(
-    console: Console, order: ReplayOrder, note: Note, *, count_max: int, failed_count_max: int
+    console: Console,
+    order: ReplayOrder,
+    note: Note,
+    *,
+    last: Mapping[tuple[str, int], int],
+    count_max: int,
+    failed_count_max: int,
 ) -> tuple[Counter[DeadLetterResult], str]:
-    """How many of each result, and why it stopped."""
+    """How many of each result, and why it stopped. `last`: offsets of the last ones that the plan had, by topic and partition."""
     note("choosing", 0, 0)
     with dead_letters.opened_logs(console.clients, order.group, order.topics) as logs:
         choice = choose(order, logs)
-        if len(choice.chosen) > count_max:
+        unseen_count = sum(each.position.offset > last.get(each.position[:2], -1) for each in choice.chosen)
+        if unseen_count or len(choice.chosen) > count_max:
             raise RetriableError(
-                f"{len(choice.chosen):,} dead letters are meant by now, and {count_max:,} were confirmed; look again"
+                f"{len(choice.chosen):,} dead letters are meant by now, and {count_max:,} were confirmed; "
+                f"{unseen_count:,} came since: look again"
             )
         total = len(choice.chosen) + len(choice.asked_before)
         watch = Watch(

@@ -69,7 +69,7 @@ def _verify(console: Console, note: Any) -> Any:
 
     return verify(
         console.clients,
-        WantedWindow(console.now_ms() - VERIFY_MS),
+        WantedWindow(max(console.clients.history().now_ms() - VERIFY_MS, 0)),
         on_read=lambda done, total: note("reading", done, total),
         on_judged=lambda count: note("judging", count, 0),
     )
