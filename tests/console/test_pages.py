@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.console_letters import Group
 from tests.support.console_site import Site
 from tests.support.core_records import half_header, op_line, options, ordering_key, txn_key
 from tests.support.waiting import wait_until
@@ -205,6 +206,36 @@ def test_a_line_with_a_time_is_no_resolution(site: Site) -> None:
     assert all(f"time: {time_text(due_ms + 1)}" in detail for _, detail in said[1:])
 
 
+def test_of_a_scheduled_one_what_is_visible_is_shown_also_if_the_rest_is_cancelled(site: Site) -> None:
+    key, due_ms = txn_key("a"), site.stage.world.now_ms() + 60_000
+    site.stage.half(key, count=2)
+    at = site.stage.half(key, index=1, count=2, options=HalfOptions(deliver_at_ms=due_ms))
+    site.stage.commit(key, at)
+    site.stage.work(seconds=2)
+    scheduled = site.get(f"/transaction?id={txn_id_of(key)}")
+    site.stage.op(op_line("A", key, at, source=Source.OPERATOR, reason="zoe: paid"))
+    site.stage.work(seconds=2)
+    cancelled = site.get(f"/transaction?id={txn_id_of(key)}")
+
+    assert [1, 1] == [page.count("forwarded to orders") for page in (scheduled, cancelled)]
+
+
+@pytest.mark.threat("write `<ns>.op`")
+def test_of_very_many_lines_about_one_transaction_a_page_shows_the_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.console.pages.transactions.EVENTS_SHOWN_MAX", 5)
+    key = txn_key("a")
+    at = site.stage.half(key)
+    site.stage.op(*(op_line("U", key, at) for _ in range(20)))
+
+    page = site.get(f"/transaction?id={txn_id_of(key)}")
+
+    assert "message 1 of 1 stored" in page
+    assert 4 == page.count("unknown by producer")
+    assert "16 later events are not shown" in page
+
+
 def test_where_no_half_message_was_read_it_is_not_said_that_the_real_topics_lack_it(site: Site) -> None:
     key = txn_key("a")
     at = site.stage.half(key)
@@ -219,6 +250,44 @@ def test_where_no_half_message_was_read_it_is_not_said_that_the_real_topics_lack
     assert "The real topics do not have" not in page
     assert "None of its half messages was read" in page
     assert "The real topics do not have" not in site.get(f"/transaction?id={txn_id_of(key)}&since=1d")
+
+
+@pytest.mark.parametrize("is_in_view", [True, False])
+def test_what_is_on_doubt_for_days_is_shown_from_its_first_half_message_on(site: Site, *, is_in_view: bool) -> None:
+    key = txn_key("a")
+    at = site.stage.half(key)
+    site.stage.op(op_line("U", key, at))
+    site.stage.work(seconds=5)
+    site.stage.world.advance(ms=3 * 86_400_000)
+    site.stage.half(txn_key("b"))
+    if is_in_view:
+        site.onlooker.look()
+
+    page = site.get(f"/transaction?id={txn_id_of(key)}")
+
+    for said in ("message 1 of 1 stored, for orders", "unknown by producer", "moved to doubt"):
+        assert said in page
+
+
+def test_an_id_that_looks_like_a_position_leads_to_its_own_page_and_buttons() -> None:
+    site = Site(AccessRules(is_writable=True, local_name="zoe"))
+    at_position, key = txn_key("at-position"), "0:0/0000000b"
+    site.stage.half(at_position)
+    site.stage.half(key, partition=site.place(key))
+    site.onlooker.look()
+
+    with site.browser:
+        (link,) = re.findall(r'href="(/transaction\?[^"]*)">0:0<', site.get("/transactions"))
+        page = site.get(html.unescape(link))
+        form = {"id": "0:0", **dict(re.findall(r'name="(by|since)" value="([^"]*)"', page))}
+        values = site.post(page, "/transaction/values", **form).text
+        by_position = site.get("/transaction?id=0:0")
+
+    for each in (page, values):
+        assert 'value="0%3A0/0000000b"' in each
+        assert at_position not in html.unescape(each).replace("%3A", ":")
+    assert at_position in by_position
+    assert 'href="/transaction?id=0%3A0&amp;by=id"' in by_position
 
 
 def test_values_are_shown_when_they_are_asked_for_and_that_is_logged(
@@ -493,7 +562,9 @@ def test_a_defect_shows_nothing_of_itself(site: Site, monkeypatch: pytest.Monkey
     assert "secret" not in page
 
 
-def test_verify_runs_beside_the_page(site: Site) -> None:
+@pytest.mark.parametrize("ahead_s", [0, 3_600])
+def test_verify_runs_beside_the_page(site: Site, ahead_s: int) -> None:
+    site.go_ahead(ahead_s)
     key = txn_key("a")
     site.stage.commit(key, site.stage.half(key))
     site.stage.work(seconds=3)
@@ -505,7 +576,7 @@ def test_verify_runs_beside_the_page(site: Site) -> None:
     assert (303, "/#verify") == (answer.status_code, answer.headers["location"])
     page = site.get("/")
     assert "records read" in page
-    assert "P1" in page
+    assert '<span class="level">proved</span> P1 ' in page
     assert 403 == site.browser.post("/run/what").status_code
 
 
@@ -619,18 +690,34 @@ def test_a_chart_of_nothing_and_of_something() -> None:
 # --- consumers --------------------------------------------------------------------------------------------------------
 
 
-def test_groups_with_topics_for_dead_letters_are_found_by_their_names() -> None:
-    names = [
-        "orders",
-        "a.b",
-        "loyalty.orders.dlq",
-        "loyalty.orders.replay",
-        "x.a.b.dlq",
-        "x.a.b.replay",
-        "y.orders.dlq",
-    ]
+def consumed(site: Site) -> list[tuple[str, str]]:
+    with closing(site.console.clients.admin()) as admin:
+        return list(consumed_topics(admin))
 
-    assert [("loyalty", "orders"), ("x", "a.b")] == list(consumed_topics(names))
+
+def test_groups_with_topics_for_dead_letters_are_found_by_their_names(site: Site) -> None:
+    for name in ("a.b", "loyalty.orders.dlq", "loyalty.orders.replay", "x.a.b.dlq", "x.a.b.replay", "y.orders.dlq"):
+        site.stage.kafka.create_topic(name)
+
+    assert [("loyalty", "orders"), ("x", "a.b")] == consumed(site)
+
+
+@pytest.mark.parametrize(
+    ("group", "topic"), [("loyalty.eu", "orders"), ("loyalty", "eu.orders"), ("loyalty.eu", "x.orders")]
+)
+def test_where_dots_in_names_fit_several_groups_it_is_the_one_that_reads_the_topic(
+    site: Site, group: str, topic: str
+) -> None:
+    for name in ("eu.orders", "x.orders", "eu.x.orders"):
+        site.stage.kafka.create_topic(name)
+    ours = Group(site, name=group, topic=topic)
+    ours.store()
+    ours.letter()
+
+    assert [(group, topic)] == consumed(site)
+    site.get("/letters")
+    site.wait_for("letters")
+    assert f'<a href="/letters?group={group}">{group}</a>' in site.get("/letters")
 
 
 def test_the_overview_shows_consumer_groups_and_their_dead_letters(site: Site) -> None:

@@ -5,13 +5,13 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.console_site import CLIENT, Site
 from tests.support.core_records import op_line, txn_key
+from tests.support.still_coordinator import appear
 from txlayer.console.access import AccessRules, parse_proxy
 from txlayer.console.pages import settle
 from txlayer.console.people import Person, Role, User
@@ -33,16 +33,6 @@ class Desk:
         rules = rules or AccessRules(is_writable=True, local_name="zoe")
         self.site = Site(rules, environment={"sleep": self._wait})
         self.stage, self.look, self.get = self.site.stage, self.site.onlooker.look, self.site.get
-
-    def go_ahead(self, seconds: float) -> None:
-        """Of the brokers' clock, with the clock of the console's machine."""
-        console, world = self.site.console, self.stage.world
-
-        def wall_clock() -> float:
-            return world.now_ms() / 1000 + seconds
-
-        console.environment = replace(console.environment, wall_clock=wall_clock)
-        console.clients = replace(console.clients, wall_clock=wall_clock)
 
     def _wait(self, seconds: float) -> None:
         with self._lock:
@@ -185,7 +175,7 @@ def test_a_request_to_move_is_found_again_with_its_time(desk: Desk) -> None:
     desk.settle(desk.plan(desk.get("/transactions"), "reschedule", key), to="2h")
 
     with closing(desk.stage.kafka.connect_coordinator(desk.stage.config, client="look")) as connections:
-        (found,) = read_requests(connections, since_ms=0)
+        (found,), _ = read_requests(connections, since_ms=0)
     (line,) = desk.operator_lines()
 
     assert (OperatorAction.RESCHEDULE, line.rpartition("|")[2]) == (found.request.action, str(found.request.time_ms))
@@ -233,7 +223,8 @@ def test_what_is_prepared_in_the_millisecond_of_the_look_is_not_touched_either(d
     keys = desk.prepare("b", "c")
     plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
     for name, partition in (("a", 0), ("d", 1)):
-        desk.stage.half(txn_key(name), partition=partition, ahead_s=prepared_s - desk.stage.world.passed_s)
+        key = txn_key(name, is_home=not partition)
+        desk.stage.half(key, partition=partition, ahead_s=prepared_s - desk.stage.world.passed_s)
     desk.stage.op(op_line("C", keys[0], 0))
     desk.stage.work(seconds=2)
     desk.look()
@@ -241,6 +232,53 @@ def test_what_is_prepared_in_the_millisecond_of_the_look_is_not_touched_either(d
     desk.settle(plan, confirm="2")
 
     assert keys[1:] == [line.split("|")[2] for line in desk.operator_lines()]
+
+
+def test_what_is_prepared_after_the_look_is_not_touched_where_a_brokers_clock_is_behind(desk: Desk) -> None:
+    keys = desk.prepare("b", "c")
+    desk.stage.half(txn_key("elsewhere", is_home=False), partition=1)
+    desk.look()
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
+    desk.stage.op(op_line("C", keys[0], 0))
+    desk.stage.half(txn_key("late", is_home=False), partition=1, ahead_s=-30)
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    desk.settle(plan, confirm="3")
+
+    assert {keys[1], txn_key("elsewhere", is_home=False)} == {line.split("|")[2] for line in desk.operator_lines()}
+
+
+@pytest.mark.parametrize("why", ["ticket 12", 930 * "x"])
+def test_what_is_prepared_after_the_look_is_not_touched_by_a_new_console_that_resumes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """A reason may leave no room in the lines for how far the person saw."""
+    monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 1)
+    (old,) = desk.prepare("old")
+    desk.stage.world.advance(ms=61_000)
+    prepared_s = desk.stage.world.passed_s
+    keys = desk.prepare(*"bcd")
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
+    desk.is_worked = False
+    desk.settle(plan, confirm="4", why=why)
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()  # as after kill -9
+    desk.is_worked = True
+    desk.stage.op(op_line("C", keys[0], 1))
+    for name, partition in (("a", 0), ("e", 1)):
+        key = txn_key(name, is_home=not partition)
+        desk.stage.half(key, partition=partition, ahead_s=prepared_s - desk.stage.world.passed_s)
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    found = desk.get(f"/request?id={job.subject}")
+    desk.site.post(found, "/request/resume", id=job.subject)
+    desk.site.wait_for(job.name)
+
+    is_known = len(why) < 100
+    assert is_known == ("is left alone" not in found)
+    assert [old, *(keys[1:] if is_known else ())] == [line.split("|")[2] for line in desk.operator_lines()]
 
 
 def test_many_with_one_id_of_the_users_are_settled_and_no_others(desk: Desk) -> None:
@@ -351,7 +389,7 @@ def test_two_consoles_that_work_off_one_request_at_once_settle_no_more_than_its_
 
     def resume_elsewhere() -> None:
         with closing(console.connect()) as connections:
-            (found,) = read_requests(connections, since_ms=0)
+            (found,), _ = read_requests(connections, since_ms=0)
             other = ManualSettlement(connections, clock=console.environment.clock, pause=lambda _seconds: work())
             work_off(
                 found.request, console.view, other, now_ms=console.now_ms, should_stop=lambda: False, is_resumed=True
@@ -379,7 +417,7 @@ def test_a_request_is_found_again_in_the_op_log_by_a_new_console(
 ) -> None:
     """Also if its machine's clock is ahead of the brokers'."""
     monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 2)
-    desk.go_ahead(ahead_s)
+    desk.site.go_ahead(ahead_s)
     desk.prepare(*(f"t{number}" for number in range(5)))
     plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
     desk.is_worked = False
@@ -405,8 +443,49 @@ def test_a_request_is_found_again_in_the_op_log_by_a_new_console(
     assert "coordinators have gone past 5 of them" in desk.get(f"/request?id={job.subject}")
 
 
+def test_a_request_behind_more_records_than_a_page_reads_is_resumed_with_no_line_twice(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 2)
+    desk.prepare(*(f"t{number}" for number in range(4)))
+    desk.stage.op(*(op_line("U", "x/0000000a", 0) for _ in range(3)))
+    plan = desk.plan(desk.get("/transactions"), "check-now", is_view="1", state="open")
+    desk.is_worked = False
+    desk.settle(plan, confirm="4")
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()  # as after kill -9
+    desk.is_worked = True
+    monkeypatch.setattr("txlayer.operate.settle_requests.SCANNED_MAX", 2)
+
+    listed = desk.get("/requests")
+    found = desk.get(f"/request?id={job.subject}")
+    desk.site.post(found, "/request/resume", id=job.subject)
+    desk.site.wait_for(job.name)
+
+    lines = desk.operator_lines()
+    assert (4, 4) == (len(lines), len({line.split("|")[2] for line in lines}))
+    assert job.subject in listed
+    assert "only the newest are read" in listed
+    assert "There may be more" in found
+
+
+def test_of_many_requests_the_newest_are_listed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.operate.settle_requests.REQUESTS_MAX", 2)
+    keys = desk.prepare("a", "b", "c")
+    for key in keys:
+        desk.settle(desk.plan(desk.get("/transactions"), "check-now", key))
+        desk.stage.work(seconds=2)
+        desk.look()
+    newest, middle, oldest = (job.subject for job in desk.site.console.jobs.named("settle "))
+
+    page = desk.get("/requests")
+
+    assert [True, True, False] == [each in page for each in (newest, middle, oldest)]
+    assert "There may be others" in page
+
+
 def test_what_is_prepared_after_the_look_is_not_touched_by_a_console_whose_clock_is_ahead(desk: Desk) -> None:
-    desk.go_ahead(600)
+    desk.site.go_ahead(600)
     first, second = desk.prepare("a", "b")
     plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
     desk.stage.commit(first, 0)
@@ -419,12 +498,29 @@ def test_what_is_prepared_after_the_look_is_not_touched_by_a_console_whose_clock
 
 
 def test_a_console_whose_clock_is_behind_settles_what_it_shows(desk: Desk) -> None:
-    desk.go_ahead(-600)
+    desk.site.go_ahead(-600)
     keys = desk.prepare("a", "b")
 
     desk.settle(desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open"), confirm="2")
 
     assert keys == [line.split("|")[2] for line in desk.operator_lines()]
+
+
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+def test_what_is_older_is_so_by_the_brokers_time(desk: Desk, ahead_s: int) -> None:
+    (old,) = desk.prepare("old")
+    desk.stage.world.advance(ms=3_600_000)
+    desk.prepare("young")
+    desk.stage.world.advance(ms=120_000)
+    desk.site.go_ahead(ahead_s)
+    appear(desk.stage)
+    desk.look()
+    view = desk.get("/transactions?older=30m")
+
+    desk.settle(desk.plan(view, "rollback", is_view="1", state="open", older="30m"))
+
+    assert [old] == [line.split("|")[2] for line in desk.operator_lines()]
+    assert "1 not settled" in view
 
 
 def test_a_request_to_cancel_that_a_new_console_finds_again_touches_nothing_but_what_is_scheduled(
@@ -637,6 +733,26 @@ def test_what_is_decided_already_is_left_alone(desk: Desk) -> None:
     assert "left alone" in plan
     assert "not waiting any more" in plan
     assert "nothing" in plan
+
+
+def test_what_is_not_scheduled_is_not_said_to_be_decided(desk: Desk) -> None:
+    desk.prepare("a")
+
+    assert "decided already" not in desk.plan(desk.get("/transactions"), "cancel", is_view="1", state="open")
+
+
+def test_of_an_id_with_very_many_attempts_the_chosen_one_is_settled(desk: Desk) -> None:
+    """A service that tries again and again, and never decides."""
+    txn_id = txn_id_of(txn_key("a"))
+    keys = [f"{txn_id}/{number:08x}" for number in range(120)]
+    for key in keys:
+        desk.stage.half(key)
+    desk.look()
+
+    page = desk.settle(desk.plan(desk.get("/transactions"), "rollback", keys[-1]))
+
+    assert [keys[-1]] == [line.split("|")[2] for line in desk.operator_lines()]
+    assert "<dt>done</dt><dd>1</dd>" in page
 
 
 def test_a_view_without_a_state_means_the_parked_ones(desk: Desk) -> None:

@@ -12,12 +12,11 @@ import typer
 
 from tests.support.commands import run_command
 from tests.support.console_letters import Group
-from tests.support.core_records import txn_key
+from tests.support.core_records import op_line, txn_key
 from tests.support.lock_stage import NAME, LockStage
-from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_coordinator import StillCoordinator, appear
 from txlayer.adapters.connect import Clients, CoordinatorConnections
 from txlayer.adapters.memory.kafka import memory_clients
-from txlayer.adapters.readers import STORED_OFFSETS
 from txlayer.cli import dlq, locks, tx
 from txlayer.cli.verify import verify
 from txlayer.config import ConsumerConfig, CoordinatorConfig
@@ -74,6 +73,22 @@ def test_its_history_is_shown(stage: StillCoordinator, capsys: pytest.CaptureFix
     assert "commit by producer" in out
 
 
+def test_what_is_on_doubt_for_days_is_shown_from_its_first_half_message_on(
+    stage: StillCoordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = txn_key("a")
+    stage.op(op_line("U", key, stage.half(key)))
+    stage.work(seconds=70)
+    stage.world.advance(ms=3 * 24 * 60 * MINUTE_MS)
+    stage.half(txn_key("b"))
+
+    code, out, _ = run_command(tx.app, "show", txn_id_of(key), capsys=capsys)
+
+    assert 0 == code
+    assert "message 1 of 1 stored, for orders" in out
+    assert "unknown by producer" in out
+
+
 def test_a_lease_that_seems_expired_and_is_held_is_released(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,21 +143,12 @@ def off(still: StillCoordinator, off_ms: int) -> Clients:
     return clients_of(still, lambda: (still.world.now_ms() + off_ms) / 1000)
 
 
-def running(still: StillCoordinator) -> None:
-    """A coordinator is a member of its group, and has just stored its offsets."""
-    still.kafka.create_topic(STORED_OFFSETS)
-    still.kafka.append(STORED_OFFSETS, b"offsets", timestamp_ms=still.world.now_ms())
-    member = still.kafka.connect_coordinator(still.config, client="running").make_group_reader()
-    member.start([still.topics.half])
-    member.read(record_count_max=1, timeout_s=0.0)
-
-
 @OFF
 def test_where_a_coordinator_runs_the_brokers_time_is_known(off_ms: int) -> None:
     still = StillCoordinator()
     still.half(txn_key("a"))
     still.world.advance(ms=10 * MINUTE_MS)
-    running(still)
+    appear(still)
 
     earliest_ms, latest_ms = off(still, off_ms).history().time()
 
@@ -198,7 +204,7 @@ def test_dead_letters_since_and_until_are_told_by_the_brokers_time(
     still.world.advance(ms=2 * HOUR_MS)
     group.letter()
     still.world.advance(ms=10 * MINUTE_MS)
-    running(still)
+    appear(still)
     commands(still, off_ms)
 
     code, out, err = run_command(dlq.app, "list", "--group", "loyalty", *asked, "--json", capsys=capsys)
@@ -218,7 +224,7 @@ def test_what_is_on_its_way_is_not_lost_and_what_is_old_is_judged(
     for name, later_ms in (("old", 10 * MINUTE_MS), ("young", 1_000)):
         still.commit(txn_key(name), still.half(txn_key(name)))
         still.world.advance(ms=later_ms)
-    running(still)
+    appear(still)
     commands(still, off_ms)
     app = typer.Typer()
     app.command()(verify)
@@ -239,7 +245,7 @@ def test_a_new_time_of_scheduled_messages_counts_from_the_brokers_time(
     due_ms = still.world.now_ms() + 24 * HOUR_MS
     still.commit(key, still.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
     still.work(seconds=2)
-    running(still)
+    appear(still)
     commands(still, off_ms)
 
     words = ["reschedule", txn_id_of(key), "--to", "2h", "--reason", "ticket 12", "--wait", "0s"]
@@ -263,7 +269,7 @@ def test_ages_of_transactions_are_told_by_the_brokers_time(
     for name, later_ms in (("old", HOUR_MS), ("young", 2 * MINUTE_MS)):
         still.half(txn_key(name))
         still.world.advance(ms=later_ms)
-    running(still)
+    appear(still)
     commands(still, off_ms)
     shown = ["--open", asked, "30m", "--json"]
 

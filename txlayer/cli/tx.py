@@ -213,7 +213,14 @@ def show(
     query_id: Annotated[
         str | None, option("--query-id", "Show instead the transactions with this id of the user's own.", "TEXT")
     ] = None,
-    since: Annotated[str, option("--since", "Read half, op and check from so long ago.", "1h|TIME")] = "1h",
+    since: Annotated[
+        str,
+        option(
+            "--since",
+            "Read half, op and check from so long ago; of what is on doubt, from its first half message.",
+            "1h|TIME",
+        ),
+    ] = "1h",
     is_id: Annotated[bool, option("--id", "It is an id, even if it looks like PARTITION:OFFSET.")] = False,
     connection: Connection,
     as_json: AsJson = False,
@@ -246,9 +253,9 @@ def show(
         if query_id is None:
             check_txn_id(what)
         check_instant("--since", since)
-        start = HistoryStart(parse_instant("--since", since, now_ms=reader.now_ms))
-        ids = [what] if query_id is None else reader.ids_of(query_id, start=start)
-        found = [each for txn_id in ids[:SHOWN_MAX] for each in reader.read(txn_id, start=start, with_checks=True)]
+        since_ms = parse_instant("--since", since, now_ms=reader.now_ms)
+        ids = [what] if query_id is None else reader.ids_of(query_id, start=HistoryStart(since_ms))
+        found = [each for i in ids[:SHOWN_MAX] for each in histories.histories_of(reader, i, since_ms=since_ms)[0]]
         output.note_counts((len(ids[SHOWN_MAX:]), "more ids; the oldest are shown"), err=as_json)
         searched = (
             f"half, op and check of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
@@ -476,10 +483,7 @@ def _settle(
                     on_written=lambda count: written(count, len(plan.lines)),
                     on_reached=reached,
                 )
-    decided = (
-        f"skipped: they are decided already, and {order.action.value} says nothing about them; "
-        "`txlayer tx list` shows them"
-    )
+    decided = f"skipped: {order.action.value} says nothing about what is in their state; `txlayer tx list` shows them"
     output.note_counts((plan.skipped_count, decided))
     # Without --wait it is no finding that no coordinator has come to the line yet.
     good = settles.GOOD if patience_s else settles.GOOD | {settles.SettlementResult.WRITTEN}

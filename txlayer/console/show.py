@@ -10,6 +10,7 @@ from txlayer.adapters.ports import GroupMember
 from txlayer.adapters.telemetry import printable
 from txlayer.errors import UsageError
 from txlayer.operate import length_text, time_text
+from txlayer.operate.history import parse_position
 from txlayer.operate.live import BUCKET_COUNT, BUCKET_MS, Minute, quantile
 
 VALUE_BYTES_SHOWN = 16 * 1024
@@ -84,6 +85,11 @@ def lines(value: object) -> str:
 def query(values: Mapping[str, object]) -> str:
     """The part of an address behind `?`; what is empty is left out."""
     return urlencode({name: str(value) for name, value in values.items() if value not in (None, "")})
+
+
+def transaction_query(txn_id: str, since: str | None = None) -> str:
+    """That of one transaction's page; an id that looks like a position says that it is none."""
+    return query({"id": txn_id, "by": "id" if parse_position(txn_id) else "", "since": since})
 
 
 def fields_of(given: Mapping[str, str], names: Iterable[str], *, length_max: int = LENGTH_MAX) -> dict[str, str]:
@@ -170,5 +176,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "content": content,
     "span": length_text,
     "query": query,
+    "transaction_query": transaction_query,
     "lines": lines,
 }

@@ -318,11 +318,12 @@ class UnsettledRows:
         where, values = _where(wanted, now_ms)
         return dict(self._ask(f"SELECT {_STATE}, count(*) FROM {_FROM} WHERE {where} GROUP BY 1 ORDER BY 1", values))
 
-    def newest_ms(self, wanted: Wanted, *, now_ms: int) -> int:
-        """Append time of the first half record of the youngest of the whole list; 0: it is empty."""
+    def newest(self, wanted: Wanted, *, now_ms: int) -> list[UnsettledTransaction]:
+        """Of each partition those of the whole list that were prepared last, which may be several of one millisecond."""
         where, values = _where(wanted, now_ms)
-        found = self._ask(f"SELECT max(appended_ms) FROM {_FROM} WHERE {where}", values)
-        return int(found[0][0] or 0)
+        last = f"SELECT partition, max(appended_ms) FROM {_FROM} WHERE {where} GROUP BY partition"
+        query = f"SELECT {_COLUMNS} FROM {_FROM} WHERE {where} AND (partition, appended_ms) IN ({last})"
+        return [_transaction(row) for row in self._ask(query, (*values, *values))]
 
     def page(self, wanted: Wanted, *, now_ms: int) -> Page:
         """The next rows of a list. Ages count from the append time of the first half record.

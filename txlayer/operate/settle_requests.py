@@ -16,12 +16,14 @@ from urllib.parse import parse_qsl, urlencode
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.readers import Range
 from txlayer.coordinator.setup import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, txn_id_of
 from txlayer.errors import RetriableError, UsageError
+from txlayer.operate.audit import shorten
 from txlayer.operate.live import LiveView
 from txlayer.operate.operators import REASON_LENGTH_MAX, signature_of
 from txlayer.operate.overview import UnsettledTransaction, committed_records, read_stored
@@ -51,11 +53,12 @@ PATIENCE_S = 10.0  # how long coordinators may stand still before a request is s
 SHOWN_COUNT_MAX = 100  # outcomes that are kept for a person; all are counted
 SCANNED_MAX = 1_000_000  # op records that a search for a request reads: some seconds
 NAMED_MAX = 1_000  # half records that are looked up, to see which lines count
-REQUESTS_MAX = 200  # requests that a search finds
+REQUESTS_MAX = 200  # requests that a search finds, the newest
 MARGIN_MS = 60_000  # brokers' clocks may be so far behind ours
 
 Edge = Mapping[int, int]
-"""{partition: first half offset of the last one there that was prepared in the newest millisecond that the person saw}: more of it may come."""
+"""{partition: first half offset of the last transaction there that the person saw}. What came later may have an earlier time, by another broker."""
+_EDGE = re.compile(r"(\d{1,9})\.(-?\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class SettlementRequest:
     until_ms: int = 0
     time_ms: int | None = None  # of a reschedule
     edge: Edge | None = None
-    """None: all of the millisecond `until_ms` are meant, as the op log, where the request was found again, does not name it."""
+    """None: the op log, where the request was found again, does not name it. Then what is a minute older than `until_ms` is meant."""
 
     def __post_init__(self) -> None:
         """Check what a person can have got wrong."""
@@ -95,8 +98,9 @@ class SettlementRequest:
 
     def signature(self) -> str:
         """The reason of its op lines, with the name of the person and that of the request."""
-        which = f": {_query_of(self)}" if self.is_filter else ""
-        mark = f" [request {self.id} of {self.count}{which}]"
+        mark = self._mark(self.edge)
+        if REASON_LENGTH_MAX - len(mark) < max(len(self.reason), 100):
+            mark = self._mark(None)
         room = REASON_LENGTH_MAX - len(mark)
         if room < 100:
             raise UsageError("the filter is too long for a request")
@@ -105,6 +109,10 @@ class SettlementRequest:
         is_question = self.action is OperatorAction.CHECK_NOW
         signature = signature_of("settle", operator=self.operator, reason=self.reason, may_be_silent=is_question)
         return signature + mark
+
+    def _mark(self, edge: Edge | None) -> str:
+        which = f": {_query_of(self, edge)}" if self.is_filter else ""
+        return f" [request {self.id} of {self.count}{which}]"
 
 
 _ID = re.compile(r"[0-9a-f]{11}-[0-9a-f]{8}")
@@ -123,10 +131,11 @@ def begun_ms_of(request_id: str) -> int:
     return int(request_id.partition("-")[0], 16)
 
 
-def _query_of(request: SettlementRequest) -> str:
+def _query_of(request: SettlementRequest, edge: Edge | None) -> str:
     # Its lines are those of an abandon, which may also give up what is not scheduled.
     action = request.action.value if request.action is OperatorAction.CANCEL else None
-    more = {"key": request.wanted.key_hash, "until": request.until_ms, "action": action}
+    key_hash = request.wanted.key_hash
+    more = {"key": key_hash, "until": request.until_ms, "action": action, "edge": edge_text(edge or {})}
     return urlencode(request.wanted.filter.fields() | {name: value for name, value in more.items() if value})
 
 
@@ -149,6 +158,7 @@ def request_of(op_line: RecordedLine) -> SettlementRequest | None:
             Wanted(Filter.of_fields(fields), key_hash=fields.get("key")),
             int(fields.get("until", "0")),
             op.time_ms,
+            edge_of_text(fields.get("edge", "")) or None,
         )
     except (ValueError, UsageError):
         return None
@@ -178,26 +188,36 @@ def actions_for(state: str) -> list[OperatorAction]:
 
 def rows_of(view: LiveView, keys: Iterable[str], *, now_ms: int) -> dict[str, UnsettledTransaction]:
     """Those of these "id/nonce" that are not settled."""
-    found = {}
-    for key in dict.fromkeys(keys):
-        page = view.rows.page(Wanted(txn_id=txn_id_of(key)), now_ms=now_ms)
-        found.update({row.txn.key: row for row in page.rows if row.txn.key == key})
+    wanted, found = dict.fromkeys(keys), {}
+    for txn_id in dict.fromkeys(map(txn_id_of, wanted)):
+        attempts = view.rows.page(Wanted(txn_id=txn_id, limit=REQUEST_COUNT_MAX), now_ms=now_ms).rows
+        found.update({row.txn.key: row for row in attempts if row.txn.key in wanted})
     return found
 
 
-def edge_of(view: LiveView, wanted: Wanted, until_ms: int, *, now_ms: int) -> Edge:
-    """Where those end that were prepared in this millisecond, the newest of the view, as it is now."""
-    age_ms = now_ms - until_ms
-    newest = replace(wanted.filter, older_ms=age_ms, younger_ms=age_ms + 1)
+def edge_of(newest: Iterable[UnsettledTransaction]) -> Edge:
     edge: dict[int, int] = {}
-    for row in view.rows.page(replace(wanted, filter=newest, limit=REQUEST_COUNT_MAX), now_ms=now_ms).rows:
+    for row in newest:
         edge[row.partition] = max(row.txn.first_offset, edge.get(row.partition, -1))
     return edge
 
 
+def edge_text(edge: Edge) -> str:
+    """As a form and an op line name it, in characters that neither changes."""
+    return "~".join(f"{partition}.{offset}" for partition, offset in sorted(edge.items()))
+
+
+def edge_of_text(text: str) -> Edge:
+    """UsageError: it is none."""
+    found = [_EDGE.fullmatch(each) for each in text.split("~") if text]
+    if not all(found):
+        raise UsageError("the form does not say what was seen; look again at what would happen")
+    return {int(each[1]): int(each[2]) for each in found if each is not None}
+
+
 def _was_seen(row: UnsettledTransaction, request: SettlementRequest) -> bool:
-    if request.edge is None or row.txn.appended_ms < request.until_ms:
-        return True
+    if request.edge is None:
+        return row.txn.appended_ms < request.until_ms - MARGIN_MS
     return row.txn.first_offset <= request.edge.get(row.partition, -2)
 
 
@@ -230,7 +250,7 @@ class RequestState:
     request: SettlementRequest
     earlier_count: int = 0  # transactions for which others wrote a line: before, or beside this one
     written_count: int = 0
-    skipped_count: int = 0  # decided already: the action says nothing about them
+    skipped_count: int = 0  # the action says nothing about what is in their state
     results: Counter[SettlementResult] = field(default_factory=Counter)
     good: list[SettlementOutcome] = field(default_factory=list)
     others: list[SettlementOutcome] = field(default_factory=list)
@@ -283,7 +303,8 @@ def work_off(
     snapshot = _snapshot(view)
     op_next = {(settlement.topics.op, p): end for p, end in snapshot.op_ends.items()}
     if is_resumed:
-        found = read_requests(settlement.connections, since_ms=request.begun_ms, request_id=request.id)
+        connections, begun_ms = settlement.connections, request.begun_ms
+        found, _ = read_requests(connections, since_ms=begun_ms, request_id=request.id, is_whole=True)
         done = {key for each in found for key in each.keys}
     seen: set[str] = set()
     for rows in _pages(view, request, now_ms):
@@ -402,24 +423,39 @@ class FoundRequest:
     lines: list[FoundLine] = field(default_factory=list)  # the first ones
 
 
+class FoundRequests(NamedTuple):
+    """What a search for requests found."""
+
+    requests: list[FoundRequest]  # the newest first
+    is_cut: bool  # the op log has more records than were read: of these there may be more, and others
+
+
 def read_requests(
-    connections: CoordinatorConnections, *, since_ms: int, request_id: str | None = None
-) -> list[FoundRequest]:
-    """The requests in the op log since then, or the one of this id, the newest first; bounded by `SCANNED_MAX`."""
+    connections: CoordinatorConnections, *, since_ms: int, request_id: str | None = None, is_whole: bool = False
+) -> FoundRequests:
+    """The requests in the op log since then, in the newest of too many records; or the one of this id, in the oldest, or with `is_whole` in all."""
+    count_max = None if is_whole else SCANNED_MAX
     count = count_partitions(connections, connections.config.topics)
     stored = {p: s.positions for p, s in read_stored(connections, range(count)).items()}
     found: dict[str, FoundRequest] = {}
     mark = (request_id or "%5Brequest ").encode()  # as the codec writes it
-    for partition, line in _op_lines(connections, since_ms=since_ms, with_bytes=mark):
+    ranges = _ranges_since(connections, connections.config.topics.op, since_ms=since_ms)
+    is_cut = count_max is not None and count_max < sum(end - start for start, end in ranges.values())
+    if count_max is not None and request_id is None:
+        shorten(ranges, count_max)
+    for partition, line in _lines_with(mark, islice(committed_records(connections, ranges), count_max)):
         match = _MARK.fullmatch(line.op.reason)
         if match is None or request_id not in (None, match[2]):
             continue
         each = found.get(match[2])
         if each is None:
             request = request_of(line)
-            if request is None or len(found) >= REQUESTS_MAX:
+            if request is None:
                 continue
             each = found[match[2]] = FoundRequest(request, line.appended_ms, line.appended_ms)
+            if len(found) > REQUESTS_MAX:
+                del found[min(found)]  # an id begins with its time
+                is_cut = True
         if line.op.key in each.keys:
             continue
         each.first_ms, each.last_ms = min(each.first_ms, line.appended_ms), max(each.last_ms, line.appended_ms)
@@ -430,7 +466,7 @@ def read_requests(
             each.keys.add(line.op.key)
         if len(each.lines) < SHOWN_COUNT_MAX:
             each.lines.append(FoundLine(partition, line, is_carried_out))
-    return sorted(found.values(), key=lambda each: each.first_ms, reverse=True)
+    return FoundRequests(sorted(found.values(), key=lambda each: each.first_ms, reverse=True), is_cut)
 
 
 def with_contrary_decisions(found: FoundRequest, connections: CoordinatorConnections) -> list[FoundLine]:
@@ -458,7 +494,7 @@ def _endings(
 ) -> dict[str, tuple[int, RecordedLine]]:
     """{key: (partition, the line that decides it)}, of what was said since the request began: the first commit or rollback, or an abandon after it."""
     named: dict[tuple[str, int, int, str, bool], RecordedLine] = {}
-    for partition, line in _op_lines(connections, since_ms=request.begun_ms):
+    for partition, line in _lines_with(b"", _records_since(connections, connections.config.topics.op, request)):
         op = line.op
         if op.is_decision and op.key in keys and len(named) < NAMED_MAX:
             named.setdefault((op.key, partition, op.last_offset, op.producer_group, op.is_abandon), line)
@@ -485,7 +521,7 @@ def _ending(lines: Iterable[tuple[int, RecordedLine, bool]], *, is_abandoned: bo
 def _abandoned(connections: CoordinatorConnections, request: SettlementRequest, keys: Collection[str]) -> set[str]:
     """Those of which doubt says since the request began that they were abandoned after their commit."""
     found = set()
-    doubts = _records_since(connections, connections.config.topics.doubt, since_ms=request.begun_ms) if keys else ()
+    doubts = _records_since(connections, connections.config.topics.doubt, request) if keys else ()
     for record in doubts:
         key, index = codec.parse_doubt_key(record.key()) or ("", None)
         if index is None and key in keys and codec.is_abandoned(record.value(), record.headers()):
@@ -514,18 +550,16 @@ def _that_count(
                     yield record.partition(), line, half.index + 1 == half.count
 
 
-def _op_lines(
-    connections: CoordinatorConnections, *, since_ms: int, with_bytes: bytes = b""
-) -> Iterator[tuple[int, RecordedLine]]:
-    """The lines since then of records with these bytes; at most so many records are looked at."""
-    return _lines_with(with_bytes, _records_since(connections, connections.config.topics.op, since_ms=since_ms))
-
-
-def _records_since(connections: CoordinatorConnections, topic: str, *, since_ms: int) -> Iterator[Any]:
+def _ranges_since(connections: CoordinatorConnections, topic: str, *, since_ms: int) -> dict[TopicPartition, Range]:
     tps = [(topic, p) for p in range(count_partitions(connections, connections.config.topics))]
     starts = connections.offsets_at(tps, at_ms=since_ms - MARGIN_MS)
-    ends = connections.end_offsets(tps)
-    return islice(committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps}), SCANNED_MAX)
+    return {tp: (starts[tp], end) for tp, end in connections.end_offsets(tps).items()}
+
+
+def _records_since(connections: CoordinatorConnections, topic: str, request: SettlementRequest) -> Iterator[Any]:
+    """Those since it began; at most so many."""
+    ranges = _ranges_since(connections, topic, since_ms=request.begun_ms)
+    return islice(committed_records(connections, ranges), SCANNED_MAX)
 
 
 def _lines_with(mark: bytes, records: Iterable[Any]) -> Iterator[tuple[int, RecordedLine]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping
@@ -70,26 +69,26 @@ async def plan(console: Console, request: Request) -> Response:
     """What would happen, and the form that asks for it; nothing is written."""
     form = request.state.form
     action, now_ms = _action(form), console.now_ms()
-    keys = _keys(form)
-    edge: requests.Edge = {}
+    keys, newest = _keys(form), list[Any]()
     asked = fields_of(form, FILTERS)
     _check_current(console)
     if keys:
         found = await console.desk.call(requests.rows_of, console.view, keys, now_ms=now_ms)
         rows = [found[key] for key in keys if key in found]
         states: Mapping[str, int] = Counter(row.state for row in rows)
-        gone, until_ms = [key for key in keys if key not in found], 0
+        gone = [key for key in keys if key not in found]
     else:
         asked["state"] = asked["state"] or ",".join(sorted(PARKED))
         wanted = wanted_of(asked | _UNSORTED)
-        # By the brokers' clock: this machine's may be ahead, and what comes later is not meant.
-        until_ms = await console.desk.call(console.view.rows.newest_ms, wanted, now_ms=now_ms)
-        edge = await console.desk.call(requests.edge_of, console.view, wanted, until_ms, now_ms=now_ms)
-        states = await console.desk.call(console.view.rows.states, wanted, now_ms=now_ms)
-        page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
+        at_ms = await console.brokers_ms() if asked["older"] else now_ms
+        newest = await console.desk.call(console.view.rows.newest, wanted, now_ms=at_ms)  # before what is counted
+        states = await console.desk.call(console.view.rows.states, wanted, now_ms=at_ms)
+        page = await console.desk.call(console.view.rows.page, wanted, now_ms=at_ms)
         rows, gone = page.rows, []
     able = {state: number for state, number in states.items() if requests.is_able(action, state)}
     begun_ms = await console.desk.call(console.clients.history().now_ms)
+    # By the brokers' clock: this machine's may be ahead, and what comes later is not meant.
+    until_ms = max((row.txn.appended_ms for row in newest), default=now_ms)
     return console.page(
         request,
         "plan.html",
@@ -103,8 +102,8 @@ async def plan(console: Console, request: Request) -> Response:
         keys=[row.txn.key for row in rows if row.state in able] if keys else [],
         gone=gone,
         asked={} if keys else asked,
-        until_ms=until_ms or now_ms,
-        edge=",".join(f"{partition}:{offset}" for partition, offset in sorted(edge.items())),
+        until_ms=until_ms,
+        edge=requests.edge_text(requests.edge_of(newest)),
         looked_ms=now_ms,
         request_id=requests.request_id_of(begun_ms, secrets.randbits(32)),
         reason_max=REASON_LENGTH_MAX,
@@ -125,12 +124,6 @@ def _keys(form: Any) -> tuple[str, ...]:
     if (not keys and "is_view" not in form) or not all("/" in key for key in keys):
         raise UsageError("no transaction is chosen")
     return keys
-
-
-def _edge(text: str) -> requests.Edge:
-    if not re.fullmatch(r"(\d{1,9}:-?\d{1,18}(,|$))*", text, re.ASCII):
-        raise UsageError("the form does not say what was seen; look again at what would happen")
-    return {int(partition): int(offset) for partition, offset in (each.split(":") for each in text.split(",") if each)}
 
 
 def _check_current(console: Console) -> None:
@@ -154,14 +147,14 @@ async def settle(console: Console, request: Request) -> Response:
     asked = requests.SettlementRequest(
         form.get("request", ""), action, request.state.person.name, form.get("why", "").strip(), count, keys
     )
-    newest_ms = await console.desk.call(console.view.rows.newest_ms, Wanted(), now_ms=now_ms)
+    newest = await console.desk.call(console.view.rows.newest, Wanted(), now_ms=now_ms)
     looked_ms = number_of(form, "looked")
     is_late = not max(looked_ms, asked.begun_ms) <= now_ms <= looked_ms + PLAN_MS
-    if is_late or until_ms > max(newest_ms, now_ms):
+    if is_late or until_ms > max([now_ms, *(row.txn.appended_ms for row in newest)]):
         raise UsageError("this was looked at long ago; look again at what would happen")
     if not keys:
         wanted = wanted_of(fields_of(form, FILTERS) | {"older": ""} | _UNSORTED)
-        asked = replace(asked, wanted=wanted, until_ms=until_ms, edge=_edge(form.get("edge", "")))
+        asked = replace(asked, wanted=wanted, until_ms=until_ms, edge=requests.edge_of_text(form.get("edge", "")))
     if action is OperatorAction.RESCHEDULE:
         time = await console.desk.call(console.clients.history().time)
         asked = replace(asked, time_ms=time_to_come("the new time", form.get("to", "").strip(), now_ms=time.latest_ms))
@@ -229,7 +222,7 @@ def _work_off(
 async def one(console: Console, request: Request) -> Response:
     """One request: how far it is, and what the logs say became of its transactions."""
     request_id = request.query_params.get("id", "")
-    job, state, found, lines = await _look_at(console, request_id)
+    job, state, found, lines, is_cut = await _look_at(console, request_id)
     asked = state.request if state is not None else found.request if found is not None else None
     topic = console.config.topics.op
     return console.page(
@@ -248,6 +241,7 @@ async def one(console: Console, request: Request) -> Response:
         else [(o, _said(o, state.request.action, topic)) for o in [*state.others, *state.good]],
         found=found,
         lines=lines,
+        is_cut=is_cut,
         can_resume=_can_resume(job, state, found),
     )
 
@@ -270,22 +264,22 @@ def _can_resume(job: Job | None, state: requests.RequestState | None, found: req
 
 async def _look_at(
     console: Console, request_id: str
-) -> tuple[Job | None, requests.RequestState | None, requests.FoundRequest | None, list[requests.FoundLine]]:
+) -> tuple[Job | None, requests.RequestState | None, requests.FoundRequest | None, list[requests.FoundLine], bool]:
     """What this console knows of a request; where it knows nothing, what the op log says."""
     job = console.jobs.newest(_job_name(request_id[:40]))
     state: requests.RequestState | None = None if job is None else job.result
     if state is not None or (job is not None and job.is_running):
-        return job, state, None, []
+        return job, state, None, [], False
     return job, None, *await console.desk.call(_find, console, request_id)
 
 
-def _find(console: Console, request_id: str) -> tuple[requests.FoundRequest | None, list[requests.FoundLine]]:
+def _find(console: Console, request_id: str) -> tuple[requests.FoundRequest | None, list[requests.FoundLine], bool]:
     begun_ms = requests.begun_ms_of(request_id)
     with closing(console.connect()) as connections:
-        found = requests.read_requests(connections, since_ms=begun_ms, request_id=request_id)
+        found, is_cut = requests.read_requests(connections, since_ms=begun_ms, request_id=request_id)
         if not found:
-            return None, []
-        return found[0], requests.with_contrary_decisions(found[0], connections)
+            return None, [], is_cut
+        return found[0], requests.with_contrary_decisions(found[0], connections), is_cut
 
 
 async def all_of_them(console: Console, request: Request) -> Response:
@@ -293,14 +287,14 @@ async def all_of_them(console: Console, request: Request) -> Response:
     since = request.query_params.get("since", "1h")
     length_ms = milliseconds(parse_duration("since", since))
 
-    def read() -> list[requests.FoundRequest]:
+    def read() -> requests.FoundRequests:
         since_ms = max(console.clients.history().now_ms() - length_ms, 0)
         with closing(console.connect()) as connections:
             return requests.read_requests(connections, since_ms=since_ms)
 
-    found = await console.desk.call(read)
+    found, is_cut = await console.desk.call(read)
     running = [job for job in console.jobs.named(_job_name("")) if job.is_running]
-    return console.page(request, "requests.html", found=found, running=running, since=since)
+    return console.page(request, "requests.html", found=found, is_cut=is_cut, running=running, since=since)
 
 
 async def stop(console: Console, request: Request) -> Response:
@@ -313,7 +307,7 @@ async def stop(console: Console, request: Request) -> Response:
 async def resume(console: Console, request: Request) -> Response:
     """Write the lines that are missing, under the name of the person who resumes."""
     request_id = request.state.form.get("id", "")[:40]
-    job, state, found, _ = await _look_at(console, request_id)
+    job, state, found, *_ = await _look_at(console, request_id)
     if not _can_resume(job, state, found):
         raise UsageError("nothing is missing of this request, or it is not known of which transactions")
     asked = state.request if state is not None else found.request if found is not None else None

@@ -17,14 +17,22 @@ from txlayer.adapters.ports import HistoryStart
 from txlayer.adapters.tracing import trace_context_of
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import route
-from txlayer.console.show import LENGTH_MAX, fields_of, number_of, query
+from txlayer.console.show import LENGTH_MAX, fields_of, number_of, query, transaction_query
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
-from txlayer.core.messages import ParkReason
+from txlayer.core.messages import ParkReason, Resolution
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
 from txlayer.operate import Json
-from txlayer.operate.history import are_applied, histories_at, history_json, parse_position, read_half_records, timeline
+from txlayer.operate.history import (
+    are_applied,
+    histories_at,
+    histories_of,
+    history_json,
+    parse_position,
+    read_half_records,
+    timeline,
+)
 from txlayer.operate.rows import SORTS, UNREADABLE, Wanted
 from txlayer.operate.settle import OperatorAction
 from txlayer.operate.settle_requests import actions_for, rows_of
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
     from txlayer.operate.overview import UnsettledTransaction
 
 PAGE_COUNT = 100
+EVENTS_SHOWN_MAX = 1_000  # of one transaction: whoever may write op may name it in any number of lines
 STATES = [*(state.value for state in TxnState if state not in SETTLED), COMMITTING, UNREADABLE]
 FIELDS = ("group", "state", "topic", "reason", "older", "key", "query", "sort", "after")
 SINCE_MS = 3_600_000
@@ -45,7 +54,8 @@ async def transactions(console: Console, request: Request) -> Response:
     asked = fields_of(request.query_params, FIELDS)
     wanted = wanted_of(asked)
     now_ms = console.now_ms()
-    page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
+    at_ms = await console.brokers_ms() if asked["older"] else now_ms
+    page = await console.desk.call(console.view.rows.page, wanted, now_ms=at_ms)
     rows = [unsettled_json(found, now_ms=now_ms) for found in page.rows]
     kept = {name: value for name, value in asked.items() if name != "after"}
     return console.page(
@@ -91,8 +101,8 @@ async def search(console: Console, request: Request) -> Response:
         return RedirectResponse("/transactions?" + query({"key": what}), 303)
     if request.query_params.get("by") == "query":
         ids = await console.desk.call(_settled_ids, console, what)
-        found = {"id": ids[-1]} if ids else {"query": what}
-        return RedirectResponse(("/transaction?" if ids else "/transactions?") + query(found), 303)
+        address = "/transaction?" + transaction_query(ids[-1]) if ids else "/transactions?" + query({"query": what})
+        return RedirectResponse(address, 303)
     return RedirectResponse("/transaction?" + query({"id": what}), 303)
 
 
@@ -139,7 +149,7 @@ async def verdict(console: Console, request: Request) -> Response:
     form = dict(getattr(request.state, "form", {}))
     what, at_ms = unquote(form.get("id", "")), number_of(form, "at", digit_count_max=18)
     console.jobs.start(VERDICT, lambda note: _verdicts(console, what, at_ms, note), now_ms=console.now_ms, subject=what)
-    return RedirectResponse("/transaction?" + query({"id": what, "since": form.get("since")}) + "#verdict", 303)
+    return RedirectResponse("/transaction?" + transaction_query(what, form.get("since")) + "#verdict", 303)
 
 
 def _verdicts(console: Console, txn_id: str, at_ms: int, note: Any) -> Any:
@@ -154,8 +164,8 @@ def _verdicts(console: Console, txn_id: str, at_ms: int, note: Any) -> Any:
 
 
 async def _answer(console: Console, request: Request, fields: dict[str, str], *, has_values: bool) -> Response:
-    what, since = fields.get("id", "").strip(), fields.get("since", "")
-    found = await console.desk.call(_look_up, console, what, since=since, has_values=has_values)
+    what, since, by = fields.get("id", "").strip(), fields.get("since", ""), fields.get("by", "")
+    found = await console.desk.call(_look_up, console, what, since=since, is_id=by == "id", has_values=has_values)
     if has_values:
         person = getattr(getattr(request.state, "person", None), "name", "local")
         shown = [f"{attempt['txn_id']}/{attempt['nonce']}" for attempt in found.attempts]
@@ -168,6 +178,7 @@ async def _answer(console: Console, request: Request, fields: dict[str, str], *,
         what=what,
         found=found,
         since=since,
+        by=by,
         offered=SINCE,
         has_values=has_values,
         job=console.jobs.newest(VERDICT),
@@ -176,8 +187,8 @@ async def _answer(console: Console, request: Request, fields: dict[str, str], *,
     )
 
 
-def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Found:
-    position = parse_position(what)
+def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values: bool) -> Found:
+    position = None if is_id else parse_position(what)
     if position is None and (not what.isascii() or not 0 < len(what) <= 128 or re.search(r"[/|\n]", what)):
         raise UsageError("an id has 1 to 128 ASCII characters without / and |; a position is PARTITION:OFFSET of half")
     reader = console.clients.history()
@@ -191,7 +202,7 @@ def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Fo
         rows = console.view.rows.page(Wanted(txn_id=what), now_ms=console.now_ms()).rows
         since_ms = _since_ms(reader.now_ms(), what, since, rows)
         partitions = sorted({row.partition for row in rows}) if rows and not since else None
-        histories = reader.read(what, start=HistoryStart(since_ms), partitions=partitions, with_checks=True)
+        histories, since_ms = histories_of(reader, what, since_ms=since_ms, partitions=partitions)
     attempts = []
     with closing(console.connect()) as connections:
         for history, is_applied in zip(histories, are_applied(connections, histories), strict=True):
@@ -200,12 +211,14 @@ def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Fo
             body = history_json(history, is_applied=is_applied)
             body["messages"] = [_message(records[at], at, has_value=has_values) for at in records]
             body["forwarded"], body["handled"], body["forwarded_problem"] = [], [], ""
-            if history.state is TxnState.COMMITTED:
+            said = (line.op.resolution for line in history.op_lines if (line.offset, line.line) == history.decided_at)
+            if history.state is TxnState.COMMITTED or Resolution.COMMIT in said:
                 from txlayer.operate.forwarded import forwarded_json  # imported when a page needs it
 
                 found = forwarded_json(console.clients, history, records)
                 body["forwarded"], body["handled"], body["forwarded_problem"] = found
-            body["timeline"] = timeline(body)
+            events = timeline(body)
+            body["timeline"], body["left_out"] = events[:EVENTS_SHOWN_MAX], events[EVENTS_SHOWN_MAX:]
             attempts.append(body)
     now_ms = console.now_ms()
     return Found(attempts, [unsettled_json(row, now_ms=now_ms) for row in rows], since_ms)
