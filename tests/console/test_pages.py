@@ -23,6 +23,7 @@ from txlayer.console.pages.overview import changes
 from txlayer.console.work import Desk, Jobs
 from txlayer.core.codec import HALF_HEADER, encode_op
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_letter
+from txlayer.core.leases import LockKind
 from txlayer.core.messages import HalfOptions, OpMessage, Origin, Resolution, Source, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate import time_text
@@ -54,6 +55,42 @@ def test_the_overview_says_in_one_line_whether_it_is_well(site: Site) -> None:
     assert "no coordinator runs" in page
     assert "no responder" in page
     assert '<a href="/transactions?group=shop">shop</a>' in page
+
+
+def test_the_first_lines_say_what_keeps_consumers_from_their_messages(site: Site) -> None:
+    group, stage = Group(site), site.stage
+    stage.kafka.append("orders", b"v")
+    group.store(parked={b"a": group.letter(key=b"a")}, paused=True)
+    group.lock(LockKind.RENEWAL, token=group.lock(), reason="breaker open")
+    site.onlooker.look()
+    site.get("/")
+    for name in ("consumers", "queues"):
+        site.wait_for(name)
+
+    page = site.get("/")
+
+    said = re.findall(r'<span class="level">warning</span> ([^<]*)<', page)
+    assert [
+        "no consumer runs, and at most 1 message not finished: loyalty",
+        "breaker open in 1 queue: loyalty",
+        "1 queue paused: loyalty",
+        "1 parked key: loyalty",
+    ] == said
+
+
+def test_the_age_of_the_oldest_in_doubt_is_none_of_a_scheduled_one(site: Site) -> None:
+    stage = site.stage
+    later = txn_key("later")
+    due_ms = stage.world.now_ms() + 90 * 86_400_000
+    stage.commit(later, stage.half(later, options=HalfOptions(deliver_at_ms=due_ms)))
+    stage.work(seconds=5)
+    stage.world.advance(ms=86_400_000)
+    stage.half(txn_key("young"), group="till")
+    site.onlooker.look()
+    page = site.get("/")
+
+    assert re.search(r"2 transactions not settled, 1 of them scheduled, the oldest \d+ (ms|s) old", page)
+    assert re.search(r'>shop</a></th>.*?scheduled</span> 1</a> </td>\s*<td class="number"></td>', page, re.DOTALL)
 
 
 def test_the_list_shows_what_is_not_settled_and_each_view_has_an_address(site: Site) -> None:
@@ -490,6 +527,23 @@ def test_pages_stay_when_the_broker_is_away(site: Site) -> None:
     assert key.partition("/")[0] in site.get("/transactions")
     assert "Not known now" in site.get("/transactions")
     assert "The cluster does not answer now" in site.get("/transaction?id=x", status=503)
+
+
+def test_the_charts_show_nothing_of_a_time_of_which_nothing_is_known(site: Site) -> None:
+    site.onlooker.look()
+    site.stage.world.advance(ms=30_000)
+    site.stage.half(txn_key("a"))
+    site.stage.world.advance(ms=10_000)
+    site.onlooker.look()
+    before = site.get("/")
+    site.stage.kafka.stop()
+    site.stage.world.advance(ms=300_000)
+    site.console.view.step()
+
+    after = site.get("/")
+
+    assert re.findall(r"<figure>.*?</figure>", before) == re.findall(r"<figure>.*?</figure>", after)
+    assert "prepared 0.1/s" in before
 
 
 def test_a_right_that_is_missing_is_no_mistake_of_the_person(site: Site) -> None:

@@ -33,7 +33,9 @@ class Screen:
 
     def body(self, view: LiveView | None = None) -> Any:
         view = view or self.onlooker.view
-        body = overall_json("shop", view.state, view.rows.counts(), now_ms=self.stage.world.now_ms())
+        now_ms, counts = self.stage.world.now_ms(), view.rows.counts()
+        consumed = self.consumption["consumers"] or ()
+        body = overall_json("shop", view.state, counts, now_ms=now_ms, consumed=consumed)
         return body | self.consumption
 
     def drawn(self) -> str:
@@ -86,6 +88,8 @@ def test_consumers_and_leases_have_a_block_each(screen: Screen) -> None:
     assert ["secret", "orders", "TOPIC_AUTHORIZATION_FAILED"] in lines
     assert ["loyalty", "orders", "1", "0", "1", "0", "1", "0"] in lines
     assert json.loads(json.dumps(screen.body())) == screen.body()
+    said = [remark["sentence"] for remark in screen.body()["remarks"]]
+    assert ["1 queue paused: loyalty"] == [sentence for sentence in said if "loyalty" in sentence or "mail" in sentence]
 
 
 def test_what_consumers_did_last_stays_while_it_cannot_be_read_again(screen: Screen) -> None:
@@ -138,6 +142,23 @@ def test_rates_are_said_when_a_whole_minute_was_counted() -> None:
     assert "1.0/s prepared, 0.5/s committed, 0.1/s rolled back; half of the commits within 1 s" in top._rates(
         rates._asdict()
     )
+
+
+def test_a_time_of_which_nothing_is_known_is_none_without_transactions(screen: Screen) -> None:
+    screen.onlooker.look()
+    screen.stage.world.advance(ms=30_000)
+    screen.stage.half(txn_key("a"))
+    screen.stage.world.advance(ms=40_000)
+    screen.onlooker.look()
+    before = screen.body()
+    screen.stage.kafka.stop()
+    screen.stage.world.advance(ms=300_000)
+    screen.onlooker.view.step()
+
+    after = screen.body()
+
+    assert before["rates"]["prepared"] > 0
+    assert (before["rates"], before["true_ms"]) == (after["rates"], after["true_ms"])
 
 
 def test_the_loop_shows_each_interval_and_goes_on_after_a_failure(

@@ -147,8 +147,10 @@ def top(
     def look(view: LiveView) -> Json:
         if once:
             looks.read(CONSUMPTION, read)
-        body = overall_json(config.namespace, view.state, view.rows.counts(), now_ms=current_ms())
-        return body | consumed_json(looks.newest(CONSUMPTION, read, age_s=CONSUMPTION_S))
+        seen, counts = looks.newest(CONSUMPTION, read, age_s=CONSUMPTION_S), view.rows.counts()
+        consumed = seen.result or ()
+        body = overall_json(config.namespace, view.state, counts, now_ms=current_ms(), consumed=consumed)
+        return body | consumed_json(seen)
 
     watch(config, look, overview, interval_s=interval_s, is_once=once, as_json=as_json)
 
@@ -231,7 +233,10 @@ def overview(body: Json) -> RenderableType:
         parts += [_cut(body["groups"], _GROUPS, ("not settled", "oldest"))]
     parts.append(Text(f"\nthe last minute: {_rates(body['rates'])}"))
     state = printable(body["group_state"] or "unknown")
-    parts.append(Text(f"\ncoordinators: {state}, {body['member_count']} running"))
+    seen = _time(body["group_ms"])
+    parts.append(
+        Text(f"\ncoordinators: {state}, {body['member_count']} running; they and the responders were seen at {seen}")
+    )
     worst = sorted(body["partitions"], key=lambda row: (row["owner"] is not None, -row["op_lag_ms"], row["partition"]))
     parts.append(_cut(worst, _PARTITIONS, ("partition", "not carried out", "waits for", "half not read")))
     return Group(*parts, *_consumers(body))

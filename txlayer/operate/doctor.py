@@ -4,7 +4,7 @@ A rule that finds nothing wrong says so, so that the reader sees what was looked
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import NamedTuple
@@ -347,10 +347,10 @@ def message_bytes(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[C
             yield ok(topic.name, f"max.message.bytes={most}")
 
 
-def few(numbers: list[int]) -> str:
-    """The first numbers, as a text."""
-    shown = ", ".join(map(str, numbers[:8]))
-    return f"{shown}, …" if len(numbers) > 8 else shown
+def few(found: Sequence[object]) -> str:
+    """The first of them, as a text."""
+    shown = ", ".join(map(str, found[:8]))
+    return f"{shown}, …" if len(found) > 8 else shown
 
 
 LAG_MAX = 100_000  # op offsets not applied: some seconds of a busy coordinator

@@ -23,13 +23,15 @@ class Remark(NamedTuple):
     sentence: str
 
 
-def remarks(state: LiveState, counts: Sequence[GroupCount], *, now_ms: int) -> list[Remark]:
-    """What is to be said, the worst first; never empty."""
+def remarks(
+    state: LiveState, counts: Sequence[GroupCount], *, now_ms: int, consumed: Sequence[Json] = ()
+) -> list[Remark]:
+    """What is to be said, the worst first; never empty. `consumed` are rows of `consumption_json`."""
     order = list(Level)
-    return sorted(_remarks(state, counts, now_ms), key=lambda remark: order.index(remark.level))
+    return sorted(_remarks(state, counts, consumed, now_ms), key=lambda remark: order.index(remark.level))
 
 
-def _remarks(state: LiveState, counts: Sequence[GroupCount], now_ms: int) -> Iterator[Remark]:
+def _remarks(state: LiveState, counts: Sequence[GroupCount], consumed: Sequence[Json], now_ms: int) -> Iterator[Remark]:
     if state.problem:
         since = length_text(now_ms - state.problem_ms)
         yield Remark(Level.ERROR, f"not known now, since {since}: {state.problem}")
@@ -43,10 +45,20 @@ def _remarks(state: LiveState, counts: Sequence[GroupCount], now_ms: int) -> Ite
         )
     yield from _about_coordinators(state)
     yield from _about_transactions(state, counts, now_ms)
+    yield from _about_consumers(consumed)
     if state.is_ready and not state.problem:
         total = sum(each.count for each in counts)
-        oldest = f", the oldest {length_text(now_ms - min(c.oldest_ms for c in counts))} old" if counts else ""
-        yield Remark(Level.OK, f"{counted(total, 'transaction')} not settled{oldest}")
+        doubtful = [each for each in counts if not _is_scheduled(each)]
+        scheduled = sum(each.count for each in counts if _is_scheduled(each))
+        said = f"{counted(total, 'transaction')} not settled"
+        said += f", {scheduled:,} of them scheduled" if scheduled else ""
+        said += f", the oldest {length_text(now_ms - min(c.oldest_ms for c in doubtful))} old" if doubtful else ""
+        yield Remark(Level.OK, said)
+
+
+def _is_scheduled(count: GroupCount) -> bool:
+    """True of those whose time has not come: they are decided, and may be as old as they like."""
+    return count.state == TxnState.SCHEDULED.value
 
 
 def being_read(state: LiveState) -> str:
@@ -106,25 +118,47 @@ def _about_transactions(state: LiveState, counts: Sequence[GroupCount], now_ms: 
         yield Remark(Level.ERROR, f"{counted(numbers[COMMITTING], 'transaction')} committed and not forwarded")
 
 
+def _about_consumers(consumed: Sequence[Json]) -> Iterator[Remark]:
+    """What keeps messages waiting behind their consumers. What is not known is not said."""
+
+    def named(rows: Sequence[Json]) -> str:
+        return few(list(dict.fromkeys(each["group"] for each in rows)))
+
+    if idle := [each for each in consumed if each["member_count"] == 0 and each["lag"]]:
+        left = sum(each["lag"] for each in idle)
+        said = f"no consumer runs, and at most {counted(left, 'message')} not finished"
+        yield Remark(Level.WARNING, f"{said}: {named(idle)}")
+    for name, said, noun in (
+        ("open_breaker_count", "breaker open in {}", "queue"),
+        ("paused_count", "{} paused", "queue"),
+        ("parked_key_count", "{}", "parked key"),
+    ):
+        if rows := [each for each in consumed if each[name]]:
+            count = sum(each[name] for each in rows)
+            yield Remark(Level.WARNING, f"{said.format(counted(count, noun))}: {named(rows)}")
+
+
 class GroupNow(NamedTuple):
     """What is not settled of one producer group, and who answers for it."""
 
     name: str
     states: dict[str, int]
     total: int
-    oldest_ms: int | None
+    oldest_ms: int | None  # of those that are not scheduled
     responders: GroupResponders | None  # None: not looked at yet
 
 
 def groups_of(state: LiveState, counts: Sequence[GroupCount]) -> list[GroupNow]:
-    """One for each group, that with the oldest transaction first; then those that are known for their responders alone."""
+    """One for each group, that with the oldest transaction first; at the end those that are known for their responders alone."""
     responders = {each.producer_group: each for each in state.responders}
     states: defaultdict[str, dict[str, int]] = defaultdict(dict)
     oldest_ms: dict[str, int] = {}
     for each in counts:
         states[each.producer_group][each.state] = each.count
-        oldest_ms[each.producer_group] = min(each.oldest_ms, oldest_ms.get(each.producer_group, each.oldest_ms))
-    names = [*sorted(states, key=lambda name: oldest_ms[name]), *sorted(responders.keys() - states.keys())]
+        if not _is_scheduled(each):
+            oldest_ms[each.producer_group] = min(each.oldest_ms, oldest_ms.get(each.producer_group, each.oldest_ms))
+    by_age = sorted(states, key=lambda name: (name not in oldest_ms, oldest_ms.get(name, 0)))
+    names = [*by_age, *sorted(responders.keys() - states.keys())]
     return [
         GroupNow(name, found, sum(found.values()), oldest_ms.get(name), responders.get(name))
         for name in names
@@ -132,10 +166,13 @@ def groups_of(state: LiveState, counts: Sequence[GroupCount]) -> list[GroupNow]:
     ]
 
 
-def overall_json(namespace: str, state: LiveState, counts: Sequence[GroupCount], *, now_ms: int) -> Json:
-    """What `txlayer top --json` prints."""
+def overall_json(
+    namespace: str, state: LiveState, counts: Sequence[GroupCount], *, now_ms: int, consumed: Sequence[Json] = ()
+) -> Json:
+    """What `txlayer top --json` prints, apart from its consumers, which are rows of `consumption_json`."""
     owners = {partition: member for member in state.members for _, partition in member.partitions}
-    rates = rates_of(state.minutes, since_ms=state.since_ms, now_ms=now_ms)
+    # Of the time after the last picture nothing is known: it is no time without transactions.
+    rates = rates_of(state.minutes, since_ms=state.since_ms, now_ms=min(now_ms, state.true_ms))
     return {
         "namespace": namespace,
         "true_ms": state.true_ms,
@@ -143,7 +180,7 @@ def overall_json(namespace: str, state: LiveState, counts: Sequence[GroupCount],
         "is_accepting": state.closed_at_ms is None,
         "remarks": [
             {"level": remark.level.value, "sentence": remark.sentence}
-            for remark in remarks(state, counts, now_ms=now_ms)
+            for remark in remarks(state, counts, now_ms=now_ms, consumed=consumed)
         ],
         "groups": [
             {
@@ -161,6 +198,7 @@ def overall_json(namespace: str, state: LiveState, counts: Sequence[GroupCount],
         "kept_aside_count": state.quarantined_count,
         "rates": None if rates is None else rates._asdict(),
         "group_state": state.group_state,
+        "group_ms": state.group_ms or None,
         "member_count": len(state.members),
         "partitions": [
             {

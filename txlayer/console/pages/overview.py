@@ -31,22 +31,24 @@ async def overview(console: Console, request: Request) -> Response:
     consumers = console.looks.newest(CONSUMERS, lambda: read_consumed(console.clients), age_s=CONSUMERS_S)
     queues = queues_now(console)
     state, now_ms = console.view.state, console.now_ms()
-    said = remarks(state, counts, now_ms=now_ms)
+    consumed = consumption_json(consumers.result or (), queues.result or Queues())
     owners = {partition: member for member in state.members for _, partition in member.partitions}
+    # Of the time after the last picture nothing is known: it is no time without transactions.
+    known_ms = min(now_ms, state.true_ms)
     return console.page(
         request,
         "overview.html",
-        remarks=said,
+        remarks=remarks(state, counts, now_ms=now_ms, consumed=consumed),
         groups=groups_of(state, counts),
         owners=owners,
         is_cut=console.view.rows.is_cut,
         charts=[
-            show.rate_chart(state.minutes, since_ms=state.since_ms, now_ms=now_ms),
-            show.latency_chart(state.minutes, now_ms=now_ms),
+            show.rate_chart(state.minutes, since_ms=state.since_ms, now_ms=known_ms),
+            show.latency_chart(state.minutes, now_ms=known_ms),
         ],
         consumers=consumers,
         queues=queues,
-        consumed=consumption_json(consumers.result or (), queues.result or Queues()),
+        consumed=consumed,
         jobs=[console.jobs.newest(name) for name in WORK],
         job_names=list(WORK),
         can_inspect=console.inspect is not None,
