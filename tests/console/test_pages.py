@@ -22,9 +22,9 @@ from txlayer.console.access import AccessRules
 from txlayer.console.pages.overview import changes
 from txlayer.console.work import Desk, Jobs
 from txlayer.core.codec import HALF_HEADER, encode_op
-from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_letter
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.leases import LockKind
-from txlayer.core.messages import HalfOptions, OpMessage, Origin, Resolution, Source, txn_id_of
+from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate import time_text
 from txlayer.operate.dead_letters import consumed_topics
@@ -344,6 +344,41 @@ def test_values_are_shown_when_they_are_asked_for_and_that_is_logged(
     assert "secret" not in str(record.__dict__)
 
 
+def test_messages_of_what_is_on_doubt_are_shown_when_half_has_lost_them(site: Site) -> None:
+    key, topics = txn_key("a"), site.stage.topics
+    for index in range(2):
+        site.stage.half(key, index=index, count=2, value=b"secret-%d" % index)
+    site.stage.work(seconds=5)
+    site.onlooker.look()
+    shown = []
+    for before in (0, 1, 2):
+        site.stage.kafka.delete_records(topics.half, 0, before=before)
+        page = site.get(f"/transaction?id={txn_id_of(key)}")
+        rows = page.partition('aria-label="messages"')[2].partition("</table>")[0]
+        shown.append(re.findall(r'<th scope="row" class="number">(\d+)</th>|(\d+) bytes', rows))
+
+    assert [[("0", ""), ("", "8"), ("1", ""), ("", "8")]] * 3 == shown
+    assert "secret-1" in site.values(txn_id_of(key))
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_the_id_of_a_trace_is_a_link_where_an_address_for_traces_is_configured(site: Site) -> None:
+    keys = [txn_key("traced"), txn_key("forged")]
+    for key, named in zip(keys, [f"00-{TRACE}-b7ad6b7169203331-01", "00-javascript:alert(1)-b-01"], strict=True):
+        headers = [("traceparent", named.encode()), (HALF_HEADER, half_header(key))]
+        site.stage.kafka.append(site.stage.topics.half, b"v", headers=headers)
+
+    without = site.get(f"/transaction?id={txn_id_of(keys[0])}")
+    site.console.trace_address = "https://traces.example.org/trace/{trace_id}?of=shop"
+    linked, forged = (site.get(f"/transaction?id={txn_id_of(key)}") for key in keys)
+
+    assert f"<code>{TRACE}</code>" in without
+    assert f'<a href="https://traces.example.org/trace/{TRACE}?of=shop" rel="noreferrer">{TRACE}</a>' in linked
+    assert "traces.example.org" not in forged
+
+
 def test_an_id_that_is_found_nowhere_is_said(site: Site) -> None:
     site.onlooker.look()
 
@@ -397,11 +432,22 @@ def test_the_search_finds_a_settled_transaction_by_the_users_own_id(site: Site) 
 
     found = site.browser.get("/search", params={"by": "query", "what": "invoice 7"})
     nothing = site.browser.get("/search", params={"by": "query", "what": "invoice 8"})
+    site.stage.world.advance(ms=7_200_000)
+    site.stage.half(txn_key("young"))  # by the time of the brokers
+    site.onlooker.look()
+    older = site.browser.get("/search", params={"by": "query", "what": "invoice 7"})
+    (further,) = re.findall(r'<a href="(/search\?[^"]*since=1d)"', older.text)
+    found_again = site.browser.get(html.unescape(further))
+    refused = site.browser.get("/search", params={"by": "query", "what": "invoice 7", "since": "what"})
 
     assert "/transaction" == found.url.path
     assert "<dt>your own id</dt><dd>invoice 7</dd>" in found.text
     assert ours.partition("/")[0] in found.text
     assert ("/transactions", "Nothing of this kind" in nothing.text) == (nothing.url.path, True)
+    assert "The search found no settled one in the last 1h." in older.text
+    assert "/transaction" == found_again.url.path
+    assert "commit by producer" in found_again.text
+    assert 400 == refused.status_code
 
 
 @pytest.mark.threat("write `<ns>.half`", "write `<ns>.op`")
@@ -546,6 +592,24 @@ def test_the_charts_show_nothing_of_a_time_of_which_nothing_is_known(site: Site)
     assert "prepared 0.1/s" in before
 
 
+def test_a_page_says_when_its_reading_began(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, world = txn_key("a"), site.stage.world
+    site.stage.half(key)
+    site.onlooker.look()
+    ask = Desk.call
+
+    async def ask_slowly(desk: Desk, *arguments: Any, **named: Any) -> Any:
+        answer = await ask(desk, *arguments, **named)
+        world.advance(ms=9_000)  # what was read may have changed since
+        return answer
+
+    monkeypatch.setattr(Desk, "call", ask_slowly)
+    letter = Group(site).letter()
+    for address in (f"/transaction?id={txn_id_of(key)}", "/requests", f"/letter?group=loyalty&at=orders/0:{letter}"):
+        began_ms = world.now_ms()
+        assert re.search(rf"read <time [^>]*>{time_text(began_ms)}</time></small></h1>", site.get(address)), address
+
+
 def test_a_right_that_is_missing_is_no_mistake_of_the_person(site: Site) -> None:
     topics = site.stage.topics
     site.onlooker.look()
@@ -632,6 +696,22 @@ def test_verify_runs_beside_the_page(site: Site, ahead_s: int) -> None:
     assert "records read" in page
     assert '<span class="level">proved</span> P1 ' in page
     assert 403 == site.browser.post("/run/what").status_code
+
+
+@pytest.mark.parametrize("name", ["verify", "verdict"])
+def test_without_scripts_a_page_that_shows_progress_asks_for_itself_again(site: Site, name: str) -> None:
+    key, may_end = txn_key("a"), threading.Event()
+    site.stage.half(key)
+    site.onlooker.look()
+    address = "/" if name == "verify" else f"/transaction?id={txn_id_of(key)}"
+    before = site.get(address)
+
+    site.console.jobs.start(name, lambda _note: may_end.wait(30), now_ms=lambda: 7, subject=txn_id_of(key))
+    during = site.get(address)
+    may_end.set()
+
+    again = '<noscript><meta http-equiv="refresh" content="3"></noscript>'
+    assert [False, True] == [again in page for page in (before, during)]
 
 
 def test_a_stream_says_when_there_is_a_newer_picture(site: Site) -> None:
@@ -820,19 +900,18 @@ def test_consumer_groups_are_shown_as_seen_last_while_they_are_read_again(
     assert "Not known now: no answer" in afterwards
 
 
-def forwarded_message(site: Site) -> tuple[str, Any]:
-    """The key of a transaction, and its message on `orders`, which the group loyalty reads."""
-    for name in ("loyalty.orders.dlq", "loyalty.orders.replay"):
-        site.stage.kafka.create_topic(name)
+def forwarded_message(site: Site) -> tuple[str, Any, Group]:
+    """The key of a transaction, its message on `orders`, and the group loyalty, which reads it."""
+    group = Group(site)
     key = txn_key("order-1")
     site.stage.commit(key, site.stage.half(key))
     site.stage.work(seconds=3)
     (message,) = site.stage.kafka.records("orders")
-    return key, message
+    return key, message, group
 
 
 def test_a_transaction_says_where_it_was_forwarded_and_who_has_handled_it(site: Site) -> None:
-    key, message = forwarded_message(site)
+    key, message, _ = forwarded_message(site)
     site.stage.kafka.admin().store_offsets("loyalty", {("orders", 0): StoredOffset(message.offset() + 1, "")})
     site.onlooker.look()
 
@@ -841,21 +920,45 @@ def test_a_transaction_says_where_it_was_forwarded_and_who_has_handled_it(site: 
     assert f"orders 0:{message.offset()}" in page
     assert "forwarded to orders" in page
     assert '<th scope="row">loyalty</th>' in page
-    assert "<td>yes</td>" in page
+    assert '<td>yes</td>\n<td class="number"></td>' in page
 
 
 def test_a_dead_letter_of_a_transaction_is_named(site: Site) -> None:
-    key, message = forwarded_message(site)
-    letter = DeadLetter(
-        DeadLetterReason.REJECTED, Origin("orders", 0, message.offset()), 0, 3, 1, 2, "ValueError", "no such", "loyalty"
-    )
-    headers: list[tuple[str, bytes | None]] = [("txl-dlq", encode_dead_letter(letter))]
-    site.stage.kafka.append("loyalty.orders.dlq", b"v", headers=headers, timestamp_ms=site.stage.world.now_ms())
+    key, message, group = forwarded_message(site)
+    site.stage.kafka.admin().store_offsets("loyalty", {("orders", 0): StoredOffset(message.offset() + 1, "")})
+    at = group.letter(reason=DeadLetterReason.REJECTED, error=("ValueError", "no such"), origin=message.offset())
     site.onlooker.look()
 
     page = site.get("/transaction?id=" + key.partition("/")[0])
 
-    assert "offset 0, open: rejected: ValueError: no such" in page
+    row = page.partition('<th scope="row">loyalty</th>')[2].partition("</tr>")[0]
+    link = f'<a href="/letter?group=loyalty&amp;at=orders%2F0%3A{at}">orders/0:{at}</a>'
+    assert f'<td>no</td>\n<td class="number">16</td>\n<td>{link}, open: rejected: ValueError: no such</td>' in row
+
+
+def test_the_timeline_goes_on_to_the_replay_of_a_dead_letter(site: Site) -> None:
+    key, message, group = forwarded_message(site)
+    world = site.stage.world
+    at = group.letter(origin=message.offset(), error=("ValueError", "no such"))
+    for record in (
+        ReplayRecord(ReplayKind.REPLAY, "r1", at, text="zoe: mended"),
+        ReplayRecord(ReplayKind.RESULT, "r1", at, ReplayOutcome.HANDLED),
+    ):
+        world.advance(ms=1_000)
+        group.say(record)
+    site.onlooker.look()
+
+    page = site.get("/transaction?id=" + key.partition("/")[0])
+
+    events = re.findall(r'</time> <strong>([^<]*)</strong> <span class="place">([^<]*)</span>(.*?)</li>', page)
+    assert "forwarded to orders" == events[-4][0]
+    assert [
+        (f"dead letter orders/0:{at} of loyalty", f"loyalty.orders.dlq 0:{at}"),
+        (f"replay of dead letter orders/0:{at} asked for", "loyalty.orders.replay 0:0"),
+        (f"dead letter orders/0:{at} handled", "loyalty.orders.replay 0:1"),
+    ] == [event[:2] for event in events[-3:]]
+    assert "operator zoe: mended" in events[-2][2]
+    assert "<td>yes</td>" in page
 
 
 def test_one_transaction_is_verified_beside_its_page(site: Site) -> None:

@@ -25,7 +25,9 @@ WAITING = "/waiting"
 def route(path: str, handler: Callable[[Any, Request], Awaitable[Response]], method: str = "GET") -> Route:
 
     async def endpoint(request: Request) -> Response:
-        return await handler(request.app.state.console, request)
+        console: Console = request.app.state.console
+        request.state.read_ms = console.now_ms()  # what the page reads is as new, or newer
+        return await handler(console, request)
 
     return Route(path, endpoint, methods=[method])
 

@@ -97,10 +97,11 @@ class Console:
         return (await self.desk.call(self.clients.history().time)).latest_ms
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-        """An HTML page. Every template knows the time, the live state, the person, and how to sign a form."""
-        state = request.state
+        """An HTML page. Every template knows the time, when reading began, the live state, the person, and how to sign forms."""
+        state, now_ms = request.state, self.now_ms()
         text = self.templates.get_template(template).render(
-            now_ms=self.now_ms(),
+            now_ms=now_ms,
+            read_ms=getattr(state, "read_ms", now_ms),
             live=self.view.state,
             being_read=being_read(self.view.state),
             refused=self._refused_writes() if self.rules.is_writable else "",

@@ -3,6 +3,7 @@
 Everything is looked for from the time of the decision on, in so many records. What is not found there is not said.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
@@ -13,19 +14,20 @@ from txlayer.adapters.ports import Administration, Record, TopicPartition
 from txlayer.adapters.readers import QUIET_S, records_of
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
-from txlayer.core.dead_letters import DeadLetter, dead_letter_of, dead_letter_topic
+from txlayer.core.dead_letters import DeadLetter, DeadLetterState, dead_letter_of, dead_letter_topic
 from txlayer.core.history import HalfRecord, TransactionHistory
 from txlayer.core.messages import HalfOptions
 from txlayer.core.partitions import murmur2
 from txlayer.core.progress import Foreign, Progress, decode
 from txlayer.errors import TxLayerError
 from txlayer.operate import Json
-from txlayer.operate.dead_letters import DeadLetterLog, consumed_topics
+from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition, consumed_topics, said_json
 
 READ_COUNT_MAX = 20_000  # records that are read for one transaction; about a tenth of a second
 MESSAGE_COUNT_MAX = 100
 GROUP_COUNT_MAX = 20
 """Consumer groups of one topic that are asked about."""
+LETTER_COUNT_MAX = 3  # dead letters of one message in one group, the newest
 
 
 class ForwardedMessage(NamedTuple):
@@ -46,9 +48,9 @@ class Handling(NamedTuple):
     topic: str
     partition: int
     offset: int
-    is_handled: bool | None  # None: the group stored nothing for its partition, or another program did
-    attempt_count: int  # that failed, while it is not handled
-    dead_letter: tuple[int, str, str] | None = None  # offset in the dead-letter topic, reason, its state
+    is_handled: bool | None  # by its handler; None: the group stored nothing for its partition, or another program did
+    attempt_count: int | None  # that failed; None: not known, as of what is handled
+    letters: list[Json]  # its dead letters, the newest last: an edited copy is one more
 
 
 def find_forwarded(
@@ -126,45 +128,64 @@ def _handling(
     clients: Clients, admin: Administration, group: str, messages: Sequence[ForwardedMessage]
 ) -> Iterator[Handling]:
     stored = admin.stored_offsets(group, {(message.topic, message.partition) for message in messages})
-    letters = _dead_letters(clients, admin, group, messages)
+    found = _dead_letters(clients, admin, group, messages)
     for message in messages:
-        offset = stored[message.topic, message.partition]
+        offset, letters = stored[message.topic, message.partition], found.get((message.partition, message.offset), [])
         progress = None if offset is None else decode(offset.offset, offset.metadata)
-        if offset is None or progress is None or isinstance(progress, Foreign):
-            is_handled, attempts = None, None
-        else:
-            left = Progress(offset.offset, progress).read([message.offset], [message.key])
-            is_handled, attempts = not left, progress.attempts.get(message.offset)
+        is_handled: bool | None = None
+        attempt_count: int | None = None
+        if letters:  # for its consumer it is finished; its handler has not succeeded
+            is_handled = letters[-1]["state"] == DeadLetterState.HANDLED.value
+            attempt_count = letters[-1]["attempt_count"]
+        elif offset is not None and progress is not None and not isinstance(progress, Foreign):
+            is_handled = not Progress(offset.offset, progress).read([message.offset], [message.key])
+            attempts = progress.attempts.get(message.offset)
+            attempt_count = None if is_handled else 0 if attempts is None else attempts.ended_count
         at = message.topic, message.partition, message.offset
-        ended_count = 0 if attempts is None else attempts.ended_count
-        yield Handling(group, *at, is_handled, ended_count, letters.get(at[1:]))
+        yield Handling(group, *at, is_handled, attempt_count, letters)
 
 
 def _dead_letters(
     clients: Clients, admin: Administration, group: str, messages: Sequence[ForwardedMessage]
-) -> dict[tuple[int, int], tuple[int, str, str]]:
-    """{(partition, offset) of a message: its dead letter}, of those that were written soon enough."""
+) -> dict[tuple[int, int], list[Json]]:
+    """{(partition, offset) of a message: its newest dead letters}, of those that were written soon enough."""
     topic, wanted = messages[0].topic, {(message.partition, message.offset) for message in messages}
     dlq = [(dead_letter_topic(group, topic), partition) for partition in {partition for partition, _ in wanted}]
     starts, ends = admin.offsets_at(dlq, at_ms=min(m.at_ms for m in messages)), admin.end_offsets(dlq)
     ranges = {tp: (starts[tp], ends[tp]) for tp in dlq}
-    places: dict[tuple[int, int], int] = {}
+    found: dict[tuple[int, int], deque[tuple[int, int, DeadLetter]]] = {}
     with closing(clients.reader()) as reader:
         for record in islice(records_of(reader, ranges, patience_s=QUIET_S, clock=clients.clock), READ_COUNT_MAX):
             letter = dead_letter_of(record.headers())
-            if isinstance(letter, DeadLetter) and (record.partition(), letter.origin.offset) in wanted:
-                places[record.partition(), letter.origin.offset] = record.offset()
-    if not places:
+            if not isinstance(letter, DeadLetter) or (letter.consumer_group, letter.origin.topic) != (group, topic):
+                continue
+            at = record.partition(), letter.origin.offset
+            if at in wanted:
+                kept = found.setdefault(at, deque(maxlen=LETTER_COUNT_MAX))
+                kept.append((record.offset(), record.timestamp()[1], letter))
+    if not found:
         return {}  # and the requests need not be read
     log = DeadLetterLog(admin, group=group, topic=topic, make_reader=clients.reader)
-    found = {}
-    for at, offset in places.items():
-        again = log.at(at[0], offset)
-        if again is not None and isinstance(again.letter, DeadLetter):
-            letter = again.letter
-            error = f": {letter.error_type}: {letter.error_message}" if letter.error_type else ""
-            found[at] = offset, f"{letter.reason.value}{error}", again.history.state.value
-    return found
+    return {at: [_letter_json(log, at[0], *each) for each in kept] for at, kept in found.items()}
+
+
+def _letter_json(log: DeadLetterLog, partition: int, offset: int, at_ms: int, letter: DeadLetter) -> Json:
+    """A dead letter, with the newest request and the newest answer of each request id."""
+    name = DeadLetterPosition(log.topic, partition, offset)
+    history = log.history(name)
+    said = sorted([*history.asked.values(), *history.results.values()], key=lambda each: each.offset)
+    return {
+        "letter": str(name),
+        "topic": log.dead_letters,
+        "replays": log.replays,
+        "partition": partition,
+        "offset": offset,
+        "at_ms": at_ms,
+        "state": history.state.value,
+        "why": letter.reason.value + (f": {letter.error_type}: {letter.error_message}" if letter.error_type else ""),
+        "attempt_count": letter.attempt_count,
+        "said": [said_json(each) for each in said],
+    }
 
 
 def forwarded_json(

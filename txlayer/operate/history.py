@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import HistoryStart
 from txlayer.adapters.readers import HalfOwner, LogHistoryReader, RangeReader, runs_of
-from txlayer.coordinator.contents import fetch_contents
+from txlayer.coordinator.contents import fetch_contents, is_cut
 from txlayer.coordinator.recovery import decode_stored
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
 from txlayer.core.ledger.transaction import Content
@@ -186,7 +186,7 @@ class Event(NamedTuple):
     """One line of a timeline."""
 
     at_ms: int
-    kind: str  # stored, asked, answered, said, decided, refused, parked, doubt, forwarded, settled
+    kind: str  # stored, asked, answered, said, decided, refused, parked, doubt, forwarded, settled, given-up, replayed
     what: str
     place: str
     detail: str = ""
@@ -195,7 +195,7 @@ class Event(NamedTuple):
 def timeline(history: Json) -> list[Event]:
     """What happened to a transaction as `history_json` has it, the oldest first; what the topics do not say is not there.
 
-    With `forwarded` of `forwarded_json`, also where its messages went.
+    With `forwarded` and `handled` of `forwarded_json`, also where its messages went, and what became of dead letters.
     """
     return sorted(_events(history), key=lambda event: event.at_ms)
 
@@ -232,6 +232,19 @@ def _events(history: Json) -> Iterator[Event]:
         yield Event(message["at_ms"], "forwarded", f"forwarded to {message['topic']}", place)
     if history["left_doubt_ms"] is not None:
         yield Event(history["left_doubt_ms"], "settled", "left doubt: settled", f"doubt {partition}")
+    for each in history.get("handled", ()):
+        for letter in each["letters"]:
+            yield from _letter_events(each["group"], letter)
+
+
+def _letter_events(group: str, letter: Json) -> Iterator[Event]:
+    place, name = f"{letter['topic']} {letter['partition']}:{letter['offset']}", f"dead letter {letter['letter']}"
+    yield Event(letter["at_ms"], "given-up", f"{name} of {group}", place, letter["why"])
+    for said in letter["said"]:
+        what = f"{said['kind']} of {name} asked for" if said["outcome"] is None else f"{name} {said['outcome']}"
+        parts = [f"operator {said['operator']}" if said["operator"] else "", said["text"] or ""]
+        place = f"{letter['replays']} {letter['partition']}:{said['offset']}"
+        yield Event(said["at_ms"], "replayed", what, place, ": ".join(filter(None, parts)))
 
 
 def _op_event(line: Json, history: Json, asked_ms: dict[int, int]) -> Event:
@@ -367,6 +380,22 @@ def read_half_records(connections: CoordinatorConnections, partition: int, offse
         records = committed_records(connections, {half: run})
         found |= {record.offset(): record for record in records if record.offset() in wanted}
     return found
+
+
+def read_on_doubt(connections: CoordinatorConnections, found: UnsettledTransaction) -> dict[int, Any]:
+    """{half offset: half record} of a transaction on doubt, as doubt has them; at most `HALF_COUNT_MAX`.
+
+    Those that doubt did not take whole are left out.
+
+    Raises:
+        InvariantError: a content is not there any more.
+    """
+    topics, wanted = connections.config.topics, [(found.partition, found.txn, min(found.txn.seen, HALF_COUNT_MAX))]
+    client = connections.make_reader("read_committed")
+    with closing(RangeReader(client, patience_s=STABLE_PATIENCE_S)) as reader:
+        contents = fetch_contents(reader, wanted, half_topic=topics.half, doubt_topic=topics.doubt, forwarded=())
+    of_this = contents.get((found.partition, found.txn.key), [])
+    return {content.offset: content.record for content in of_this if not is_cut(content.record)}
 
 
 FETCH_COUNT = 100  # transactions whose contents are in memory at once

@@ -94,7 +94,7 @@ async def letters(console: Console, request: Request) -> Response:
     asked = fields_of(request.query_params, FIELDS, length_max=FIELD_LENGTH_MAX)
     now_ms = console.now_ms()
     wanted = wanted_of(asked, now_ms=await console.brokers_ms() if asked["since"] else now_ms)
-    at_ms, problem, found = now_ms, "", dead_letters.Survey()
+    at_ms, problem, found = request.state.read_ms, "", dead_letters.Survey()
     if asked["group"]:
         found = await console.desk.call(_survey, console, asked, wanted)
     else:

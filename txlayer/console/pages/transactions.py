@@ -18,19 +18,20 @@ from txlayer.adapters.tracing import trace_context_of
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import route
 from txlayer.console.show import LENGTH_MAX, fields_of, number_of, query, transaction_query
-from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
-from txlayer.core.messages import ParkReason, Resolution
+from txlayer.core.messages import ParkReason, Resolution, user_headers
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
 from txlayer.operate import Json
 from txlayer.operate.history import (
+    HALF_COUNT_MAX,
     are_applied,
     histories_at,
     histories_of,
     history_json,
     parse_position,
     read_half_records,
+    read_on_doubt,
     timeline,
 )
 from txlayer.operate.rows import SORTS, UNREADABLE, Wanted
@@ -46,8 +47,8 @@ PAGE_COUNT = 100
 EVENTS_SHOWN_MAX = 1_000  # of one transaction: whoever may write op may name it in any number of lines
 STATES = [*(state.value for state in TxnState if state not in SETTLED), COMMITTING, UNREADABLE]
 FIELDS = ("group", "state", "topic", "reason", "older", "key", "query", "sort", "after")
-SINCE_MS = 3_600_000
-"""How far back the search for an id of the user's own reads half, if nothing unsettled has it."""
+SINCE = ("1h", "1d", "7d")
+"""How far back pages offer to look; a search looks back the first. Half and op are kept for 7 days."""
 
 
 async def transactions(console: Console, request: Request) -> Response:
@@ -71,6 +72,8 @@ async def transactions(console: Console, request: Request) -> Response:
         sorts={name: _sort_link(kept, name) for name in SORTS},
         next_link="?" + query(kept | {"after": page.after}) if page.after else "",
         first_link="?" + query(kept) if asked["after"] else "",
+        searched=request.query_params.get("searched", ""),
+        offered=SINCE,
     )
 
 
@@ -100,25 +103,27 @@ async def search(console: Console, request: Request) -> Response:
     if request.query_params.get("by") == "key":
         return RedirectResponse("/transactions?" + query({"key": what}), 303)
     if request.query_params.get("by") == "query":
-        ids = await console.desk.call(_settled_ids, console, what)
-        address = "/transaction?" + transaction_query(ids[-1]) if ids else "/transactions?" + query({"query": what})
-        return RedirectResponse(address, 303)
+        since = request.query_params.get("since", SINCE[0])
+        ids = await console.desk.call(_settled_ids, console, what, milliseconds(parse_duration("since", since)))
+        if ids:
+            further = since if since != SINCE[0] else None
+            return RedirectResponse("/transaction?" + transaction_query(ids[-1], further), 303)
+        return RedirectResponse("/transactions?" + query({"query": what, "searched": since}), 303)
     return RedirectResponse("/transaction?" + query({"id": what}), 303)
 
 
-def _settled_ids(console: Console, query_id: str) -> list[str]:
+def _settled_ids(console: Console, query_id: str, length_ms: int) -> list[str]:
     """The transactions with this id of the user's, the oldest first; none if the list shows some."""
     if console.view.rows.page(Wanted(Filter(query_id=query_id), limit=1), now_ms=console.now_ms()).count:
         return []
     reader = console.clients.history()
-    return reader.ids_of(query_id, start=HistoryStart(max(reader.now_ms() - SINCE_MS, 0)))
+    return reader.ids_of(query_id, start=HistoryStart(max(reader.now_ms() - length_ms, 0)))
 
 
 # --- one of them ------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("txlayer.console")
 
-SINCE = ("1h", "1d", "7d")  # How far back the page offers to look. Half and op are kept for 7 days.
 VERDICT = "verdict"
 VERDICT_MS = 1_000
 """Around the moment at which a transaction was prepared; what became of it is read up to now."""
@@ -204,12 +209,16 @@ def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values
         partitions = sorted({row.partition for row in rows}) if rows and not since else None
         histories, since_ms = histories_of(reader, what, since_ms=since_ms, partitions=partitions)
     attempts = []
+    on_doubt = {row.txn.key: row for row in rows if row.txn.is_in_doubt}
     with closing(console.connect()) as connections:
         for history, is_applied in zip(histories, are_applied(connections, histories), strict=True):
             offsets = [half.offset for half in history.half_records]
             records = read_half_records(connections, history.partition, offsets)
+            row = on_doubt.get(f"{history.txn_id}/{history.nonce}")
+            if row is not None and len(records) < min(row.txn.seen, HALF_COUNT_MAX):
+                records = read_on_doubt(connections, row) | records
             body = history_json(history, is_applied=is_applied)
-            body["messages"] = [_message(records[at], at, has_value=has_values) for at in records]
+            body["messages"] = [_message(records[at], at, has_value=has_values) for at in sorted(records)]
             body["forwarded"], body["handled"], body["forwarded_problem"] = [], [], ""
             said = (line.op.resolution for line in history.op_lines if (line.offset, line.line) == history.decided_at)
             if history.state is TxnState.COMMITTED or Resolution.COMMIT in said:
@@ -237,7 +246,7 @@ def _since_ms(now_ms: int, txn_id: str, since: str, rows: list[UnsettledTransact
 
 def _message(record: Any, offset: int, *, has_value: bool) -> Json:
     """A half record as the page shows it: sizes and names, and what a user wrote only if it was asked for."""
-    headers = [(name, value) for name, value in record.headers() or () if name != HALF_HEADER]
+    headers = user_headers(record.headers())
     trace = trace_context_of(headers)
     key, value = record.key(), record.value()
     return {
