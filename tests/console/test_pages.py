@@ -710,7 +710,8 @@ def test_without_scripts_a_page_that_shows_progress_asks_for_itself_again(site: 
     during = site.get(address)
     may_end.set()
 
-    again = '<noscript><meta http-equiv="refresh" content="3"></noscript>'
+    # Without the address a browser stays where it is, because the form led to a fragment of the page.
+    again = f'<noscript><meta http-equiv="refresh" content="3; url={address}"></noscript>'
     assert [False, True] == [again in page for page in (before, during)]
 
 
