@@ -11,6 +11,7 @@ from txlayer.core.messages import (
     CheckRecord,
     DoubtSummary,
     HalfHeader,
+    HalfOptions,
     OpMessage,
     OrderMode,
     Resolution,
@@ -27,8 +28,10 @@ class Logs:
     def __init__(self) -> None:
         self.fold = HistoryFold(ID)
 
-    def half(self, offset: int, *, key: str = KEY, index: int = 0, count: int = 1) -> None:
-        header = HalfHeader(key, "g", "orders", index, count, 900, NO_OPTIONS)
+    def half(
+        self, offset: int, *, key: str = KEY, index: int = 0, count: int = 1, options: HalfOptions = NO_OPTIONS
+    ) -> None:
+        header = HalfHeader(key, "g", "orders", index, count, 900, options)
         headers = [("h", b"1"), (codec.HALF_HEADER, codec.encode_half_header(header))]
         self.fold.half(partition=3, offset=offset, appended_ms=1_000 + offset, headers=headers)
 
@@ -240,6 +243,20 @@ def test_an_abandon_behind_a_complete_commit_changes_nothing(logs: Logs, steps: 
     logs.write(steps)
 
     assert TxnState.COMMITTED is logs.only().state
+
+
+@pytest.mark.parametrize(("is_released", "state"), [(False, TxnState.ROLLED_BACK), (True, TxnState.COMMITTED)])
+def test_an_abandon_behind_a_complete_commit_acts_while_messages_wait_for_their_time(
+    logs: Logs, *, is_released: bool, state: TxnState
+) -> None:
+    """Also where no coordinator has worked since, and doubt says nothing of it."""
+    logs.half(0, options=HalfOptions(deliver_at_ms=2_003))
+    logs.write("C 5")
+    if is_released:
+        logs.op(6, Resolution.COMMIT, source=Source.POLICY, time_ms=2_003)
+    logs.write("A 7 gone")
+
+    assert state is logs.only().state
 
 
 def test_a_line_that_releases_messages_decides_nothing(logs: Logs) -> None:

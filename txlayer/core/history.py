@@ -325,12 +325,16 @@ def _is_counted(op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summar
 def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) -> tuple[TxnState | None, str]:
     summary, left_ms = traces.summary, traces.left_doubt_ms
     last_offset, is_over = _last_offset(traces.halves), False
-    for line in (each for each in lines if each.is_counted and each.op.is_decision):
-        # After a commit, an abandon only affects what is not forwarded: no commit was complete, it is on doubt, or its end there says so.
-        if line.op.is_abandon and (not is_over or summary is not None or traces.is_abandoned):
+    left: Iterable[int] = sorted({half.options.deliver_at_ms or 0 for *_, half in traces.halves} - {0})
+    for line in (each for each in lines if each.is_counted):
+        # After a commit, an abandon only affects what is not forwarded: no commit was complete, messages wait for their time, it is on doubt,
+        # or its end there says so.
+        if line.op.is_abandon and (not is_over or left or summary is not None or traces.is_abandoned):
             return TxnState.ROLLED_BACK, line.op.reason
-        is_commit = line.op.resolution is Resolution.COMMIT
-        is_over |= line.op.last_offset >= last_offset if is_commit else line is decision
+        if line.op.is_decision:
+            is_commit = line.op.resolution is Resolution.COMMIT
+            is_over |= line.op.last_offset >= last_offset if is_commit else line is decision
+        left = times_left(left, [(line.appended_ms, line.op)])
     stands = None if summary is None else _STATES.get(summary.state)
     if summary is not None and stands in _AFTER_A_COMMIT:
         return stands, summary.reason
