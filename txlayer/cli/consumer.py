@@ -16,7 +16,6 @@ from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.readers import log_time
 from txlayer.cli import options, output
 from txlayer.cli.coordinator import store_reset
-from txlayer.cli.dlq import RequestId
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.services import GC_THRESHOLD, Observing, StopSignal, WatchParent, Workers, load, observed, run_workers
 from txlayer.config import ClientConfig, parse_duration
@@ -142,7 +141,10 @@ def _add(kind: ReplayKind) -> None:
         *,
         reason: options.Reason = "",
         operator: options.Operator = None,
-        request_id: RequestId = None,
+        request_id: Annotated[
+            str | None,
+            options.option("--request-id", "Name of the request in the replay topic. Default: a new one.", "ID"),
+        ] = None,
         partition: Annotated[
             list[int] | None, options.option("--partition", "Only this partition; may be repeated.", min=0)
         ] = None,

@@ -489,7 +489,8 @@ class WindowReader:
             counts = {topic: count_of(topic) for topic in wanted}
             missing = {topic for topic, number in counts.items() if number is None}
             reals = [(topic, p) for topic, number in counts.items() for p in range(number or 0)]
-            # What is judged is as old as the brokers say: by a clock that is ahead, what is just on its way is lost.
+            # What is judged is as old as the brokers say: by a clock that is ahead, what is just on its way is lost. They are asked once
+            # more: while half was read, compaction went on, and what doubt may lack is counted from here.
             cut_ms = log_time(admin, self._topics, wall_ms=int(self._clients.wall_clock() * 1000)).latest_ms
             # From here on the order of the lines is the argument (see above).
             real_ranges = self._real_ranges(admin, reals, asked.since_ms, traces.earliest_ms)
