@@ -249,6 +249,21 @@ def test_what_is_prepared_after_the_look_is_not_touched_where_a_brokers_clock_is
     assert {keys[1], txn_key("elsewhere", is_home=False)} == {line.split("|")[2] for line in desk.operator_lines()}
 
 
+def test_what_is_left_of_a_view_is_settled_after_the_newest_one_of_a_fast_clock_is_gone(desk: Desk) -> None:
+    keys = [txn_key("a"), txn_key("b")]
+    desk.stage.half(keys[0], ahead_s=20)
+    desk.stage.half(keys[1])
+    desk.look()
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
+    desk.stage.commit(keys[0], 0)
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    desk.settle(plan, confirm="2")
+
+    assert [keys[1]] == [line.split("|")[2] for line in desk.operator_lines()]
+
+
 @pytest.mark.parametrize("why", ["ticket 12", 930 * "x"])
 def test_what_is_prepared_after_the_look_is_not_touched_by_a_new_console_that_resumes(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, why: str

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from txlayer.core import codec
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.ledger.transaction import NOT_IN_DOUBT, OpPosition, Transaction, from_summary
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode, ParkReason, Undecodable
@@ -318,12 +319,25 @@ class UnsettledRows:
         where, values = _where(wanted, now_ms)
         return dict(self._ask(f"SELECT {_STATE}, count(*) FROM {_FROM} WHERE {where} GROUP BY 1 ORDER BY 1", values))
 
-    def newest(self, wanted: Wanted, *, now_ms: int) -> list[UnsettledTransaction]:
-        """Of each partition those of the whole list that were prepared last, which may be several of one millisecond."""
+    def last(self, wanted: Wanted, *, now_ms: int) -> tuple[int, dict[int, int]]:
+        """(append time of the youngest of the whole list, or 0; {partition: the highest first half offset there}).
+
+        A partition may have had brokers whose clocks differ.
+        """
         where, values = _where(wanted, now_ms)
-        last = f"SELECT partition, max(appended_ms) FROM {_FROM} WHERE {where} GROUP BY partition"
-        query = f"SELECT {_COLUMNS} FROM {_FROM} WHERE {where} AND (partition, appended_ms) IN ({last})"
-        return [_transaction(row) for row in self._ask(query, (*values, *values))]
+        newest = (
+            f"SELECT partition AS number, max(appended_ms) AS newest_ms FROM {_FROM} WHERE {where} GROUP BY partition"
+        )
+        query = (
+            f"SELECT partition, newest_ms, summary FROM {_FROM} JOIN ({newest}) ON partition = number "
+            f"WHERE {where} AND appended_ms >= newest_ms - {CLOCK_ERROR_MS}"
+        )
+        last_ms, last = 0, dict[int, int]()
+        for partition, newest_ms, raw in self._ask(query, (*values, *values)):
+            glance = codec.glance_at_summary(raw)
+            last_ms, offset = max(newest_ms, last_ms), -1 if glance is None else glance[3]
+            last[partition] = max(offset, last.get(partition, -1))
+        return last_ms, last
 
     def page(self, wanted: Wanted, *, now_ms: int) -> Page:
         """The next rows of a list. Ages count from the append time of the first half record.

@@ -195,13 +195,6 @@ def rows_of(view: LiveView, keys: Iterable[str], *, now_ms: int) -> dict[str, Un
     return found
 
 
-def edge_of(newest: Iterable[UnsettledTransaction]) -> Edge:
-    edge: dict[int, int] = {}
-    for row in newest:
-        edge[row.partition] = max(row.txn.first_offset, edge.get(row.partition, -1))
-    return edge
-
-
 def edge_text(edge: Edge) -> str:
     """As a form and an op line name it, in characters that neither changes."""
     return "~".join(f"{partition}.{offset}" for partition, offset in sorted(edge.items()))

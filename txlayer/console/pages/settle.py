@@ -23,7 +23,6 @@ from txlayer.errors import RetriableError, UsageError
 from txlayer.operate import settle_requests as requests
 from txlayer.operate import time_text
 from txlayer.operate.operators import REASON_LENGTH_MAX
-from txlayer.operate.rows import Wanted
 from txlayer.operate.settle import (
     ManualSettlement,
     OperatorAction,
@@ -69,7 +68,7 @@ async def plan(console: Console, request: Request) -> Response:
     """What would happen, and the form that asks for it; nothing is written."""
     form = request.state.form
     action, now_ms = _action(form), console.now_ms()
-    keys, newest = _keys(form), list[Any]()
+    keys, until_ms, edge = _keys(form), 0, dict[int, int]()
     asked = fields_of(form, FILTERS)
     _check_current(console)
     if keys:
@@ -81,14 +80,13 @@ async def plan(console: Console, request: Request) -> Response:
         asked["state"] = asked["state"] or ",".join(sorted(PARKED))
         wanted = wanted_of(asked | _UNSORTED)
         at_ms = await console.brokers_ms() if asked["older"] else now_ms
-        newest = await console.desk.call(console.view.rows.newest, wanted, now_ms=at_ms)  # before what is counted
+        # Before what is counted; by the brokers' clock: this machine's may be ahead, and what comes later is not meant.
+        until_ms, edge = await console.desk.call(console.view.rows.last, wanted, now_ms=at_ms)
         states = await console.desk.call(console.view.rows.states, wanted, now_ms=at_ms)
         page = await console.desk.call(console.view.rows.page, wanted, now_ms=at_ms)
         rows, gone = page.rows, []
     able = {state: number for state, number in states.items() if requests.is_able(action, state)}
     begun_ms = await console.desk.call(console.clients.history().now_ms)
-    # By the brokers' clock: this machine's may be ahead, and what comes later is not meant.
-    until_ms = max((row.txn.appended_ms for row in newest), default=now_ms)
     return console.page(
         request,
         "plan.html",
@@ -102,8 +100,8 @@ async def plan(console: Console, request: Request) -> Response:
         keys=[row.txn.key for row in rows if row.state in able] if keys else [],
         gone=gone,
         asked={} if keys else asked,
-        until_ms=until_ms,
-        edge=requests.edge_text(requests.edge_of(newest)),
+        until_ms=until_ms or now_ms,
+        edge=requests.edge_text(edge),
         looked_ms=now_ms,
         request_id=requests.request_id_of(begun_ms, secrets.randbits(32)),
         reason_max=REASON_LENGTH_MAX,
@@ -147,10 +145,8 @@ async def settle(console: Console, request: Request) -> Response:
     asked = requests.SettlementRequest(
         form.get("request", ""), action, request.state.person.name, form.get("why", "").strip(), count, keys
     )
-    newest = await console.desk.call(console.view.rows.newest, Wanted(), now_ms=now_ms)
     looked_ms = number_of(form, "looked")
-    is_late = not max(looked_ms, asked.begun_ms) <= now_ms <= looked_ms + PLAN_MS
-    if is_late or until_ms > max([now_ms, *(row.txn.appended_ms for row in newest)]):
+    if not max(looked_ms, asked.begun_ms) <= now_ms <= looked_ms + PLAN_MS:
         raise UsageError("this was looked at long ago; look again at what would happen")
     if not keys:
         wanted = wanted_of(fields_of(form, FILTERS) | {"older": ""} | _UNSORTED)
