@@ -260,6 +260,7 @@ def test_what_was_rejected_and_waits_for_room_to_park_its_key_is_not_handled_aga
     assert (DeadLetterReason.REJECTED, 1, "Reject") == (letter.reason, letter.attempt_count, letter.error_type)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_what_was_rejected_is_not_handled_again_if_the_outcome_of_its_dead_letter_is_not_known(stage: Stage) -> None:
     """Neither a message nor the replay of its dead letter: their Kafka transactions are aborted, and the consumer is not told."""
@@ -590,6 +591,7 @@ def test_a_reset_of_the_offsets_ends_no_operators_pause(stage: Stage, token_abov
     assert [] == stage.journal.seen
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_a_coroutine_within_its_time_is_not_cancelled_while_close_waits_for_it() -> None:
     """A thirtieth of the defaults: a lease of 2 s (60 s); the handler takes 4 s (2 min), `close_timeout` is 10 s (5 min)."""

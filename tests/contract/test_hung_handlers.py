@@ -144,6 +144,7 @@ def test_a_closing_consumer_does_not_wait_for_hung_handlers(stage: Stage, hangin
 
 
 @pytest.mark.fault("consumer: a handler hangs")
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @OF_HANDLERS
 def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_nothing(stage: Stage) -> None:

@@ -209,6 +209,7 @@ def test_metadata_without_a_member_is_accepted_although_the_group_has_members(
     wait_until_stored(connections, group, topic, 45)
 
 
+@pytest.mark.slow
 def test_a_pending_offset_keeps_the_stable_answer_away_and_nothing_else(
     connections: CoordinatorConnections,
     writer: TransactionalWriter,
@@ -343,6 +344,7 @@ def stage() -> Iterator[Stage]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_of_requests", [False, True], ids=["topic", "replay-topic"])
 def test_a_partition_without_a_leader_keeps_no_other_partition_from_being_taken_over(
     stage: Stage, *, is_of_requests: bool

@@ -245,6 +245,7 @@ def test_a_program_iterates_over_messages(stage: Stage) -> None:
     assert [b"0", *numbers(5)] == values
 
 
+@pytest.mark.slow
 @OF_HANDLERS
 def test_a_task_that_is_not_taken_has_had_no_attempt(stage: Stage) -> None:
     stage.write(b"0")
@@ -264,6 +265,7 @@ def test_a_task_that_is_not_taken_has_had_no_attempt(stage: Stage) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.fault("consumer: a coroutine handler, or a program that polls, blocks the event loop")
 @OF_HANDLERS

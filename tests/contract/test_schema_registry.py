@@ -155,7 +155,7 @@ def stage(kafka: KafkaAccess) -> Iterator[Stage]:
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     with Registry() as running:
-        thread = threading.Thread(target=running.serve_forever, name="schema-registry", daemon=True)
+        thread = threading.Thread(target=running.serve_forever, args=[0.01], name="schema-registry", daemon=True)
         thread.start()
         yield running
         running.shutdown()

@@ -74,6 +74,7 @@ def fail_a_try(stage: Stage, consumer: OrderedConsumer) -> None:
     wait_until(lambda: consumer.stats().replaced_count >= 1, within=20, what="a failed try")
 
 
+@pytest.mark.slow
 @EITHER
 def test_a_handler_that_takes_longer_than_the_pause_between_two_tries_ends(scene: Scene, partition: int) -> None:
     stage, scene.slow_s = scene.stage, 2.0

@@ -91,6 +91,7 @@ def wait_for_another_token(owned: Any, before: int | None) -> None:
 
 
 @pytest.mark.fault("consumer: writes its lease again in a new lock log, and freezes")
+@pytest.mark.slow
 @pytest.mark.promise("P10")
 @pytest.mark.parametrize(("is_new_log", "late_count"), [(False, 1), (True, 1), (True, 2)])
 def test_no_two_holders_get_one_token_when_the_first_one_wrote_its_lease_again(

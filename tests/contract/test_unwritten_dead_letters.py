@@ -356,6 +356,7 @@ class Unreadable(Through):
         return dict(self._inner.start_offsets(places))
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("partitions", [2, pytest.param(8, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("is_topic", [True, False], ids=["no partition takes records", "no transaction coordinator"])
@@ -388,6 +389,7 @@ def test_other_keys_go_on_while_no_dead_letter_can_be_written_anywhere(
         stage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_leases_are_kept_while_no_partition_of_the_dead_letter_topic_can_be_read() -> None:
     """A try takes a second here (16 s in Kafka), a lease 9.5 s (57 s): with four partitions in Kafka, all of them are lost."""

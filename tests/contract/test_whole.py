@@ -129,6 +129,7 @@ def test_a_second_copy_behind_a_restart_is_not_forwarded_again(lab: Lab) -> None
     assert [txn_key("first"), txn_key("second")] == sorted((value or b"").decode() for _, value in shop.visible())
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
 def test_a_strangers_kafka_transaction_on_half_delays_and_loses_nothing(lab: Lab) -> None:
@@ -189,6 +190,7 @@ def test_two_coordinators_share_the_work_and_double_nothing(shop: Shop) -> None:
 
 
 @pytest.mark.fault("network: connections are cut")
+@pytest.mark.slow
 def test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_doubled(faulty_lab: FaultyLab) -> None:
     shop = Shop(faulty_lab)
     namespace = shop.topics.namespace
@@ -211,6 +213,7 @@ def test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_double
 
 
 @pytest.mark.fault("coordinator: the broker fences its writer while it is idle")
+@pytest.mark.slow
 @pytest.mark.parametrize("letter", ["a", "b"])
 def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(shop: Shop, letter: str) -> None:
     """A late request opens a Kafka transaction of it, and the broker gives that up after its time-out."""
