@@ -88,6 +88,20 @@ def test_a_held_one_holds_its_key_and_nothing_else(*, is_restarted: bool) -> Non
     assert [C, A, B] == driver.log.forwarded
 
 
+def test_a_held_one_that_must_wait_again_lets_those_go_who_waited_for_it() -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
+    driver.op("C", A, driver.half(A, index=0, count=2, options=RED))
+    driver.say("C", B, driver.half(B, topic="stock", options=RED_PREPARE))
+    assert (TxnState.PARKED_COMMITTED, TxnState.HELD) == (driver.state(A), driver.state(B))
+    driver.say("C", A, driver.half(A, index=1, count=2, options=RED))
+    assert (TxnState.WAITING, TxnState.HELD) == (driver.state(A), driver.state(B))
+
+    driver.set_target("stock", ACCEPTS)
+    driver.turn()
+
+    assert [A, B] == driver.log.forwarded
+
+
 def test_how_long_it_waited_before_it_was_held_does_not_count() -> None:
     red = options("red", order=OrderMode.PREPARE)
     driver = PartitionDriver(targets={"orders": ACCEPTS, "stock": MISSING})
