@@ -244,7 +244,7 @@ def test_a_client_that_sends_no_whole_head_is_hung_up_on(port: int, said: bytes)
     assert b"a page" in page_of(port)
 
 
-@limited(HEAD_S=0.5, LOOK_S=0.1)
+@limited(HEAD_S=0.2, LOOK_S=0.05)
 def test_a_client_that_sends_its_head_byte_by_byte_is_hung_up_on(port: int) -> None:
     with connect(port) as sock:
 
@@ -267,7 +267,7 @@ def test_a_second_request_has_the_same_time(port: int) -> None:
 
 
 @pytest.mark.threat("reach the port of the console")
-@limited(BODY_S=0.5, LOOK_S=0.1)
+@limited(BODY_S=0.2, LOOK_S=0.05)
 def test_a_form_that_does_not_arrive_is_given_up(site: Site, port: int) -> None:
     head = b"POST /form HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nabc"
     with request(port, head) as sock:
@@ -368,7 +368,7 @@ def test_a_quiet_stream_is_kept_alive(port: int) -> None:
         assert b": quiet\n\n" in read(sock, b": quiet\n\n")
 
 
-@limited(STREAM_S=0.5, PING_S=0.1, TICK_S=0.05)
+@limited(STREAM_S=0.2, PING_S=0.1, TICK_S=0.05)
 def test_a_stream_ends_after_its_time(site: Site, port: int) -> None:
     with request(port, get("/events?person=alice")) as sock:
         assert read(sock, b"\r\n0\r\n\r\n").endswith(b"\r\n0\r\n\r\n")
