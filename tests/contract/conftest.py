@@ -15,6 +15,9 @@ from tests.support.lab_memory import MemoryLab
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.adapters.memory import MemoryKafka
+from txlayer.consumer import engine, lease_keeper, pools
+from txlayer.coordinator import loop
+from txlayer.producer import responder
 from txlayer.testing import KafkaAccess, memory_access, real_access
 
 LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
@@ -23,6 +26,26 @@ OF_HANDLERS = pytest.mark.parametrize("lab", AT_NIGHT, indirect=True)
 """Marks tests of what becomes of a message in our own code, whichever cluster it comes from: on Kafka they run at night."""
 OF_USERS_CODE = pytest.mark.parametrize("kafka", AT_NIGHT, indirect=True)
 """The same for tests whose cluster is the fixture `kafka`."""
+
+
+SOONER = [
+    (loop, "TICK_S", 0.05),
+    (loop, "RELEASE_TICK_S", 0.02),
+    (loop, "IDLE_WAIT_S", 0.02),
+    (engine, "IDLE_WAIT_S", 0.02),
+    (lease_keeper, "LOOK_S", 0.02),
+    (pools, "START_PAUSE_S", 0.1),
+    (responder, "IDLE_READ_S", 0.02),
+]
+"""Who has nothing to do looks again so soon in memory, where most of a test's time would be such pauses."""
+
+
+@pytest.fixture(autouse=True)
+def looking_sooner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits in memory waits for less; beside a broker, all pauses are as they are."""
+    if request.node.get_closest_marker("kafka") is None:
+        for module, name, seconds in SOONER:
+            monkeypatch.setattr(module, name, seconds)
 
 
 @pytest.fixture(params=LOGS)
