@@ -1,7 +1,7 @@
 """Offsets with their metadata, over both logs; stored ones that the topics do not have, and a partition without a leader at a take-over."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import timedelta
 
 import pytest
@@ -15,8 +15,7 @@ from tests.support.lab import Lab
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Shop
-from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.ports import Assignment, GroupReader, StoredOffset, TransactionalWriter
+from txlayer.adapters.ports import Assignment, StoredOffset, TransactionalWriter
 from txlayer.adapters.readers import records_of
 from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
@@ -34,256 +33,199 @@ from txlayer.errors import (
 from txlayer.runtime.environment import Environment
 
 
-@pytest.fixture
-def namespace() -> str:
-    return unique_name("ns")
+class Member:
+    """A member of a coordinator's group that it has for itself, and its writer."""
+
+    def __init__(self, lab: Lab) -> None:
+        namespace = unique_name("ns")
+        self.group, self.topic = f"{namespace}.coordinator", lab.topic(partitions=2)
+        self.connections = lab.coordinator(namespace)
+        self.writer = open_writer(self.connections)
+        self.reader, self.share = join(self.connections, self.topic)
+        self._others = ExitStack()
+
+    def store(self, offset: int, *, metadata: str = "", writer: TransactionalWriter | None = None) -> None:
+        """An offset in the open Kafka transaction."""
+        store(writer or self.writer, {(self.topic, 0): offset}, self.share.member, metadata=metadata)
+
+    def stored(self) -> int | None:
+        """Whether it is stable or not."""
+        return stored(self.connections, self.group, (self.topic, 0))
+
+    def stable(self, partition: int = 0) -> StoredOffset | None:
+        return stable(self.connections, self.group, (self.topic, partition))
+
+    def wait_until_stored(self, offset: int) -> None:
+        wait_until(lambda: self.stored() == offset, within=20, what=f"{offset} stored")
+
+    def fence(self) -> None:
+        """Another writer of this name begins."""
+        open_writer(self.connections, self.writer.transactional_id)
+
+    def share_with_another(self) -> list[Assignment]:
+        """A second one joins: its own new share, and the other's."""
+        second = self.connections.make_group_reader()
+        self._others.callback(second.close)
+        second.start([self.topic])
+        return assigned(self.reader, second)
+
+    def close(self) -> None:
+        self._others.close()
+        self.reader.close()
 
 
 @pytest.fixture
-def group(namespace: str) -> str:
-    return f"{namespace}.coordinator"
+def member(lab: Lab) -> Iterator[Member]:
+    with closing(Member(lab)) as made:
+        yield made
 
 
-@pytest.fixture
-def connections(lab: Lab, namespace: str) -> CoordinatorConnections:
-    return lab.coordinator(namespace)
+def test_offsets_are_stored_with_the_commit_and_their_metadata(member: Member) -> None:
+    member.writer.begin()
+    member.store(43, metadata="1|words")
+    assert member.stored() is None
+
+    member.writer.commit(timeout_s=TIMEOUT_S)
+
+    assert StoredOffset(43, "1|words") == member.stable()
+    assert member.stable(partition=1) is None
 
 
-@pytest.fixture
-def topic(lab: Lab) -> str:
-    return lab.topic(partitions=2)
+def test_offsets_are_gone_with_the_abort(member: Member) -> None:
+    store_committed(member.writer, {(member.topic, 0): 10}, member.share.member)
+    member.writer.begin()
+    member.store(42)
 
+    member.fence()
 
-@pytest.fixture
-def writer(connections: CoordinatorConnections) -> TransactionalWriter:
-    return open_writer(connections)
-
-
-@pytest.fixture
-def joined(connections: CoordinatorConnections, topic: str) -> Iterator[tuple[GroupReader, Assignment]]:
-    """A member of a group that it has for itself."""
-    reader, share = join(connections, topic)
-    yield reader, share
-    reader.close()
-
-
-def wait_until_stored(connections: CoordinatorConnections, group: str, topic: str, offset: int) -> None:
-    wait_until(lambda: stored(connections, group, (topic, 0)) == offset, within=20, what=f"{offset} stored")
-
-
-def test_offsets_are_stored_with_the_commit_and_their_metadata(
-    connections: CoordinatorConnections,
-    writer: TransactionalWriter,
-    joined: tuple[GroupReader, Assignment],
-    group: str,
-    topic: str,
-) -> None:
-    writer.begin()
-    store(writer, {(topic, 0): 43}, joined[1].member, metadata="1|words")
-    assert stored(connections, group, (topic, 0)) is None
-
-    writer.commit(timeout_s=TIMEOUT_S)
-
-    assert StoredOffset(43, "1|words") == stable(connections, group, (topic, 0))
-    assert stable(connections, group, (topic, 1)) is None
-
-
-def test_offsets_are_gone_with_the_abort(
-    connections: CoordinatorConnections,
-    writer: TransactionalWriter,
-    joined: tuple[GroupReader, Assignment],
-    group: str,
-    topic: str,
-) -> None:
-    store_committed(writer, {(topic, 0): 10}, joined[1].member)
-    writer.begin()
-    store(writer, {(topic, 0): 42}, joined[1].member)
-
-    open_writer(connections, writer.transactional_id)
-
-    assert StoredOffset(10, "") == stable(connections, group, (topic, 0))
+    assert StoredOffset(10, "") == member.stable()
 
 
 @pytest.mark.fault("coordinator: is frozen for longer than its session, then goes on")
-def test_a_stale_generation_is_refused_and_stores_nothing(
-    connections: CoordinatorConnections,
-    writer: TransactionalWriter,
-    joined: tuple[GroupReader, Assignment],
-    group: str,
-    topic: str,
-) -> None:
-    first, share = joined
-    second = connections.make_group_reader()
-    second.start([topic])
-    shares = assigned(first, second)
-    assert share.generation < shares[0].generation
+def test_a_stale_generation_is_refused_and_stores_nothing(member: Member) -> None:
+    shares = member.share_with_another()
+    assert member.share.generation < shares[0].generation
 
-    writer.begin()
+    member.writer.begin()
     with pytest.raises(MemberFencedError):
-        store(writer, {(topic, 0): 44}, share.member)
+        member.store(44)
     with pytest.raises(TxLayerError):
-        writer.commit(timeout_s=TIMEOUT_S)
+        member.writer.commit(timeout_s=TIMEOUT_S)
 
-    open_writer(connections, writer.transactional_id)
-    assert stored(connections, group, (topic, 0)) is None
-    second.close()
+    member.fence()
+    assert member.stored() is None
 
 
 @pytest.mark.fault("coordinator: the broker fences its writer while it is idle")
-def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
-    lab: Lab, connections: CoordinatorConnections, joined: tuple[GroupReader, Assignment], group: str, topic: str
-) -> None:
+def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(lab: Lab, member: Member) -> None:
     """It was frozen, so that its writers look as if they had been idle: the group tells, before a record is written."""
-    clock = [0.0]
+    clock, topic = [0.0], member.topic
     config = CoordinatorConfig(session_timeout=timedelta(seconds=6))
-    book = Targets(config, connections)
+    book = Targets(config, member.connections)
     book.learn([topic])
     publisher = Publisher(
         config,
         name=unique_name("writer"),
-        make_writer=connections.make_writer,
+        make_writer=member.connections.make_writer,
         targets=book,
         environment=Environment(clock=lambda: clock[0]),
     )
     publisher.start()
-    first, share = joined
-    offsets = {(topic, 0): StoredOffset(1, "")}
-    publisher.publish([], offsets, share.member)
-    second = connections.make_group_reader()
-    second.start([topic])
-    assigned(first, second)
+    publisher.publish([], {(topic, 0): StoredOffset(1, "")}, member.share.member)
+    member.share_with_another()
     for letter in "ab":
-        open_writer(connections, f"{publisher.name}.{letter}")
+        open_writer(member.connections, f"{publisher.name}.{letter}")
     clock[0] += 60
 
     record = plain_record(value=b"zombie")
     txn = Transaction("txn-1/00000000", "g", topic, 1, 0, "0", (0, 0), record)
     batch = Batch(forwards=[txn])
     with pytest.raises(MemberFencedError):
-        publisher.publish([(0, batch)], {(topic, 0): StoredOffset(2, "")}, share.member)
+        publisher.publish([(0, batch)], {(topic, 0): StoredOffset(2, "")}, member.share.member)
     publisher.close()
 
     assert [] == [r.value for r in lab.read(topic, isolation="read_uncommitted")]
-    assert 1 == stored(connections, group, (topic, 0))
-    second.close()
+    assert 1 == member.stored()
 
 
-def test_a_member_that_left_is_refused(
-    connections: CoordinatorConnections, writer: TransactionalWriter, topic: str
-) -> None:
-    reader, share = join(connections, topic)
-    reader.close()
+def test_a_member_that_left_is_refused(member: Member) -> None:
+    member.reader.close()
 
-    writer.begin()
+    member.writer.begin()
     with pytest.raises(MemberFencedError):
-        store(writer, {(topic, 0): 44}, share.member)
+        member.store(44)
 
 
-def test_a_member_may_store_any_partition_of_its_group(
-    connections: CoordinatorConnections,
-    writer: TransactionalWriter,
-    joined: tuple[GroupReader, Assignment],
-    group: str,
-    topic: str,
-) -> None:
+def test_a_member_may_store_any_partition_of_its_group(member: Member) -> None:
     # No broker checks who owns a partition: that is what the assignment's own checks are for.
-    first, _ = joined
-    second = connections.make_group_reader()
-    second.start([topic])
-    shares = assigned(first, second)
-    other = next(s for s in shares if (topic, 0) not in s.partitions)
+    other = next(s for s in member.share_with_another() if (member.topic, 0) not in s.partitions)
 
-    store_committed(writer, {(topic, 0): 5}, other.member)
+    store_committed(member.writer, {(member.topic, 0): 5}, other.member)
 
-    wait_until_stored(connections, group, topic, 5)
-    second.close()
+    member.wait_until_stored(5)
 
 
-@pytest.mark.usefixtures("joined")
-def test_metadata_without_a_member_is_accepted_although_the_group_has_members(
-    lab: Lab, connections: CoordinatorConnections, writer: TransactionalWriter, group: str, topic: str
-) -> None:
+def test_metadata_without_a_member_is_accepted_although_the_group_has_members(lab: Lab, member: Member) -> None:
     # The known hole: nothing fences who never joined, so `parse_member` refuses such metadata.
-    store_committed(writer, {(topic, 0): 45}, lab.nobody(group))
+    store_committed(member.writer, {(member.topic, 0): 45}, lab.nobody(member.group))
 
-    wait_until_stored(connections, group, topic, 45)
+    member.wait_until_stored(45)
 
 
 @pytest.mark.slow
-def test_a_pending_offset_keeps_the_stable_answer_away_and_nothing_else(
-    connections: CoordinatorConnections,
-    writer: TransactionalWriter,
-    joined: tuple[GroupReader, Assignment],
-    group: str,
-    topic: str,
-) -> None:
-    store_committed(writer, {(topic, 0): 6, (topic, 1): 6}, joined[1].member)
-    wait_until_stored(connections, group, topic, 6)
-    writer.begin()
-    store(writer, {(topic, 0): 7}, joined[1].member)
+def test_a_pending_offset_keeps_the_stable_answer_away_and_nothing_else(member: Member) -> None:
+    topic, connections = member.topic, member.connections
+    store_committed(member.writer, {(topic, 0): 6, (topic, 1): 6}, member.share.member)
+    member.wait_until_stored(6)
+    member.writer.begin()
+    member.store(7)
 
     with pytest.raises(BrokerUnavailableError):
-        connections.stored_offsets(group, [(topic, 0)], is_stable=True)
+        connections.stored_offsets(member.group, [(topic, 0)], is_stable=True)
 
-    assert 6 == stored(connections, group, (topic, 0))
-    other = connections.stored_offsets(group, [(topic, 1)], is_stable=True)[topic, 1]
+    assert 6 == member.stored()
+    other = connections.stored_offsets(member.group, [(topic, 1)], is_stable=True)[topic, 1]
     assert StoredOffset(6, "") == other
-    writer.commit(timeout_s=TIMEOUT_S)
-    assert StoredOffset(7, "") == stable(connections, group, (topic, 0))
+    member.writer.commit(timeout_s=TIMEOUT_S)
+    assert StoredOffset(7, "") == member.stable()
 
 
-def test_of_two_writers_the_newest_append_counts_whoever_ends_first(
-    connections: CoordinatorConnections,
-    writer: TransactionalWriter,
-    joined: tuple[GroupReader, Assignment],
-    group: str,
-    topic: str,
-) -> None:
-    other = open_writer(connections)
-    writer.begin()
-    store(writer, {(topic, 0): 10}, joined[1].member)
+def test_of_two_writers_the_newest_append_counts_whoever_ends_first(member: Member) -> None:
+    other = open_writer(member.connections)
+    member.writer.begin()
+    member.store(10)
     other.begin()
-    store(other, {(topic, 0): 20}, joined[1].member)
+    member.store(20, writer=other)
 
     other.commit(timeout_s=TIMEOUT_S)
-    writer.commit(timeout_s=TIMEOUT_S)
+    member.writer.commit(timeout_s=TIMEOUT_S)
 
-    assert StoredOffset(20, "") == stable(connections, group, (topic, 0))
+    assert StoredOffset(20, "") == member.stable()
 
 
-def test_metadata_that_is_too_long_is_refused(
-    writer: TransactionalWriter, joined: tuple[GroupReader, Assignment], topic: str
-) -> None:
-    writer.begin()
+def test_metadata_that_is_too_long_is_refused(member: Member) -> None:
+    member.writer.begin()
 
     with pytest.raises(TxLayerError, match="OFFSET_METADATA_TOO_LARGE"):
-        store(writer, {(topic, 0): 1}, joined[1].member, metadata="x" * 4_097)
+        member.store(1, metadata="x" * 4_097)
 
 
-def test_offsets_and_records_of_one_kafka_transaction_end_together(
-    lab: Lab,
-    connections: CoordinatorConnections,
-    writer: TransactionalWriter,
-    joined: tuple[GroupReader, Assignment],
-    group: str,
-    topic: str,
-) -> None:
+def test_offsets_and_records_of_one_kafka_transaction_end_together(lab: Lab, member: Member) -> None:
     target = lab.topic()
-    writer.begin()
-    put(writer, target, b"v")
-    store(writer, {(topic, 0): 1}, joined[1].member)
-    open_writer(connections, writer.transactional_id)
+    member.writer.begin()
+    put(member.writer, target, b"v")
+    member.store(1)
+    member.fence()
 
     assert [] == lab.read(target)
-    assert stored(connections, group, (topic, 0)) is None
+    assert member.stored() is None
 
 
-def test_an_administrator_stores_offsets_only_while_nobody_is_a_member(
-    lab: Lab, connections: CoordinatorConnections, group: str, topic: str
-) -> None:
-    admin = lab.admin()
+def test_an_administrator_stores_offsets_only_while_nobody_is_a_member(lab: Lab) -> None:
+    admin, topic, namespace = lab.admin(), lab.topic(partitions=2), unique_name("ns")
+    group = f"{namespace}.coordinator"
     admin.store_offsets(group, {(topic, 0): StoredOffset(3, "by hand")})
-    reader, _ = join(connections, topic)
+    reader, _ = join(lab.coordinator(namespace), topic)
 
     assert admin.group(group).is_active
     with pytest.raises(LifecycleError):
@@ -294,8 +236,8 @@ def test_an_administrator_stores_offsets_only_while_nobody_is_a_member(
     assert {(topic, 0): StoredOffset(3, "by hand")} == admin.stored_offsets(group, [(topic, 0)])
 
 
-def test_a_group_that_never_was_stored_nothing_and_has_no_member(lab: Lab, topic: str) -> None:
-    admin, group = lab.admin(), unique_name("never")
+def test_a_group_that_never_was_stored_nothing_and_has_no_member(lab: Lab) -> None:
+    admin, topic, group = lab.admin(), lab.topic(), unique_name("never")
 
     assert {(topic, 0): None} == admin.stored_offsets(group, [(topic, 0)])
     assert ("dead", ()) == admin.group(group)
