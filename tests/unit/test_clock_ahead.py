@@ -135,7 +135,6 @@ def test_of_an_empty_log_everything_is_read() -> None:
 # --- the brokers' time itself -----------------------------------------------------------------------------------------
 
 HOUR_MS = 60 * MINUTE_MS
-OFF = pytest.mark.parametrize("off_ms", [HOUR_MS, -HOUR_MS], ids=["ahead", "behind"])
 
 
 def off(still: StillCoordinator, off_ms: int) -> Clients:
@@ -143,7 +142,7 @@ def off(still: StillCoordinator, off_ms: int) -> Clients:
     return clients_of(still, lambda: (still.world.now_ms() + off_ms) / 1000)
 
 
-@OFF
+@pytest.mark.parametrize("off_ms", [HOUR_MS, -HOUR_MS], ids=["ahead", "behind"])
 def test_where_a_coordinator_runs_the_brokers_time_is_known(off_ms: int) -> None:
     still = StillCoordinator()
     still.half(txn_key("a"))
@@ -168,12 +167,13 @@ def test_a_clock_that_is_right_is_believed_where_nothing_happens() -> None:
     assert still.world.now_ms() == latest_ms
 
 
-@pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[[StillCoordinator, int], None]:
-    """Commands of a machine whose clock is off by so much."""
+class Machine:
+    """Commands of one whose clock is off by so much."""
 
-    def give(still: StillCoordinator, off_ms: int) -> None:
-        clients = off(still, off_ms)
+    def __init__(self, off_ms: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.still = StillCoordinator()
+        self._capsys = capsys
+        clients = off(self.still, off_ms)
 
         def connect(config: CoordinatorConfig, **_how: Any) -> CoordinatorConnections:
             return CoordinatorConnections(clients, config)
@@ -181,101 +181,82 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[[StillCoordinator, int
         for name in ("adapters.connect", "cli.dlq", "cli.verify"):
             monkeypatch.setattr(f"txlayer.{name}.kafka_clients", lambda _config: clients)
         monkeypatch.setattr("txlayer.adapters.connect.connect_coordinator", connect)
-        monkeypatch.setattr("txlayer.cli.options.current_ms", lambda: still.world.now_ms() + off_ms)
-        monkeypatch.setattr("txlayer.cli.tx.current_ms", lambda: still.world.now_ms() + off_ms)
+        monkeypatch.setattr("txlayer.cli.options.current_ms", lambda: self.still.world.now_ms() + off_ms)
+        monkeypatch.setattr("txlayer.cli.tx.current_ms", lambda: self.still.world.now_ms() + off_ms)
 
-    return give
+    def run(self, app: typer.Typer, *words: str) -> tuple[int, str, str]:
+        return run_command(app, *words, capsys=self._capsys)
 
 
-@OFF
+@pytest.fixture(params=[HOUR_MS, -HOUR_MS], ids=["ahead", "behind"])
+def machine(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Machine:
+    return Machine(request.param, monkeypatch, capsys)
+
+
 @pytest.mark.parametrize(
     ("asked", "found"), [(["--since", "30m"], ["1"]), (["--until", "30m"], ["0"]), (["--since", "3h"], ["0", "1"])]
 )
 def test_dead_letters_since_and_until_are_told_by_the_brokers_time(
-    commands: Callable[[StillCoordinator, int], None],
-    capsys: pytest.CaptureFixture[str],
-    off_ms: int,
-    asked: list[str],
-    found: list[str],
+    machine: Machine, asked: list[str], found: list[str]
 ) -> None:
-    still = StillCoordinator()
-    group = Group(SimpleNamespace(stage=still))  # type: ignore[arg-type]  # its stage is all that is used
+    group = Group(SimpleNamespace(stage=machine.still))  # type: ignore[arg-type]  # its stage is all that is used
     group.letter()
-    still.world.advance(ms=2 * HOUR_MS)
+    machine.still.world.advance(ms=2 * HOUR_MS)
     group.letter()
-    still.world.advance(ms=10 * MINUTE_MS)
-    appear(still)
-    commands(still, off_ms)
+    machine.still.world.advance(ms=10 * MINUTE_MS)
+    appear(machine.still)
 
-    code, out, err = run_command(dlq.app, "list", "--group", "loyalty", *asked, "--json", capsys=capsys)
+    code, out, err = machine.run(dlq.app, "list", "--group", "loyalty", *asked, "--json")
     drop = ["drop", "--group", "loyalty", "--all", *asked, "--dry-run", "--json", "--reason", "ticket 12"]
-    _, dropped, _ = run_command(dlq.app, *drop, capsys=capsys)
+    _, dropped, _ = machine.run(dlq.app, *drop)
 
     assert (0, "") == (code, err)
     for rows in (json.loads(out), json.loads(dropped)):
         assert [f"orders/0:{offset}" for offset in found] == [row["letter"] for row in rows]
 
 
-@OFF
-def test_what_is_on_its_way_is_not_lost_and_what_is_old_is_judged(
-    commands: Callable[[StillCoordinator, int], None], capsys: pytest.CaptureFixture[str], off_ms: int
-) -> None:
-    still = StillCoordinator()
+def test_what_is_on_its_way_is_not_lost_and_what_is_old_is_judged(machine: Machine) -> None:
     for name, later_ms in (("old", 10 * MINUTE_MS), ("young", 1_000)):
-        still.commit(txn_key(name), still.half(txn_key(name)))
-        still.world.advance(ms=later_ms)
-    appear(still)
-    commands(still, off_ms)
+        machine.still.commit(txn_key(name), machine.still.half(txn_key(name)))
+        machine.still.world.advance(ms=later_ms)
+    appear(machine.still)
     app = typer.Typer()
     app.command()(verify)
 
-    code, out, _ = run_command(app, "--since", "30m", "--until", "0s", "--json", capsys=capsys)
+    code, out, _ = machine.run(app, "--since", "30m", "--until", "0s", "--json")
 
     findings = json.loads(out)["findings"]
     assert 1 == code
     assert [("lost", txn_id_of(txn_key("old")))] == [(each["verdict"], each["txn_id"]) for each in findings]
 
 
-@OFF
-def test_a_new_time_of_scheduled_messages_counts_from_the_brokers_time(
-    commands: Callable[[StillCoordinator, int], None], capsys: pytest.CaptureFixture[str], off_ms: int
-) -> None:
-    still = StillCoordinator()
-    key = txn_key("a")
+def test_a_new_time_of_scheduled_messages_counts_from_the_brokers_time(machine: Machine) -> None:
+    still, key = machine.still, txn_key("a")
     due_ms = still.world.now_ms() + 24 * HOUR_MS
     still.commit(key, still.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
     still.work(seconds=2)
     appear(still)
-    commands(still, off_ms)
 
     words = ["reschedule", txn_id_of(key), "--to", "2h", "--reason", "ticket 12", "--wait", "0s"]
-    code, _, err = run_command(tx.app, *words, capsys=capsys)
+    code, _, err = machine.run(tx.app, *words)
 
     time_ms = int(still.said()[-1].rpartition(b"|")[2])
     assert (0, "") == (code, err)
     assert still.world.now_ms() - 1_000 <= time_ms - 2 * HOUR_MS <= still.world.now_ms()
 
 
-@OFF
 @pytest.mark.parametrize(("asked", "names"), [("--older-than", ["old"]), ("--younger-than", ["young"])])
-def test_ages_of_transactions_are_told_by_the_brokers_time(
-    commands: Callable[[StillCoordinator, int], None],
-    capsys: pytest.CaptureFixture[str],
-    off_ms: int,
-    asked: str,
-    names: list[str],
-) -> None:
-    still = StillCoordinator()
+def test_ages_of_transactions_are_told_by_the_brokers_time(machine: Machine, asked: str, names: list[str]) -> None:
     for name, later_ms in (("old", HOUR_MS), ("young", 2 * MINUTE_MS)):
-        still.half(txn_key(name))
-        still.world.advance(ms=later_ms)
-    appear(still)
-    commands(still, off_ms)
+        machine.still.half(txn_key(name))
+        machine.still.world.advance(ms=later_ms)
+    appear(machine.still)
     shown = ["--open", asked, "30m", "--json"]
 
-    _, listed, _ = run_command(tx.app, "list", *shown, capsys=capsys)
-    rollback = ["rollback", "--all", *shown, "--reason", "ticket 12", "--dry-run"]
-    _, settled, _ = run_command(tx.app, *rollback, capsys=capsys)
+    _, listed, _ = machine.run(tx.app, "list", *shown)
+    _, settled, _ = machine.run(tx.app, "rollback", "--all", *shown, "--reason", "ticket 12", "--dry-run")
 
     for rows in (json.loads(listed), json.loads(settled)):
         assert [txn_id_of(txn_key(name)) for name in names] == [row["txn_id"] for row in rows]
