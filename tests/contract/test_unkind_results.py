@@ -13,9 +13,11 @@ from tests.support.consumers import Stage
 from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer.adapters.memory import Fault
+from txlayer.consumer import completions
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX, original_headers
 from txlayer.core.retry import AfterExhausted, Reject, Retry, RetryPolicy
+from txlayer.runtime import kafka_transactions
 
 
 class Lazy(str):
@@ -68,8 +70,9 @@ class Impatient(timedelta):
         lambda: Retry.__new__(Retry),
         lambda: Retry(delay_ms=Unit(5)),
         lambda: Retry(Impatient()),
+        lambda: unkind("class", LookupError),
     ],
-    ids=["an empty Reject", "an empty Retry", "a number that raises", "a delay that raises"],
+    ids=["an empty Reject", "an empty Retry", "a number that raises", "a delay that raises", "a class that raises"],
 )
 def test_a_result_that_raises_when_it_is_looked_at_costs_no_worker(stage: Stage, make: Callable[[], Any]) -> None:
     def act(message: ReceivedMessage, _context: Context) -> Any:
@@ -99,22 +102,89 @@ def asking_log() -> Iterator[None]:
     logger.removeHandler(handler)
 
 
+class UnkindClass(type):
+    """The class of classes that raise whatever they are asked."""
+
+    error: type[BaseException] | None = None
+
+    def __getattribute__(cls, name: str) -> Any:
+        if (error := type.__getattribute__(cls, "error")) is not None:
+            raise error("unkind")
+        return type.__getattribute__(cls, name)
+
+
+def unkind(what: str, error: type[BaseException]) -> BaseException:
+    """An exception that raises `error` when it is asked for `what`; its class, if that is "class"."""
+
+    def raises(_self: object) -> Any:
+        raise error("unkind")
+
+    is_class = what == "class"
+    kind: Any = (UnkindClass if is_class else type)(
+        "UnkindError", (ValueError,), {} if is_class else {what: property(raises)}
+    )
+    made: BaseException = kind()
+    if is_class:
+        kind.error = error
+    return made
+
+
+ASKED = [
+    "__class__",
+    "__cause__",
+    "__context__",
+    "__traceback__",
+    "__notes__",
+    "__str__",
+    "__repr__",
+    "__bool__",
+    "class",
+]
+
+
 @pytest.mark.promise("P9")
 @pytest.mark.usefixtures("asking_log")
 @pytest.mark.parametrize("error", [LookupError, SystemExit])
-def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, error: type[BaseException]) -> None:
+@pytest.mark.parametrize("what", ASKED)
+def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, what: str, error: type[BaseException]) -> None:
+    def read(raw: bytes | None, _field: Any) -> bytes | None:
+        if raw == b"unreadable":
+            raise unkind(what, error)
+        return raw
+
+    def act(message: ReceivedMessage, _context: Context) -> Any:
+        if message.value == b"bad":
+            raise unkind(what, error)
+
+    stage.write(b"bad", key=b"bad")
+    stage.write(b"unreadable", key=b"unreadable")
+    with stage.consumer(act, deserializer=read, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
+        stage.wait_stored(2, within=10)
+        stage.write(b"2", key=b"good")
+        wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+
+    assert {b"bad", b"unreadable"} == set(stage.letter_values())
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.usefixtures("asking_log")
+def test_an_error_that_can_be_shown_once_ends_no_consumer(stage: Stage) -> None:
     class UnkindError(Exception):
+        asked_count = 0
+
         def __str__(self) -> str:
-            raise error
+            self.asked_count += 1
+            if self.asked_count > 2:  # as text and as a part of a traceback; then a log handler asks
+                raise SystemExit
+            return "unkind"
 
     def act(message: ReceivedMessage, _context: Context) -> Any:
         if message.key == b"bad":
             raise UnkindError
-        return None
 
     stage.write(b"1", key=b"bad")
     with stage.consumer(act, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
-        stage.journal.wait_for(1)
+        stage.wait_for_letters([b"1"], within=10)
         stage.write(b"2", key=b"good")
         wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
 
@@ -257,42 +327,76 @@ class FullDisk(logging.Handler):
 def failing_log(request: pytest.FixtureRequest) -> Iterator[FullDisk]:
     handler, logger = FullDisk(request.param), logging.getLogger("txlayer")
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     yield handler
     logger.removeHandler(handler)
 
 
-@pytest.mark.promise("P9")
-@pytest.mark.parametrize("failing_log", ["message.dead_lettered", "commit.unanswered"], indirect=True)
-def test_a_log_handler_that_raises_beside_a_commit_has_no_message_given_up_twice(failing_log: FullDisk) -> None:
-    """The consumer ends, and what it did not learn of its Kafka transaction is not stored over it."""
-    lab = MemoryLab()
-    stage = Stage(lab, partitions=2)
-    # The commit that is done for the second line's sake is never answered.
-    lab.faults.plan(Fault.LOSE_ANSWER, "EndTxn", client=DISTANT, times=1_000)
-    settings: dict[str, Any] = {
+def beside_a_commit(stage: Stage, event: str) -> dict[str, Any]:
+    """Two messages, and settings of a consumer that logs this event beside the commit that gives them up."""
+    lab = cast("MemoryLab", stage.lab)
+    if event == "commit.unanswered":
+        lab.faults.plan(Fault.LOSE_ANSWER, "EndTxn", client=DISTANT, times=1_000)  # it is done
+    stage.write(b"0", key=b"a", partition=0)
+    stage.write(b"1", key=b"b", partition=1)
+    return {
         "kafka_transaction_timeout": timedelta(seconds=2),
         "retry": RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK),
         "connect": lambda config: lab.kafka.connect_consumer(config, client=DISTANT),
     }
-    stage.write(b"0", key=b"a", partition=0)
-    stage.write(b"1", key=b"b", partition=1)
+
+
+def end_well(stage: Stage) -> None:
+    """Two more messages follow their parked keys."""
+    cast("MemoryLab", stage.lab).faults.forget()
+    stage.write(b"2", key=b"a", partition=0)
+    stage.write(b"3", key=b"b", partition=1)
+    stage.wait_stored(2, partition=0)
+    stage.wait_stored(2, partition=1)
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize(
+    "failing_log", ["message.dead_lettered", "commit.unanswered", "queues.taken_over", "lease.gained"], indirect=True
+)
+def test_a_log_handler_that_raises_ends_no_consumer_and_has_no_message_given_up_twice(
+    failing_log: FullDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Standard error says it. No other message than the first two is handled, and none twice."""
+    stage = Stage(MemoryLab(), partitions=2)
+    settings = beside_a_commit(stage, failing_log.event)
+
+    with stage.consumer(lambda *_: Reject("no"), **settings):
+        wait_until(lambda: failing_log.raised_count, within=10, what="a line that cannot be written")
+        end_well(stage)
+
+    assert 1 == failing_log.raised_count
+    assert f"a log handler raised OSError: {failing_log.event}" in capsys.readouterr().err
+    assert [b"0", b"1", b"2", b"3"] == sorted(value or b"" for value in stage.letter_values())
+    assert [b"0", b"1"] == sorted(seen.value or b"" for seen in stage.journal.seen)
+    stage.close()
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("failing_log", ["message.dead_lettered", "commit.unanswered"], indirect=True)
+def test_a_fault_of_ours_beside_a_commit_has_no_message_given_up_twice(
+    failing_log: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer ends, and what it did not learn of its Kafka transaction is not stored over it."""
+    stage = Stage(MemoryLab(), partitions=2)
+    for module in (completions, kafka_transactions):
+        monkeypatch.setattr(module, "logger", logging.getLogger("txlayer.consumer"))
+    settings = beside_a_commit(stage, failing_log.event)
 
     consumer = stage.plain(**settings)
     consumer.handler(lambda *_: Reject("no"))
-    if failing_log.event == "message.dead_lettered":
-        lab.faults.forget()
     consumer.start()
     wait_until(lambda: consumer.failure is not None, within=10, what="its end")
     with pytest.raises(OSError, match="no space left"):
         consumer.close()
-    lab.faults.forget()
-    stage.write(b"2", key=b"a", partition=0)
-    stage.write(b"3", key=b"b", partition=1)
     with stage.consumer(**settings):
-        stage.wait_stored(2, partition=0)
-        stage.wait_stored(2, partition=1)
+        end_well(stage)
 
-    assert 1 == failing_log.raised_count
     assert [b"0", b"1", b"2", b"3"] == sorted(value or b"" for value in stage.letter_values())
     assert [] == stage.journal.seen, "what was given up, and what follows its parked key, is handled by nobody"
     stage.close()

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from txlayer.adapters.exposition import MetricsServer
 from txlayer.adapters.metrics import Health, Sample, counter
-from txlayer.adapters.telemetry import JsonFormatter, TextFormatter
+from txlayer.adapters.telemetry import JsonFormatter, Log, TextFormatter
 from txlayer.cli import locks, output
 from txlayer.cli.exits import guard
 from txlayer.config import MetricsConfig
@@ -131,3 +131,20 @@ def test_cells_and_sentences_of_commands_show_no_control_characters(forgery: str
     lease = QueueLease("g/t/0", forgery, "i", 1, 2, 3, 4)
     for state in (LockState.HELD, LockState.RELEASED):
         assert not UNSEEN.search(locks.sentence(LeaseStatus(lease, state, 5, 6)))
+
+
+class Interrupted(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002 - the base's
+        raise KeyboardInterrupt
+
+
+def test_an_interruption_of_the_main_thread_ends_no_log_line_unheard(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log("txlayer.interrupted")
+    log.logger.addHandler(handler := Interrupted())
+
+    with pytest.raises(KeyboardInterrupt):
+        log.warning("check.sent")
+    log.logger.removeHandler(handler)
+    log.warning("check.sent")
+
+    assert ["test_an_interruption_of_the_main_thread_ends_no_log_line_unheard"] == [r.funcName for r in caplog.records]

@@ -4,7 +4,6 @@ Services take the `connect` functions as arguments, so that tests and notebooks 
 imported on the first call.
 """
 
-import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -21,10 +20,11 @@ from txlayer.adapters.ports import (
     TransactionalWriter,
 )
 from txlayer.adapters.readers import LOST_TO_RESPONDER, LogHistoryReader
+from txlayer.adapters.telemetry import Log
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, milliseconds
 from txlayer.errors import BrokerUnavailableError
 
-logger = logging.getLogger("txlayer.kafka")
+logger = Log("txlayer.kafka")
 
 ANSWER_MS = 3_000  # how long one question waits: a service asks again, and meanwhile it must serve its group
 ANSWER_TIMEOUT_MS = 10_000

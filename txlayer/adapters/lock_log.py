@@ -1,6 +1,5 @@
 """The lock log of a namespace: read from ten expiries ago on, and written. `core/leases.py` decides who holds a lease."""
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,13 +9,14 @@ from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.errors import PASSING_CODES, Code, translate_error
 from txlayer.adapters.ports import HalfWriter, LogReader, TopicPartition, append_time_of, no_append_time, no_such_topic
 from txlayer.adapters.readers import records_of
+from txlayer.adapters.telemetry import Log
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LockRecord, decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
 from txlayer.errors import RetriableError, UsageError
 
 T = TypeVar("T")
 
-logger = logging.getLogger("txlayer.locks")
+logger = Log("txlayer.locks")
 
 READ_COUNT_MAX = 2_000  # records per read; it limits the time of one turn of the registry when much is to be read
 

@@ -7,7 +7,11 @@ wherever they leave the process: to log lines, terminals and metric labels.
 import json
 import logging
 import sys
+import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
+from threading import current_thread, main_thread
+from typing import Any
 
 from txlayer.errors import ConfigError
 
@@ -47,17 +51,51 @@ def set_up_logging(*, log_format: str, level: str) -> None:
     logging.getLogger("txlayer.librdkafka").setLevel(logging.ERROR if level.upper() != "DEBUG" else logging.DEBUG)
 
 
-def showable(error: BaseException) -> BaseException:
-    """What to log for an error of the user's code: the error, or one with its traceback that has a text.
+class Log(logging.LoggerAdapter[logging.Logger]):
+    """A logger of this name, for threads that must outlive it: what a log handler raises goes to standard error, and no further."""
 
-    A formatter may ask it for its text, which may raise what no log handler catches, as `SystemExit`.
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name), {})
+
+    def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
+        """As `logging.Logger.log`; only an interruption of the main thread raises."""
+        try:
+            self.logger.log(level, msg, *args, **{"stacklevel": 2, **more})
+        except BaseException as exc:
+            if not isinstance(exc, Exception) and current_thread() is main_thread():
+                raise
+            # Standard error may be none, full or closed, and there is no other place.
+            with suppress(AttributeError, OSError, ValueError):
+                said = " ".join(map(str, (msg, *args)))
+                sys.stderr.write(f"txlayer: not logged everywhere, a log handler raised {kind_of(exc)}: {said}\n")
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of an error's class, with its module if it is not built in."""
+    try:
+        kind = type(error)
+        return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    except BaseException:  # noqa: BLE001 - its class may be the user's, too
+        return "Exception"
+
+
+def look_at(error: BaseException) -> tuple[str, BaseException]:
+    """The text of an error of the user's code, and what to log for it: the error, or one with its traceback that has a text.
+
+    A formatter asks it and its causes for much, and any of that may raise, also what no log handler catches, as `SystemExit`.
     """
     try:
-        str(error), repr(error)
+        text = str.__str__(str(error))
+        repr(error), bool(error), error.__class__, traceback.format_exception(error, limit=0)
     except BaseException as exc:  # noqa: BLE001 - the user's code, too
-        text = f"{type(error).__qualname__}: its text raised {type(exc).__name__}"
-        return RuntimeError(text).with_traceback(error.__traceback__)
-    return error
+        text, raised_at = f"its text raised {kind_of(exc)}", BaseException.__dict__["__traceback__"].__get__(error)
+        return text, RuntimeError(f"{kind_of(error)}: {text}").with_traceback(raised_at)
+    return text, error
+
+
+def showable(error: BaseException) -> BaseException:
+    """What to log for an error of the user's code."""
+    return look_at(error)[1]
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:

@@ -13,13 +13,13 @@ At a rebalance:
 4. `look_at_leases` takes a queue over when its lease is held and no handler of an earlier lease runs here any more.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.ports import Assignment, StoringGroupReader, TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterWriter
@@ -43,7 +43,7 @@ from txlayer.runtime.kafka_transactions import (
     stable_offsets,
 )
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 HARMLESS_S = 2.0
 """How long to try to end a writer that stores nothing: four times its usual time while its partitions accept a marker."""

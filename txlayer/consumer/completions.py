@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.consumer.dead_letters import Answered, DeadLetterWriter, GivenUpMessage, Truncation
 from txlayer.consumer.offsets import FailedTries, OwnedPartition
 from txlayer.core.batch_size import HALVINGS_MAX, BatchSize
@@ -20,7 +21,7 @@ from txlayer.core.key_queue import DUE_BYTES_MAX, Item, Snapshots, letter_bytes
 from txlayer.core.messages import Origin
 from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, TxLayerError
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 END_COUNT_MAX = 500
 """Ends of one queue in one Kafka transaction; it limits how long readers of the dead letters wait.

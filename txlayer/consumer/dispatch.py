@@ -1,13 +1,12 @@
 """Hands messages to the pool, fairly between queues, and processes their outcomes."""
 
-import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
-from txlayer.adapters.telemetry import showable
+from txlayer.adapters.telemetry import Log, showable
 from txlayer.consumer.handlers import Handler, Route
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import (
@@ -40,7 +39,7 @@ REASON_LENGTH_MAX = 500
 REMARK_LENGTH_MAX = 200
 """Characters of what a lease says of its queue."""
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 
 class Breakers:
@@ -439,11 +438,11 @@ def _log_failure(failed: Failed, *, is_over: bool) -> None:
     """Log one line per failed attempt, and only here; a handler's own Retry or Reject is not a warning."""
     first = items_of(failed.job)[failed.index_in_batch]
     where = log_fields_of(first.record) | {"attempt": first.attempt_count + 1, "error_type": failed.error_type}
-    if failed.error is not None and is_over and isinstance(failed.error, CancelledError):
+    if failed.error is not None and is_over and issubclass(type(failed.error), CancelledError):
         return  # the consumer cancelled it, because its queue has another owner
     if failed.error is not None:
         event = "message.undecodable" if failed.is_undecodable else "handler.raised"
-        logger.warning(event, exc_info=showable(failed.error), extra=where)
+        logger.warning(event, exc_info=failed.error, extra=where)
     elif isinstance(failed.result, NotBegun):
         return
     elif failed.error_type in ("Retry", "Reject", "Later"):

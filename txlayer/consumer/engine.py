@@ -4,13 +4,13 @@ Crash-only, like the coordinator: after any error of its own the engine drops th
 offsets, which show what has ended. A handler's exception is not such an error.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.assignments import Assignments
 from txlayer.consumer.completions import Completions
@@ -28,7 +28,7 @@ from txlayer.core.retry import Breaker, BreakerState
 from txlayer.errors import InstanceFencedError, InvariantError, RetriableError, TxLayerError, UsageError
 from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 READ_COUNT_MAX = 5_000
 """Records of one read; it limits how long results wait meanwhile."""
@@ -153,7 +153,7 @@ class Engine:
             self._end()
         except BaseException as exc:
             if not isinstance(exc, TxLayerError) or isinstance(exc, InvariantError):
-                # A log handler that raises, a fault of ours: the queues may not know what is stored, and would store over it.
+                # A fault of ours: the queues may not know what is stored, and would store over it.
                 self._assignments.give_up()
             raise
         finally:

@@ -1,11 +1,11 @@
 """What is read becomes items of queues: messages, requests to replay dead letters, and how much is read ahead."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from txlayer.adapters.ports import Record, StoringGroupReader, TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.consumer.context import size_in_memory
 from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, ResultSearch
 from txlayer.consumer.offsets import FailedTries, OwnedPartition
@@ -24,7 +24,7 @@ from txlayer.core.key_queue import ItemSource
 from txlayer.core.messages import Headers, Undecodable
 from txlayer.errors import RetriableError
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 LETTER_COUNT_MAX = 500
 """Dead letters that are read again together; all of them are in memory at once, within the byte limit."""

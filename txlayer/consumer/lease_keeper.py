@@ -14,7 +14,6 @@ not from what was sent. Its guards, each of which a simulation may remove by a s
 * nothing is claimed before the log was read from ten expiries ago to its end (`LockLog.is_caught_up`).
 """
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import NamedTuple
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry, LockLog
 from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.config import SystemTopics
 from txlayer.consumer.context import FOR_EVER
 from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, holder_valid_s, queue_name
@@ -74,7 +74,7 @@ class NoLeases:
         """Do nothing."""
 
 
-logger = logging.getLogger("txlayer.locks")
+logger = Log("txlayer.locks")
 
 WRITE_AGAIN_S = 1.0
 """Pause after a record that was not acknowledged."""

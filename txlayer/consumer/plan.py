@@ -1,6 +1,5 @@
 """What a consumer consumes, and how: topics, order, policies and start positions."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -8,6 +7,7 @@ from typing import Literal
 
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.handlers import Route
 from txlayer.consumer.pull import Desk
@@ -17,7 +17,7 @@ from txlayer.core.progress import NOTHING, Foreign, decode
 from txlayer.core.retry import AfterExhausted, BreakerPolicy, RetryPolicy
 from txlayer.errors import ConfigError, TopicMismatchError
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 StartAt = Literal["earliest", "latest"] | datetime
 """Where a group begins if it has stored no offset."""

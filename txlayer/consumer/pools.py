@@ -7,7 +7,6 @@ own: a process is killed; a thread or a task cannot be ended, so it is given up 
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -19,14 +18,14 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.bodies import Deserializer
-from txlayer.adapters.telemetry import showable
+from txlayer.adapters.telemetry import Log, kind_of, look_at, showable
 from txlayer.consumer.context import Context, Deserializers, Lease, ReceivedMessage, context_of, is_passing
 from txlayer.consumer.handlers import Handler, Interceptor, Route
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Item
 from txlayer.core.retry import Ack, Later, NotBegun, Reject, Retry, WrongResult, checked
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 ATTEMPT_TIMEOUT = "AttemptTimeout"
 """The error type of an attempt whose handler has not come back by its deadline."""
@@ -109,7 +108,7 @@ class Failed(NamedTuple):
     index_in_batch: int = 0  # in a batch, of the message that cannot be read; those before it are done
     is_undecodable: bool = False
     given_count: int = 0  # messages of the batch that the attempt concerns, from its first one on; 0: all
-    error: BaseException | None = None  # what was raised, for its traceback; None: nothing was
+    error: BaseException | None = None  # what was raised, as `look_at` shows it; None: nothing was
 
 
 class JobOutcome(NamedTuple):
@@ -318,15 +317,14 @@ class Caller:
         """What the handler raised, begun at `began` of the monotonic clock."""
         result: Retry | Reject = Retry()
         index, is_undecodable, count = 0, False, chunk.given.get(id(job), 0)
-        if isinstance(error, _UnreadableError):
+        if type(error) is _UnreadableError:  # not isinstance: it would ask the error itself
             index, error, count = error.index, error.reason, 1
             if not is_passing(error):
                 result, is_undecodable = Reject("nobody can read it"), True
-        kind = type(error)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        text, shown = look_at(error)  # here, once, and not on the engine's thread
+        text = text[:MESSAGE_LENGTH_MAX]  # an error may quote megabytes, and many messages may wait with theirs
         started_ms = self._started_ms(began)
-        text = _text_of(error)
-        return Failed(job, result, name, text, started_ms, index, is_undecodable, count, error)
+        return Failed(job, result, kind_of(error), text, started_ms, index, is_undecodable, count, shown)
 
     def refusal(self, chunk: Chunk, job: Job, result: Any, began: float) -> Failed:
         """What the handler returned, which is neither nothing nor an Ack. If it suspends the partition, nothing else of the chunk begins."""
@@ -356,14 +354,6 @@ def _with_rest(result: Any, unreadable: _UnreadableError | None) -> Any:
     if unreadable is not None and (result is None or type(result) is Ack):
         raise unreadable from unreadable.reason
     return result
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        # Cut here: an error may quote megabytes, and many messages may wait with theirs.
-        return str.__str__(str(error))[:MESSAGE_LENGTH_MAX]
-    except BaseException as exc:  # noqa: BLE001 - the user's code, too
-        return f"its text raised {type(exc).__name__}"
 
 
 def log_fields_of(record: Any) -> dict[str, object]:

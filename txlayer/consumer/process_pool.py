@@ -11,7 +11,6 @@ is dead or frozen ends the message that it handles, and begins no other: the nex
 from __future__ import annotations
 
 import contextlib
-import logging
 import multiprocessing
 import os
 import pickle
@@ -28,6 +27,7 @@ from multiprocessing.util import Finalize
 from queue import Empty
 from typing import Any, NamedTuple
 
+from txlayer.adapters.telemetry import Log, kind_of
 from txlayer.consumer.context import FOR_EVER, Lease
 from txlayer.consumer.offsets import CHUNK_COUNT_MAX
 from txlayer.consumer.pools import (
@@ -47,7 +47,7 @@ from txlayer.core.messages import Headers
 from txlayer.core.retry import Retry
 from txlayer.errors import ConfigError
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 PROCESS_CHUNK_S = 0.05
 """Work of one chunk for a process: a round trip of the pipe and the engine's turn cost 1 to 2 ms on a busy machine."""
@@ -629,8 +629,8 @@ def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes
 def _traceback_of(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception as exc:  # noqa: BLE001 - the user's code: its text may raise
-        text = f"{type(error).__name__}, whose traceback raised {type(exc).__name__}"
+    except BaseException as exc:  # noqa: BLE001 - the user's code: its text may raise
+        text = f"{kind_of(error)}, whose traceback raised {kind_of(exc)}"
     cut = TRACEBACK_LENGTH_MAX // 2
     return text if len(text) <= 2 * cut else f"{text[:cut]}\n[...]\n{text[-cut:]}"
 

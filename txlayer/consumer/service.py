@@ -1,6 +1,5 @@
 """What every consumer shares: registration of handlers, settings, start, stop, end. Never how a message is handled."""
 
-import logging
 import os
 import socket
 import threading
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Generic, Required, TypedDict, TypeVar, Unpack,
 
 from txlayer.adapters.bodies import Codec, Deserializer, function_of
 from txlayer.adapters.connect import ConnectConsumer, ConsumerConnections, connect_consumer
+from txlayer.adapters.telemetry import Log
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.engine import Engine
@@ -39,7 +39,7 @@ from txlayer.core.retry import BreakerPolicy, HandlerResult, NotBegun, RetryPoli
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 from txlayer.runtime.environment import draw_name, is_coroutine_function
 
-logger = logging.getLogger("txlayer.consumer")
+logger = Log("txlayer.consumer")
 
 LOOK_S = 0.1
 """How often a thread that waits for the end looks for signals."""

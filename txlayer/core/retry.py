@@ -101,8 +101,8 @@ def checked(result: Any) -> HandlerResult | NotBegun | WrongResult:
         if kind is NotBegun:
             return NotBegun()
     except BaseException as exc:  # noqa: BLE001 - objects from user code
-        return WrongResult(f"a handler returned a {kind.__name__} that raises {type(exc).__name__} when it is read")
-    said = f"the class {result.__name__}; an instance is needed, such as Ack()" if kind is type else kind.__name__
+        return WrongResult(f"a handler returned a {_name(kind)} that raises {_name(type(exc))} when it is read")
+    said = f"the class {result.__name__}; an instance is needed, such as Ack()" if kind is type else _name(kind)
     return WrongResult(f"a handler returned {said}; it may return nothing, Ack, Retry, Later or Reject")
 
 
@@ -136,7 +136,13 @@ def _plain(text: str) -> str:
 
 
 def _kind(value: object) -> str:
-    return "None" if value is None else f"an object of type {type(value).__name__}"
+    return "None" if value is None else f"an object of type {_name(type(value))}"
+
+
+def _name(kind: type) -> str:
+    """The name of a class, without asking its own class, which may raise."""
+    name: str = type.__dict__["__name__"].__get__(kind)
+    return name
 
 
 class AfterExhausted(Enum):

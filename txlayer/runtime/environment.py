@@ -17,9 +17,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from txlayer.adapters.telemetry import Log
 from txlayer.errors import FencedError, InvariantError, TxLayerError, UsageError
 
-logger = logging.getLogger("txlayer.runtime")
+logger = Log("txlayer.runtime")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -124,7 +125,7 @@ def wait_before_rebuild(
     session_timeout_s: float,
     serve_group: Callable[[float], bool],
     environment: Environment,
-    logger: logging.Logger,
+    logger: logging.Logger | Log,
 ) -> None:
     """Serve the group for a pause that grows with the number of failures, or until it assigns partitions.
 

@@ -15,7 +15,6 @@ the stored offsets. A consumer takes its queues over again; if no offset was sen
 user makes a new one, and `run_responder` does so itself.
 """
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
+from txlayer.adapters.telemetry import Log
 from txlayer.core.messages import Headers
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -35,7 +35,7 @@ from txlayer.errors import (
 )
 from txlayer.runtime.environment import REAL, Background
 
-logger = logging.getLogger("txlayer.kafka")
+logger = Log("txlayer.kafka")
 
 SMALL_BATCH_BYTES = 16_384
 """Size of a produce batch: far below every topic's largest message, because the broker checks batches like messages."""

@@ -1,6 +1,5 @@
 """Creates confluent-kafka clients with the settings that carry the promises (docs/explanation/kafka.md)."""
 
-import logging
 import re
 import threading
 from collections import deque
@@ -16,6 +15,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from txlayer.adapters.errors import detail_of, translate_error
 from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.config import ClientConfig
 from txlayer.errors import ConfigError, RetriableError, TxLayerError
 
@@ -32,8 +32,8 @@ def translate(error: KafkaException | KafkaError, **context: Any) -> TxLayerErro
     return translate_error(kafka_error(error), **context)
 
 
-logger = logging.getLogger("txlayer.kafka")
-client_logger = logging.getLogger("txlayer.librdkafka")
+logger = Log("txlayer.kafka")
+client_logger = Log("txlayer.librdkafka")
 
 RETRY_BACKOFF_MS = 100
 """The guard against re-sent EndTxn rests on it (docs/explanation/kafka.md): a re-send waits at least 0.8 of it."""

@@ -4,7 +4,6 @@ A callback of the client never raises here, because an exception out of a callba
 (docs/explanation/kafka.md, Reading). The error is kept, and the next `read` raises it.
 """
 
-import logging
 import struct
 import time
 from collections import deque
@@ -30,10 +29,11 @@ from txlayer.adapters.kafka.client import (
 )
 from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
 from txlayer.adapters.readers import LOST_TO_COORDINATOR, TranslatedMember
+from txlayer.adapters.telemetry import Log
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, InvariantError, LifecycleError, TxLayerError
 
-logger = logging.getLogger("txlayer.kafka")
+logger = Log("txlayer.kafka")
 
 _METADATA_PREFIX = b"CGMDv2:"
 _SERVED_AT_ONCE = 10_000

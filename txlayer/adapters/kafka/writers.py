@@ -5,7 +5,6 @@ The client sends EndTxn and TxnOffsetCommit again on its own, and a late one lan
 """
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,6 +23,7 @@ from txlayer.adapters.errors import (
 )
 from txlayer.adapters.kafka.client import MESSAGE_BYTES_MAX, Deadline, base_settings, kafka_error, new_client
 from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
@@ -136,7 +136,7 @@ def raised_by_client(exc: Exception) -> KafkaError | None:
     return kafka_error(found) if isinstance(found, KafkaException) else None
 
 
-logger = logging.getLogger("txlayer.kafka")
+logger = Log("txlayer.kafka")
 
 _PURGE_S = 1.0  # how long the reports of what was given up at the end may take
 
