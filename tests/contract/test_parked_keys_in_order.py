@@ -419,7 +419,8 @@ def in_memory() -> Iterator[Stage]:
 
 @pytest.mark.fault("consumer: retention removes the dead letters of parked keys while no more keys can be parked")
 @pytest.mark.promise("P9")
-def test_keys_whose_dead_letters_are_gone_hold_up_no_partition(in_memory: Stage) -> None:
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_keys_whose_dead_letters_are_gone_hold_up_no_partition(in_memory: Stage, *, is_made_anew: bool) -> None:
     def act(message: ReceivedMessage, _context: Context) -> None:
         if message.value == b"bad":
             raise ValueError
@@ -434,13 +435,58 @@ def test_keys_whose_dead_letters_are_gone_hold_up_no_partition(in_memory: Stage)
             within=PATIENCE_S,
             what="a full partition",
         )
-    cast("MemoryLab", in_memory.lab).delete_records(in_memory.letters, before=1)
+    left = [] if is_made_anew else [b"bad"]
+    if is_made_anew:
+        make_anew(in_memory)
+    else:
+        in_memory.lab.delete_records(in_memory.letters, before=1)
 
     with in_memory.consumer(act, retry=PARKING, parked_keys_max=2):
-        in_memory.wait_for_letters([b"bad", b"bad"], within=10)
+        in_memory.wait_for_letters([*left, b"bad"], within=10)
         in_memory.write(b"good", key=b"a")
         in_memory.write(b"good", key=b"b")
         in_memory.wait_stored(5)
 
     assert [b"bad", b"good"] == in_memory.journal.values(b"a")
-    assert [b"bad"] == in_memory.journal.values(b"b")
+    assert [b"bad", *([b"good"] if is_made_anew else [])] == in_memory.journal.values(b"b")
+
+
+def make_anew(stage: Stage) -> None:
+    """Delete the topics of dead letters and of requests, as an operator may, and make them again."""
+    for topic in (stage.letters, stage.requests):
+        stage.lab.delete_topic(topic)
+        stage.lab.create(topic)
+
+
+@pytest.mark.promise("P9")
+def test_a_key_is_released_although_the_topic_of_the_dead_letter_that_failed_was_made_anew(in_memory: Stage) -> None:
+    is_mended: list[bool] = []
+
+    def act(_message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return None if is_mended else Reject("as planned")
+
+    def replay(offset: int) -> None:
+        before = len(in_memory.lab.read(in_memory.requests))
+        asked = _requests_of(in_memory, ReplayKind.REPLAY, in_memory.lab.consumer(), offset=offset)
+        for request in asked:
+            in_memory.lab.write(in_memory.requests, encode_replay(request.record), key=request.key)
+        count = before + 2 * len(asked)
+        wait_until(lambda: len(in_memory.lab.read(in_memory.requests)) == count, within=20, what="the answers")
+
+    in_memory.write(b"1", b"2", b"3", key=b"other")
+    with in_memory.consumer(act, retry=PARKING):
+        in_memory.wait_for_letters([b"1", b"2", b"3"])
+        in_memory.write(b"bad", key=b"p")
+        in_memory.wait_for_letters([b"1", b"2", b"3", b"bad"])
+        replay(in_memory.lab.read(in_memory.letters)[-1].offset)
+    make_anew(in_memory)
+    with in_memory.consumer(act, retry=PARKING):
+        in_memory.write(b"behind", key=b"p")
+        in_memory.wait_for_letters([b"behind"])
+        is_mended.append(True)
+        replay(0)
+        in_memory.write(b"later", key=b"p")
+        in_memory.wait_stored(6)
+
+    assert [b"behind"] == in_memory.letter_values()
+    assert [b"bad", b"bad", b"behind", b"later"] == in_memory.journal.values(b"p")

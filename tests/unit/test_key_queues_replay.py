@@ -1,6 +1,7 @@
 """Requests to replay dead letters, what waits for them, and what becomes of them when their progress has no room in the metadata (P9)."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -335,3 +336,28 @@ def test_what_was_found_out_of_answered_requests_is_not_stored_in_part() -> None
     assert len(answered) + len(handled) == count
     assert (count, StoredProgress()) == (late.offset, decode(late.offset, late.metadata))
     assert NOTHING is not decode(late.offset, late.metadata)
+
+
+@pytest.mark.promise("P9")
+def test_the_first_dead_letter_of_a_topic_that_was_made_anew_releases_the_keys_of_the_one_before() -> None:
+    stage = QueueStage([b"x", A], QueueSettings(policy=replace(PARK, attempt_count_max=1)))
+    for item in stage.take():
+        stage.fail(item)
+    stage.store()
+    stage.write_due()
+    stage.request(ReplayKind.REPLAY, 1)
+    stage.fail_next()
+    stage.write_due()
+    assert [1] == list(stage.known(ItemSource.TOPIC).stuck.values())
+    stage.dead_letters.clear()
+
+    stage.append(A)
+    assert ["2"] == stage.write_due()
+    assert [0] == list(stage.known(ItemSource.TOPIC).parked.values())
+    stage.request(ReplayKind.REPLAY, 0)
+    stage.queue.handled(stage.take())
+    stage.write_due()
+    stage.restart()
+    stage.append(A, b"x")
+
+    assert ["3", "4"] == stage.taken()

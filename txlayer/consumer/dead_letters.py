@@ -190,13 +190,15 @@ class DeadLetterReader:
                     size_bytes += size_in_memory(record, None)
         return found
 
-    def first_offset(self, topic: str, partition: int) -> int:
-        """The offset from which on dead letters are there.
+    def there(self, topic: str, partition: int) -> range:
+        """The offsets at which dead letters may be, also those that an open Kafka transaction hides.
 
         Raises:
             TxLayerError: the cluster did not answer; you may call it again.
         """
-        return self._connections.start_offsets([(topic, partition)])[topic, partition]
+        tp = (topic, partition)
+        first = self._connections.start_offsets([tp])[tp]
+        return range(first, self._connections.end_offsets([tp], is_committed=False)[tp])
 
     def look_for_results(self, topic: str, partition: int, search: ResultSearch) -> bool:
         """Look for results of the requests of a replay topic for about `SEARCH_S`. False: call it again to go on.
@@ -206,7 +208,8 @@ class DeadLetterReader:
         """
         tp = (topic, partition)
         is_over = self._stop_watch()
-        first = max(search.next_offset, self.first_offset(topic, partition))  # retention may have taken some meanwhile
+        # Retention may have taken some meanwhile.
+        first = max(search.next_offset, self._connections.start_offsets([tp])[tp])
         if search.end is None:
             written = self._connections.end_offsets([tp], is_committed=False)[tp]
             end = self._connections.end_offsets([tp])[tp]

@@ -169,10 +169,10 @@ class Ingest:
         return owned.queue.is_without_room and owned.look_at_ms <= self._now_ms()
 
     def _look_for_room(self, owned: OwnedPartition) -> None:
-        """Release parked keys of which retention has removed all dead letters: no request can."""
-        first = self._letters.first_offset(dead_letter_topic(self._group, owned.topic), owned.partition)
+        """Release parked keys whose dead letters are not there any more: no request can."""
+        there = self._letters.there(dead_letter_topic(self._group, owned.topic), owned.partition)
         owned.look_at_ms = self._now_ms() + LOOK_FOR_ROOM_MS
-        count = owned.queue.forget_parked(before=first)
+        count = owned.queue.forget_parked(there)
         if count:
             logger.warning("keys.released", extra=owned.log_fields | {"key_count": count})
 

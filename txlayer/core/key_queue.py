@@ -20,12 +20,13 @@ up); 7 µs if each record waits for the one before and is taken alone (`take_run
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
+from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.progress import (
     METADATA_BYTES_MAX,
@@ -381,14 +382,17 @@ class ParkedKeys:
         return True
 
     def after(
-        self, ends: Iterable[tuple[Item[R], int]], *, is_parking: bool
+        self, ends: Collection[tuple[Item[R], int]], *, is_parking: bool
     ) -> tuple[dict[bytes, int], dict[bytes, int]]:
         """The parked keys, and the stuck ones, after the ends of these items are written, each at its offset.
 
         The end of its last dead letter releases a key. If a copy takes its place, or the key is stuck at an earlier one, the
-        end of that one releases it.
+        end of that one releases it. The first dead letter in a topic that was made anew releases those of the one before.
         """
-        parked, stuck = dict(self.parked), dict(self.stuck)
+        # Offsets only grow: what is known at one that is written now, or behind it, was in the topic before that was made anew.
+        first = min((offset for item, offset in ends if not item.is_replay), default=WHOLE_MAX)
+        parked = {key_hash: at for key_hash, at in self.parked.items() if at < first}
+        stuck = {key_hash: at for key_hash, at in self.stuck.items() if at < first}
         for item, offset in ends:
             more = item.more
             if more is None or isinstance(item.chain, int):
@@ -419,9 +423,9 @@ class ParkedKeys:
         self.stuck = stuck
         self._coming -= parked.keys()
 
-    def forget(self, *, before: int) -> int:
-        """Release the keys whose last dead letter is before this offset. Returns their number."""
-        gone = {key_hash for key_hash, last in self.parked.items() if last < before}
+    def forget(self, there: range) -> int:
+        """Release the keys whose last dead letter is not at one of these offsets. Returns their number."""
+        gone = {key_hash for key_hash, last in self.parked.items() if last not in there}
         self.parked = {key_hash: last for key_hash, last in self.parked.items() if key_hash not in gone}
         self.stuck = {key_hash: at for key_hash, at in self.stuck.items() if key_hash not in gone}
         return len(gone)
@@ -613,8 +617,8 @@ class Chains(Generic[R]):
         self._use_room()
         self.go_on(items)
 
-    def forget_parked(self, *, before: int) -> int:
-        count = self._parked.forget(before=before)
+    def forget_parked(self, there: range) -> int:
+        count = self._parked.forget(there)
         self._use_room()
         return count
 
@@ -634,7 +638,7 @@ class Chains(Generic[R]):
         self, items: Sequence[Item[R]], offsets: Sequence[int]
     ) -> tuple[dict[bytes, int], dict[bytes, int]]:
         """The parked and the stuck keys after these ends are written."""
-        return self._parked.after(zip(items, offsets, strict=True), is_parking=self._is_parking)
+        return self._parked.after(list(zip(items, offsets, strict=True)), is_parking=self._is_parking)
 
     def drop_due(self) -> None:
         self._answers.clear()
@@ -1141,12 +1145,13 @@ class PartitionQueue(Generic[R]):
         """That Kafka transaction stored nothing and never will: the ends of these items, as `take_due` gave them, are due again."""
         self._chains.not_written(items)
 
-    def forget_parked(self, *, before: int) -> int:
-        """Release the parked keys whose dead letters are all before this offset of their topic. Returns the number of keys.
+    def forget_parked(self, there: range) -> int:
+        """Release the parked keys whose last dead letter is not at one of these offsets of its topic. Returns the number of keys.
 
-        For keys whose dead letters retention has removed: no request can release them, and others need their room.
+        For keys whose dead letters retention has removed, or that were in a topic before it was made anew: no request can release
+        them, and others need their room.
         """
-        count = self._chains.forget_parked(before=before)
+        count = self._chains.forget_parked(there)
         if count:
             self._topic.is_changed = True
         return count
