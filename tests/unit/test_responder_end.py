@@ -59,6 +59,21 @@ def test_after_an_error_the_group_is_joined_anew_and_nothing_is_forgotten(
     wait_until(lambda: stats_of(producer).failure is None, within=PATIENCE_S, what="it reads again")
 
 
+@pytest.mark.promise("P7")
+def test_a_log_handler_that_raises_silences_no_responder(stage: ProducerStage) -> None:
+    class FullDisk(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("no space left on device", record.getMessage())
+
+    logging.getLogger("txlayer").addHandler(FullDisk())
+    stage.producer(check=commit).start()
+    stage.member().fail(BrokerUnavailableError("gone"))
+
+    stage.member(1)
+    stage.ask(question("a"), member=1)
+    stage.answers(1)
+
+
 def test_positions_that_are_gone_are_left_for_the_ends(stage: ProducerStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.3)
     stage.producer(check=commit).start()

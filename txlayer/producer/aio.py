@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import contextlib
 import inspect
-import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,7 +14,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
 from txlayer.adapters.ports import Barrier
-from txlayer.adapters.telemetry import showable
+from txlayer.adapters.telemetry import Log, showable
 from txlayer.config import seconds
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Message, Resolution
@@ -36,7 +35,7 @@ from txlayer.producer.waiting import BarrierCall, Blocking, Steps
 
 T = TypeVar("T")
 
-logger = logging.getLogger("txlayer.producer")
+logger = Log("txlayer.producer")
 
 
 class LoopEngine:

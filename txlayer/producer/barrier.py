@@ -3,16 +3,16 @@
 The barrier itself is in `adapters/sql`.
 """
 
-import logging
 from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import Barrier, Joined, LocalState
+from txlayer.adapters.telemetry import Log
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer.waiting import BarrierCall, Steps
 
-logger = logging.getLogger("txlayer.producer")
+logger = Log("txlayer.producer")
 
 NO_BARRIER = "join needs a barrier: make the producer with barrier=…, or call prepare() before the local transaction"
 

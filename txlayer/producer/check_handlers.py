@@ -6,7 +6,6 @@ outcomes go to `done`, from any thread.
 
 import asyncio
 import inspect
-import logging
 import re
 import threading
 import time
@@ -19,11 +18,12 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import Barrier
+from txlayer.adapters.telemetry import Log
 from txlayer.core.messages import UNKNOWN, Resolution, Source
 from txlayer.errors import UsageError
 from txlayer.runtime.environment import is_coroutine_function
 
-logger = logging.getLogger("txlayer.responder")
+logger = Log("txlayer.responder")
 
 BATCH_COUNT_MAX = 1_000
 """Check-backs in one call of the barrier: as many as it settles in one database transaction."""

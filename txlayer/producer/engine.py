@@ -1,6 +1,5 @@
 """What a started producer consists of, and how it is put together. Both producers, threads and asyncio, hold one."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import LINGER_MS, ConnectProducer, ProducerConnections
 from txlayer.adapters.ports import HistoryStart, TopicLimits, limits_of
 from txlayer.adapters.readers import LogHistoryReader
+from txlayer.adapters.telemetry import Log
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
@@ -43,7 +43,7 @@ from txlayer.producer.questions import OpenLimit
 from txlayer.producer.responder import Answering, AnswerWriter, Responder, open_responder
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
 
-logger = logging.getLogger("txlayer.producer")
+logger = Log("txlayer.producer")
 
 MARGIN_MS = 60_000
 """By so much a producer's clock may be ahead of the broker's until half is read from its start."""

@@ -10,7 +10,6 @@ answer <ns>.check     one call of the check handler
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from functools import partial
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
-from txlayer.adapters.telemetry import showable
+from txlayer.adapters.telemetry import Log, showable
 from txlayer.adapters.tracing import (
     LINKS_MAX,
     Attributes,
@@ -39,7 +38,7 @@ from txlayer.producer.identity import now_ms
 from txlayer.producer.pipeline import UNSTORED, OpRecord, PendingTransaction, Pipeline
 from txlayer.runtime.environment import is_coroutine_function
 
-logger = logging.getLogger("txlayer.producer")
+logger = Log("txlayer.producer")
 
 
 class SentTransaction(NamedTuple):

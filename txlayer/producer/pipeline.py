@@ -7,7 +7,6 @@ All threads share its writer for half messages, and any of them may write op rec
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txlayer.adapters.ports import HalfWriter
+from txlayer.adapters.telemetry import Log
 from txlayer.core import codec
 from txlayer.core.messages import NONCE_LENGTH, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import (
@@ -264,7 +264,7 @@ class PendingTransaction:
             self.waker = None
 
 
-logger = logging.getLogger("txlayer.producer")
+logger = Log("txlayer.producer")
 
 LINE_BYTES_MAX = 512
 """Longer than the longest line that a producer writes (id 128, group 200, numbers)."""

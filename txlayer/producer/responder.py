@@ -17,7 +17,7 @@ from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.metrics import Family, Health, ObservedRole, Sample, counter, gauge, stall_of, with_few_labels
 from txlayer.adapters.ports import limits_of
 from txlayer.adapters.readers import CheckReader
-from txlayer.adapters.telemetry import showable
+from txlayer.adapters.telemetry import Log, showable
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, ROLLBACK, CheckRecord, OpMessage, Resolution
@@ -34,7 +34,7 @@ from txlayer.producer.check_handlers import (
 from txlayer.producer.pipeline import Pipeline
 from txlayer.producer.questions import OpenLimit, ParkedTransaction, Questions, RefusedResolution, ResponderStats, Skip
 
-logger = logging.getLogger("txlayer.responder")
+logger = Log("txlayer.responder")
 
 OnParked = Callable[[ParkedTransaction, Callable[[object], None]], object]
 """Hears of a parked transaction, and calls the function with what the application says: COMMIT, ROLLBACK, or None for neither."""

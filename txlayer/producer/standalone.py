@@ -4,7 +4,6 @@ It is a producer that sends no messages, with the same reader, handler, writer a
 """
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 from txlayer.adapters.connect import ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
+from txlayer.adapters.telemetry import Log
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
@@ -23,7 +23,7 @@ from txlayer.producer.questions import ParkedTransaction
 from txlayer.producer.responder import ObservedResponder
 from txlayer.runtime.environment import is_coroutine_function
 
-logger = logging.getLogger("txlayer.responder")
+logger = Log("txlayer.responder")
 
 LOOK_S = 0.1
 """How often it checks whether to stop."""
