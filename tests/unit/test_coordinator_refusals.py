@@ -1,5 +1,6 @@
 """What a coordinator does with real topics that refuse: who is suspected, and who must not wait for it."""
 
+import logging
 from collections.abc import Collection
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from txlayer.coordinator.refusals import UNKNOWN_COUNT, WATCH_COUNT, Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core.ledger.batch import Batch, RecordToQuarantine
 from txlayer.core.ledger.transaction import Transaction
-from txlayer.core.messages import HalfOptions, Origin, ParkReason, Source, Undecodable
+from txlayer.core.messages import HalfOptions, Origin, ParkReason, Source, Undecodable, txn_id_of
 from txlayer.core.partitions import half_partition, key_hash, murmur2
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TxLayerError
 
@@ -511,3 +512,20 @@ def test_a_transaction_is_parked_for_its_time_only_when_the_partitions_own_clock
 
     refusals.forget_transactions()
     assert not refusals.is_clock_doubted
+
+
+@pytest.mark.promise("P1")
+def test_a_log_handler_that_raises_ends_no_coordinator() -> None:
+    class FullDisk(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("no space left on device", record.getMessage())
+
+    logger, key = logging.getLogger("txlayer"), txn_key("a")
+    logger.addHandler(FullDisk())
+    logger.setLevel(logging.DEBUG)
+    stage = StillCoordinator()
+
+    stage.commit(key, stage.half(key))
+    stage.work(seconds=5)
+
+    assert [txn_id_of(key)] == stage.visible()

@@ -7,13 +7,13 @@ At a rebalance (`_take_rebalance`) nothing more is stored: the ledgers and both 
 `_take_over` fences the writers of the former owners, reads the stored offsets, and builds the ledgers of the new assignment.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
+from txlayer.adapters.telemetry import Log
 from txlayer.adapters.tracing import Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
@@ -49,7 +49,7 @@ from txlayer.errors import (
 )
 from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 
-logger = logging.getLogger("txlayer.coordinator")
+logger = Log("txlayer.coordinator")
 
 READ_COUNT_MAX = 10_000
 """Records per read. Limits the time between two Kafka transactions."""

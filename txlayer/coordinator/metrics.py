@@ -37,6 +37,7 @@ from txlayer.adapters.metrics import (
     with_few_labels,
 )
 from txlayer.adapters.ports import Assignment, TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tracing, age_ms, trace_context_of
 from txlayer.config import SystemTopics
 from txlayer.coordinator.shard import Shard
@@ -487,7 +488,7 @@ LINE_COUNT_MAX = 100
 
 
 def log_reports(
-    logger: logging.Logger, partition: int, batch: Batch, *, known: Mapping[str, TraceContext] = MappingProxyType({})
+    logger: Log, partition: int, batch: Batch, *, known: Mapping[str, TraceContext] = MappingProxyType({})
 ) -> None:
     """Log the reports of the batch. `known` contains trace contexts of transactions whose content is not in memory."""
     counts: dict[ReportKind, int] = {}

@@ -8,7 +8,6 @@ When a writer is replaced: txlayer/runtime/kafka_transactions.py.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.errors import is_unknown
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
+from txlayer.adapters.telemetry import Log
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import CoordinatorSpans, PublishStats
@@ -55,7 +55,7 @@ from txlayer.runtime.kafka_transactions import (
     raise_if_unacknowledged,
 )
 
-logger = logging.getLogger("txlayer.coordinator")
+logger = Log("txlayer.coordinator")
 
 
 SLOW_BYTES_MIN = 1 << 20

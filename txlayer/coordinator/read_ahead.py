@@ -5,7 +5,6 @@ that is a sweep over much of doubt for a few of them. Where they are due in the 
 reads on where the one before it ended, so that nothing is read ahead. Nothing depends on what is here: a batch fetches what is missing.
 """
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.readers import RangeReader
+from txlayer.adapters.telemetry import Log
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Needed, fetch_contents, is_cut
 from txlayer.core.ledger.batch import Batch
@@ -22,7 +22,7 @@ from txlayer.core.ledger.ledger import DueContent, Ledger
 from txlayer.core.ledger.transaction import Content, Transaction
 from txlayer.errors import RetriableError
 
-logger = logging.getLogger("txlayer.coordinator")
+logger = Log("txlayer.coordinator")
 
 AHEAD_MS = 120_000
 """What is due within this time is read ahead. The next sweep begins when half of the time that is covered has passed."""

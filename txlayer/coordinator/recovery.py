@@ -4,7 +4,6 @@ The steps are those of docs/explanation/protocol.md, "Recovery": end the Kafka t
 wait for stable offsets, read doubt, fold half and then op without effect. The form of stored positions: "Stored offsets" there.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import StoredOffset, TopicPartition, append_time_of
 from txlayer.adapters.readers import COORDINATOR_ADVICE, Range, records_of
+from txlayer.adapters.telemetry import Log
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.shard import latest_ms
 from txlayer.core import codec
@@ -98,7 +98,7 @@ def decode_stored(half: StoredOffset | None, op: StoredOffset | None, *, partiti
         ) from exc
 
 
-logger = logging.getLogger("txlayer.coordinator")
+logger = Log("txlayer.coordinator")
 
 
 class Recovery:

@@ -4,11 +4,11 @@ A transaction whose record is refused is parked. While it is not known which one
 smaller parts. Which topics hold their transactions: txlayer/coordinator/targets.py.
 """
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
+from txlayer.adapters.telemetry import Log
 from txlayer.config import SystemTopics
 from txlayer.coordinator.metrics import trace_of
 from txlayer.coordinator.publish import SLOW_BYTES_MIN, TOO_SLOW, Precautions
@@ -21,7 +21,7 @@ from txlayer.core.ledger.transaction import held_bytes
 from txlayer.core.messages import ParkReason, txn_id_of
 from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedRecordError, TxLayerError
 
-logger = logging.getLogger("txlayer.coordinator")
+logger = Log("txlayer.coordinator")
 
 UNKNOWN_COUNT = 5
 """Failures of a partition in turn that nothing explains, after which one of its records is suspected."""

@@ -4,13 +4,13 @@ The wall clock of the coordinator decides nothing. It is only a bound: an append
 against this machine's, and it takes no effect before that time has come.
 """
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import GroupReader, TopicPartition
+from txlayer.adapters.telemetry import Log
 from txlayer.config import SystemTopics
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.ledger.batch import Positions
@@ -63,7 +63,7 @@ class LogTime:
         return max(self._last_ms, int(self._clock() * 1000 + ahead_ms))
 
 
-logger = logging.getLogger("txlayer.coordinator")
+logger = Log("txlayer.coordinator")
 
 PAUSED_TIMES = 1.1
 """A paused partition resumes when there would be room for a tenth more."""

@@ -5,7 +5,6 @@ background, so that a slow answer delays nothing.
 """
 
 import fnmatch
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
@@ -14,6 +13,7 @@ from types import MappingProxyType
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import TopicLimits
+from txlayer.adapters.telemetry import Log
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core.checks import CheckSchedule
 from txlayer.core.ledger.transaction import ANY_SIZE, Target, accepting_target
@@ -21,7 +21,7 @@ from txlayer.core.messages import ParkReason
 from txlayer.errors import InvariantError, NotAuthorisedError, TxLayerError
 from txlayer.runtime.environment import Background, Environment
 
-logger = logging.getLogger("txlayer.coordinator")
+logger = Log("txlayer.coordinator")
 
 LOOK_AGAIN_S = 1.0
 LOOK_AGAIN_MAX_S = 30.0

@@ -7,7 +7,6 @@ simulated world can run the same code.
 import ctypes
 import gc
 import inspect
-import logging
 import random
 import threading
 import time
@@ -125,7 +124,7 @@ def wait_before_rebuild(
     session_timeout_s: float,
     serve_group: Callable[[float], bool],
     environment: Environment,
-    logger: logging.Logger | Log,
+    logger: Log,
 ) -> None:
     """Serve the group for a pause that grows with the number of failures, or until it assigns partitions.
 
