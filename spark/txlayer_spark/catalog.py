@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
@@ -148,6 +148,12 @@ class Folder:
         self.write_json(value, kind, f"{value['number']:012d}.json")
         for name in self.notes(kind)[:-kept]:
             self.remove(kind, name)
+
+
+def known(note: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Those fields of a note that this release knows. A later one may write more: what it cannot leave out has a folder of another version."""
+    names = {each.name for each in fields(note)}
+    return {name: value for name, value in found.items() if name in names}
 
 
 class Turn:
@@ -407,12 +413,12 @@ class Catalog:
         found: dict[str, Any] = self.folder.read_json(_READS, names[-1])
         readers = tuple(
             # Of an earlier release the first reader is the system's, and no last batch is known.
-            Reader(**{"is_system": not r["number"], **r, "topics": tuple(r["topics"])})
+            Reader(**{"is_system": not r["number"], **known(Reader, r), "topics": tuple(r["topics"])})
             for r in found["readers"]
         )
         several = {name: tuple(found.get(name, ())) for name in ("topics", "groups", "gone", "compacted", "hidden")}
-        gaps = tuple(Gap(*gap) for gap in found.get("gaps", ()))
-        return ReadState(**{**found, **several, "readers": readers, "gaps": gaps})
+        gaps = tuple(Gap(*gap[: len(Gap._fields)]) for gap in found.get("gaps", ()))
+        return ReadState(**{**known(ReadState, found), **several, "readers": readers, "gaps": gaps})
 
     def store(self, state: ReadState) -> ReadState:
         """Put a newer state in place; what it was given back with its number."""

@@ -34,7 +34,7 @@ from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer.errors import UsageError
 from txlayer_spark import ledger, lines
-from txlayer_spark.catalog import COMPLETE, WRITING, Folder, Turn, worth_folding
+from txlayer_spark.catalog import COMPLETE, WRITING, Folder, Turn, known, worth_folding
 from txlayer_spark.events import (
     LINE_BITS,
     OFFSET_BITS,
@@ -281,7 +281,7 @@ class Shelf:
             return Run()
         found: dict[str, Any] = self.folder.read_json("runs", names[-1])
         several = ("groups", "topics", "orphans", "revised", "late", "unread")
-        return Run(**{**found, **{name: tuple(found.get(name, ())) for name in several}})
+        return Run(**{**known(Run, found), **{name: tuple(found.get(name, ())) for name in several}})
 
     def begin(self) -> None:
         """Begin a run: one that goes on elsewhere ends before it writes further, and does not count."""

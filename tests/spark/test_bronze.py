@@ -4,6 +4,7 @@ import re
 import shutil
 import time
 from collections import Counter
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values
 from txlayer_spark.sessions import failures_as_ours
+from txlayer_spark.shelf import Run, Shelf
 
 Place = tuple[str, int, int]
 DAY_MS = 86_400_000
@@ -100,6 +102,25 @@ def test_what_is_folded_is_what_is_new() -> None:
     assert [2, 3, 4] == folded(50, 8, 2, 2, 2)
     assert [0, 1, 2, 3, 4] == folded(6, 1, 1, 2, 2)
     assert [0, 1, 2, 3, 4] == folded(1, 1, 1, 50, 0)
+
+
+def test_notes_of_a_later_release_are_read_without_the_fields_that_this_one_does_not_know(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    catalog, shelf = Catalog(spark, str(tmp_path)), Shelf(spark, str(tmp_path))
+    reader = Reader(0, ("n.half",), at_ms=5, last_batch=3, is_system=True)
+    state = ReadState(1, readers=(reader,), topics=("orders",), gaps=(Gap("orders", 0, 1, 2),))
+    later = {
+        **asdict(state),
+        "readers": [{**asdict(reader), "later": 1}],
+        "gaps": [("orders", 0, 1, 2, "later")],
+        "later": 1,
+    }
+
+    catalog.folder.note(later, "reads", kept=1)
+    shelf.folder.note({**asdict(Run(1, 5)), "later": 1}, "runs", kept=1)
+
+    assert (state, Run(1, 5)) == (catalog.state(), shelf.last())
 
 
 def test_thousands_of_folders_are_not_asked_for_one_by_one(
