@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, TopicMismatchError, UsageError
 from txlayer_spark.sessions import java_of
 
@@ -17,6 +18,8 @@ ANSWER_WITHIN_MS = 30_000
 STABLE_WITHIN_S = 60.0
 """Longer than a coordinator's Kafka transaction may last: behind an open one a read would miss what is there."""
 _ASK_AGAIN_S = 0.05
+_STORED_OFFSETS = "__consumer_offsets"
+_ABSENT = {"UnknownTopicOrPartitionException": "topic", "GroupIdNotFoundException": "group"}
 
 
 class Span(NamedTuple):
@@ -52,6 +55,7 @@ class Brokers:
 
     def __init__(self, spark: SparkSession, address: NamespaceAddress) -> None:
         self._jvm = java_of(spark, "asking brokers for offsets and topics")
+        self._address = address
         self._servers = address.bootstrap_servers
         self._options = address.kafka_options
         self._admin: Any = None
@@ -165,6 +169,34 @@ class Brokers:
             time.sleep(_ASK_AGAIN_S)
         return ends
 
+    def time_ms(self, *, wall_ms: int) -> int:
+        """The brokers' time of now, of which `wall_ms`, this machine's, may be wrong: docs/howto/limits.md says when which counts."""
+        newest_ms, is_stored = 0, False
+        for topic in (*map(self._address.topic, ("half", "op", "locks")), _STORED_OFFSETS):
+            try:
+                times = self._newest_times(topic)
+            except (NotAuthorisedError, TopicMismatchError):
+                continue  # the other topics show the time, too
+            newest_ms, is_stored = max([newest_ms, *times]), topic == _STORED_OFFSETS
+        is_behind = newest_ms > wall_ms + CLOCK_ERROR_MS
+        may_be_ahead = 0 < newest_ms < wall_ms - CLOCK_ERROR_MS and is_stored
+        is_known = is_behind or (may_be_ahead and self._has_members(self._address.topic("coordinator")))
+        return newest_ms if is_known else wall_ms
+
+    def _newest_times(self, topic: str) -> list[int]:
+        spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.maxTimestamp()
+        count = self.partition_counts([topic])[topic]
+        return [int(found.timestamp()) for found in self._listed(topic, range(count), spec).values()]
+
+    def _has_members(self, group: str) -> bool:
+        names = self._jvm.java.util.ArrayList()
+        names.add(group)
+        try:
+            found = self._answer(self._admin.describeConsumerGroups(names).all())
+        except (NotAuthorisedError, TopicMismatchError):
+            return False
+        return not found.get(group).members().isEmpty()
+
     def all_of(self, topic: str, partitions: Collection[int]) -> Spans:
         starts = self._offsets(topic, partitions, at_ms=0)
         ends = self._offsets(topic, partitions, is_stable=True)
@@ -180,9 +212,14 @@ class Brokers:
         spec: Any = None,
     ) -> dict[int, int]:
         """The first offset appended at `at_ms` or later (-1: there is none), what `spec` asks for, or the ends."""
-        admin, common = self._jvm.org.apache.kafka.clients.admin, self._jvm.org.apache.kafka.common
+        admin = self._jvm.org.apache.kafka.clients.admin
         if spec is None:
             spec = admin.OffsetSpec.latest() if at_ms is None else admin.OffsetSpec.forTimestamp(at_ms)
+        found = self._listed(topic, partitions, spec, is_stable=is_stable)
+        return {p: int(each.offset()) for p, each in found.items()}
+
+    def _listed(self, topic: str, partitions: Collection[int], spec: Any, *, is_stable: bool = False) -> dict[int, Any]:
+        admin, common = self._jvm.org.apache.kafka.clients.admin, self._jvm.org.apache.kafka.common
         wanted = self._jvm.java.util.HashMap()
         keys = {p: common.TopicPartition(topic, p) for p in partitions}
         for key in keys.values():
@@ -190,7 +227,7 @@ class Brokers:
         level = common.IsolationLevel
         options = admin.ListOffsetsOptions(level.READ_COMMITTED if is_stable else level.READ_UNCOMMITTED)
         found = self._answer(self._admin.listOffsets(wanted, options).all())
-        return {p: int(found.get(key).offset()) for p, key in keys.items()}
+        return {p: found.get(key) for p, key in keys.items()}
 
     def _answer(self, future: Any) -> Any:
         try:
@@ -198,10 +235,10 @@ class Brokers:
         except Py4JJavaError as exc:
             cause = exc.java_exception.getCause() or exc.java_exception
             name, said = cause.getClass().getSimpleName(), str(cause.getMessage())
-            if name == "UnknownTopicOrPartitionException":
-                raise TopicMismatchError(f"there is no such topic: {said}") from exc
+            if name in _ABSENT:
+                raise TopicMismatchError(f"there is no such {_ABSENT[name]}: {said}") from exc
             if name == "TimeoutException":
                 raise BrokerUnavailableError(said, bootstrap_servers=self._servers, waited_ms=ANSWER_WITHIN_MS) from exc
-            if name in ("TopicAuthorizationException", "ClusterAuthorizationException"):
+            if name in ("TopicAuthorizationException", "GroupAuthorizationException", "ClusterAuthorizationException"):
                 raise NotAuthorisedError(said) from exc
             raise UsageError(f"Kafka refuses: {name}: {said}") from exc

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # its stub forgets NewPartitions
 from pyspark.sql import SparkSession
 
 from tests.support.broker import create_topic
 from tests.support.planted import PARTITIONS, Field, Message
-from tests.support.spark_audit import Audit
+from tests.support.spark_audit import HOUR_MS, Audit
 from tests.support.waiting import wait_until
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Reader
@@ -257,6 +257,24 @@ def test_what_was_gone_of_an_added_partition_before_it_was_read_is_not_lost(fiel
     field.take((field.stock, PARTITIONS, 1))
 
     assert "out_of_window" == audit.verdicts()[txn.txn_id]
+
+
+@pytest.mark.fault("Spark: wrong clocks, times and counts of any size, values and keys that are swapped")
+def test_a_wrong_clock_of_this_machine_is_held_against_what_the_brokers_append(field: Field, audit: Audit) -> None:
+    """An hour behind when a gap is noted; then an hour ahead, while a coordinator runs and without one."""
+    taken = field.whole(Message(field.stock))
+    field.take((field.stock, 0, 1))
+    audit.verdicts(later_ms=-HOUR_MS)
+    committed = field.prepare()
+    field.commit(committed)
+    group = field.topic("coordinator")
+    coordinator = Consumer({"bootstrap.servers": field.servers, "group.id": group, "log_level": 0})
+    coordinator.subscribe([field.topic("half")])
+    wait_until(lambda: coordinator.poll(0.1) or coordinator.assignment(), within=30, what=f"a member of {group}")
+
+    assert "open" == audit.verdicts(later_ms=HOUR_MS)[committed.txn_id]
+    coordinator.close()
+    assert {taken.txn_id: "out_of_window", committed.txn_id: "lost"} == audit.verdicts(later_ms=HOUR_MS)
 
 
 @pytest.mark.fault("Spark: the records of one transaction are read in several runs, young or old, in any parts")

@@ -30,9 +30,15 @@ OPTIONS = {
 ROLE = Path(__file__).parents[2] / "topics" / "acl" / "spark.toml"
 
 
-def _binding(topic: str, operation: AclOperation) -> AclBinding:
+def _binding(name: str, operation: AclOperation, kind: str = "topic") -> AclBinding:
     return AclBinding(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:guest", "*", operation, AclPermissionType.ALLOW
+        ResourceType[kind.upper()],
+        name,
+        ResourcePatternType.LITERAL,
+        "User:guest",
+        "*",
+        operation,
+        AclPermissionType.ALLOW,
     )
 
 
@@ -55,16 +61,15 @@ def grant(secured: SecuredServers, field: Field, *topics: str) -> None:
     """What the role says."""
     entries = tomllib.loads(ROLE.read_text("utf-8"))["entry"]
     wanted = [
-        _binding(name, AclOperation[entry["operation"].upper()])
+        _binding(name, AclOperation[entry["operation"].upper()], kind)
         for entry in entries
-        for name in (
-            topics if entry["topic"] == "{topic}" else [entry["topic"].replace("{namespace}", field.namespace)]
-        )
+        for kind in {"topic", "group"} & entry.keys()
+        for name in (topics if entry[kind] == "{topic}" else [entry[kind].replace("{namespace}", field.namespace)])
     ]
     admin = AdminClient({"bootstrap.servers": secured.open_servers, "log_level": 0})
     for future in admin.create_acls(wanted).values():
         future.result(30)
-    names = {binding.name for binding in wanted}
+    names = {binding.name for binding in wanted if binding.restype is ResourceType.TOPIC}
     wait_until(lambda: names <= visible(secured), within=30, what=f"{names} are seen")
 
 

@@ -61,6 +61,7 @@ def read_new(spark: SparkSession, settings: BronzeSettings, *, now_ms: Callable[
     """Bring bronze up to what the topics hold now; what became known.
 
     Killed at any point and called again, it goes on, and no record is there twice.
+    `now_ms` is this machine's clock, which is held against what the brokers append.
 
     Raises:
         UsageError: the folder holds another namespace's records, or other `values`, or records of a system topic that was made
@@ -73,7 +74,8 @@ class _Reading:
     """One call of `read_new`."""
 
     def __init__(self, spark: SparkSession, settings: BronzeSettings, now_ms: Callable[[], int]) -> None:
-        self._spark, self._settings, self._now_ms = spark, settings, now_ms
+        self._spark, self._settings, self._wall_ms = spark, settings, now_ms
+        self._behind_ms = 0  # by how much this machine's clock is behind the brokers'
         self._catalog = Catalog(spark, settings.root)
         self._turn = Turn(self._catalog.folder, "bronze")
         self._state = ReadState()
@@ -84,6 +86,9 @@ class _Reading:
         self._catalog.claim(self._settings.namespace, self._settings.values)
         self._turn.begin()
         self._state = self._catalog.state()
+        with self._brokers() as brokers:
+            wall_ms = self._wall_ms()
+            self._behind_ms = brokers.time_ms(wall_ms=wall_ms) - wall_ms
         if self._state.system is None:
             topics = tuple(system_topics(self._settings.namespace))
             self._add(Reader(self._state.next_number(), topics, is_system=True))
@@ -94,6 +99,9 @@ class _Reading:
         self._note_edges()
         # In one step: until then the ledger reads what all readers had read before.
         return self._store(self._state.with_readers(*self._read.values()))
+
+    def _now_ms(self) -> int:
+        return self._wall_ms() + self._behind_ms
 
     def _store(self, state: ReadState) -> ReadState:
         self._turn.go_on()
