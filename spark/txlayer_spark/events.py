@@ -375,7 +375,7 @@ def _twins(records: DataFrame) -> DataFrame:
 
 
 def _contents(records: DataFrame) -> DataFrame:
-    """pos: offset; n: count; idx: of the message; a: what it is (`Held`); b: number of the topic, unknown; d: hash of the content."""
+    """pos: offset; n: count; idx: of the message; a: what it is (`Held`); d: hash of the content; w: offset of its half record."""
     name, headers = lines.text(F.col("key")), F.col("headers")
     is_cut = F.exists(headers, lambda each: each["key"] == codec.CUT_HEADER)
     rows = records.where(name.rlike(lines.CONTENT_KEY)).select(
@@ -386,6 +386,7 @@ def _contents(records: DataFrame) -> DataFrame:
         F.isnull("value").alias("_is_end"),
         lines.sure(is_cut).alias("_is_cut"),
         lines.text(lines.header(headers, codec.HALF_HEADER)).alias("_line"),
+        lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_origin"),
         F.coalesce("content_hash", _hash_of(*held_on_doubt(), lines.of_user(headers))).alias("_content"),
     )
     rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.HALF), lines.fields(F.col("_line"))))
@@ -394,6 +395,7 @@ def _contents(records: DataFrame) -> DataFrame:
     is_its_own = (_field(1) == key) & (lines.whole(lines.before(part, "/")) == index)
     held = F.when(F.col("_is_end") | ~lines.sure(is_its_own), int(Held.ENDED))
     held = held.when(F.col("_is_cut"), int(Held.CUT)).otherwise(int(Held.WHOLE))
+    place = F.when(F.col("_origin").rlike(lines.ORIGIN), lines.before(F.col("_origin"), "|"))
     return _row(
         rows,
         Kind.CONTENT,
@@ -404,6 +406,7 @@ def _contents(records: DataFrame) -> DataFrame:
         idx=index,
         a=held,
         d=F.xxhash64(_field(3), index, "_content"),
+        w=lines.whole(lines.after(place, ":")),
     )
 
 

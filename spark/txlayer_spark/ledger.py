@@ -22,6 +22,7 @@ from txlayer_spark.events import (
     LINE_BITS,
     OFFSET_BITS,
     REASON_BITS,
+    SCHEDULED,
     SOURCE_BITS,
     STATE_BITS,
     STATES,
@@ -272,6 +273,9 @@ def may_come(cut_ms: int) -> Column:
     return F.col("seen_ms") >= cut_ms - ALONE_MS
 
 
+_OF_TIMES = ("is_early", "is_part_torn", "is_behind", "is_lacking", "is_taken")
+
+
 def with_distinct(core: DataFrame) -> DataFrame:
     """A core that tells what became of its transaction, with what a verdict needs beside it.
 
@@ -279,7 +283,8 @@ def with_distinct(core: DataFrame) -> DataFrame:
     visible differs from what was stored; whether doubt has all of it; messages that are missing, those that may have been visible and
     be gone, and those that may be where no reader can see it; whether the opposite of what counts was said later. Of one with times:
     whether a message is visible before it was released; whether of those that were released together only some are visible; whether
-    one that was released is not visible; and the next time for which no line released messages.
+    one that was released is not visible, whether it cannot be gone, and whether it may have been visible; and the next time for which
+    no line released messages.
     """
     released = is_committed()
     missing = F.when(released & F.isnull("v_n"), F.col("h_n")).otherwise(0)
@@ -296,7 +301,7 @@ def with_distinct(core: DataFrame) -> DataFrame:
             "gone_n": F.lit(0).cast("bigint"),
             "hidden_n": F.lit(0).cast("bigint"),
             "is_contradicted": (released & F.isnotnull("o_rollback")) | (is_rolled_back() & F.isnotnull("o_commit")),
-            **{name: F.lit(False) for name in ("is_early", "is_part_torn", "is_behind")},
+            **{name: F.lit(False) for name in _OF_TIMES},
             "next_ms": F.lit(None).cast("bigint"),
         }
     )
@@ -390,7 +395,7 @@ def fold_exactly(  # its steps, in their order
             "lost_n": F.coalesce("lost_n", F.lit(0)),
             "hidden_n": F.coalesce("hidden_n", F.lit(0)),
             "gone_n": F.coalesce("gone_n", F.lit(0)) + F.coalesce("_before", F.lit(0)),
-            **{name: sure(name) for name in ("is_contradicted", "is_early", "is_part_torn", "is_behind")},
+            **{name: sure(name) for name in ("is_contradicted", *_OF_TIMES)},
         }
     ).drop("_before")
 
@@ -465,7 +470,8 @@ def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
     """Per attempt with half records: `_g`, its producer group; `_first`, `_last`, `_last_copy`: of its half offsets.
 
     And `_told`: those that doubt names at any time, null of an attempt that never stood there; `_kept`, `_told_last`: of these,
-    those that it does not forget, and the last one; `_low`, `_high`: between these are all of its offsets, also of records that are gone.
+    those that it does not forget, and the last one; `_held_at`: those of its contents; `_low`,
+    `_high`: between these are all of its offsets, also of records that are gone.
     """
     own = ~F.col("is_copy")
     stored = half.groupBy(*_ATTEMPT).agg(
@@ -485,6 +491,7 @@ def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
         F.flatten(F.collect_set(named)).alias("_told"),
         F.flatten(F.collect_set(kept)).alias("_kept"),
         F.max(F.when(is_summary, F.col("d"))).alias("_told_last"),
+        F.collect_set(F.when(F.col("kind") == int(Kind.CONTENT), F.col("w"))).alias("_held_at"),
     )
     low, high = F.array_min("_told"), F.array_max("_told")
     return stored.join(of_attempt, _ATTEMPT, "left").withColumns(
@@ -650,7 +657,7 @@ def _timed(
     *,
     clock_error_ms: int,
 ) -> DataFrame:
-    """Per reading of an attempt with times: `is_early`, `is_part_torn`, `is_behind` and `next_ms` of `with_distinct`."""
+    """Per reading of an attempt with times: `next_ms` and `_OF_TIMES` of `with_distinct`."""
     due = F.coalesce("due", F.lit(0))
     times = messages.groupBy(*_ATTEMPT).agg(
         F.array_sort(F.collect_set(due)).alias("_times"), F.max(F.isnotnull("due")).alias("_has_times")
@@ -680,10 +687,14 @@ def _timed(
         F.count("*").alias("_n"),
         F.count_if(is_missing).alias("_missing_n"),
         F.count_if(is_missing & is_gone).alias("_gone_n"),
+        F.max(is_missing & is_gone & ~sure("is_hidden")).alias("_is_taken"),
     )
     is_torn = (F.col("_missing_n") > 0) & (F.col("_missing_n") < F.col("_n")) & (F.col("_gone_n") == 0)
     torn = of_part.groupBy(*_READING).agg(
-        F.max(is_torn).alias("is_part_torn"), F.max(F.col("_missing_n") > 0).alias("is_behind")
+        F.max(is_torn).alias("is_part_torn"),
+        F.max(F.col("_missing_n") > 0).alias("is_behind"),
+        F.max(F.col("_missing_n") > F.col("_gone_n")).alias("is_lacking"),
+        F.max("_is_taken").alias("is_taken"),
     )
     found = parts.select(*_READING, F.get("_left", F.lit(0)).alias("next_ms"))
     return found.join(early, _READING, "left").join(torn, _READING, "left")
@@ -747,7 +758,9 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
     of_half = found.where(F.isnotnull("_nonce"))
     # What doubt alone knows has no half offset any more; of the others it forgets those between the ends.
     claim.remove("pos")
-    ends = known.where(F.isnotnull("_told")).select(*_ATTEMPT, "_low", "_high", "_told")
+    ends = known.where(F.isnotnull("_told")).select(
+        *_ATTEMPT, "_low", "_high", F.concat("_told", "_held_at").alias("_told")
+    )
     kept = messages.join(ends, _ATTEMPT, "left")
     kept = kept.where(F.isnull("pos") | F.isnotnull("_low"))
     kept = kept.select(
@@ -1003,7 +1016,8 @@ def _is_unknown() -> Column:
     """Whether it cannot be told of a row if its messages became visible: the records that would say it are gone, or hidden."""
     is_lacking = is_committed() & (F.coalesce("v_distinct", F.lit(0)) < F.col("count"))
     is_lacking = is_lacking & (F.coalesce(doubt_state(), F.lit("")) == "")
-    return (
+    # One that is scheduled holds back no other.
+    return (F.coalesce(doubt_state(), F.lit("")) != SCHEDULED) & (
         F.col("verdict").isin("out_of_window", MAY_WAIT)
         | (F.col("verdict").isin("leaked", *_CERTAIN) & is_lacking)
         | ((F.col("verdict") == "open") & is_lacking & F.isnotnull("hidden_n"))

@@ -115,6 +115,9 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
     """
     merged = judged.withColumns({name: F.coalesce(*columns) for name, columns in _MERGED.items()})
     merged = merged.withColumn("hidden_n", F.when(F.col("hidden_n") > 0, F.col("hidden_n")))
+    # Without its first half record it was before all that are there.
+    begin = F.when(F.shiftright("h_begin", OFFSET_BITS) > 0, -1).otherwise(F.col("h_first"))
+    merged = merged.withColumn("core", F.struct(*ledger.core())).withColumn("h_first", begin)
     is_usual = reduce(Column.__and__, (_is_usual(name, usual) for name, usual in _MORE.items()))
     is_kept = F.col("is_settled") != int(State.SETTLED) if keeps_core else F.lit(False)
     return merged.select(
@@ -123,7 +126,7 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
         *_MERGED,
         *_PLAIN,
         F.when(~is_usual, F.struct(*_MORE)).alias("more"),
-        F.when(is_kept, F.struct(*ledger.core())).alias("core"),
+        F.when(is_kept, F.col("core")).alias("core"),
         F.lit(None if keeps_core else True).cast("boolean").alias("is_exact"),
         "is_settled",
     )
@@ -174,7 +177,7 @@ def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # on
         # A half record may name any count.
         F.least("count", F.lit(PARTITION_MAX)).cast("int").alias("message_count"),
         F.col("half_partition").cast("int").alias("half_partition"),
-        F.col("h_first").alias("first_offset"),
+        F.when(F.col("h_first") >= 0, F.col("h_first")).alias("first_offset"),
         F.col("h_last").alias("last_offset"),
         F.when(F.isnotnull("h_key"), F.concat(*key)).alias("key_hash"),
         F.when(F.isnotnull("h_key"), order).alias("order"),

@@ -148,8 +148,9 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     abandoned = ledger.is_abandoned() & (hidden | ~released | is_timed)
     # What doubt may say of what was committed and is not visible; of one with times, also while a part of it is.
     kept = (state.isin("parked-committed", LATER) | (waits & released)) & hidden
-    kept_in_time = F.when(F.col("is_behind"), waits | state.isin("parked-committed", LATER))
-    kept = F.when(is_timed, kept_in_time.otherwise(state.isin(SCHEDULED, LATER))).otherwise(kept)
+    is_put_off = (state == SCHEDULED) & ~F.col("is_lacking")
+    kept_in_time = is_put_off | (state == LATER) | (F.col("is_behind") & (waits | (state == "parked-committed")))
+    kept = F.when(is_timed, kept_in_time).otherwise(kept)
     is_gone = committed & ~abandoned & ~kept & ~young
     lost = is_gone & _has("lost_n")
     some = F.coalesce("h_distinct", "d_count") > F.col("lost_n") + F.col("gone_n") + F.col("hidden_n")
@@ -172,7 +173,9 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         "lost": not_kept | ((lost | forgotten | contradicted) & ~unknown),
     }
     is_certain = reduce(lambda found, each: found | sure(each), faults.values(), F.lit(False))
-    uncertain = ~is_known | unknown | (is_gone & _has("gone_n"))
+    uncertain = (
+        ~is_known | unknown | (is_gone & _has("gone_n")) | (is_timed & ~abandoned & is_put_off & F.col("is_taken"))
+    )
     is_parked = (undecided & (state == "parked")) | (committed & (state == "parked-committed"))
     in_order = ledger.is_prepare_order() & F.isnotnull("h_key") & hidden & released
     return {

@@ -365,6 +365,24 @@ behind_an_undecided_one_of_its_ordering_key_and_its_real_topic_shortened: open
     half txn=ahead/0000000c order=prepare, half order=prepare, C 1, starts shop=5
 behind_one_of_its_ordering_key_that_may_have_been_visible: out_of_window
     half txn=ahead/0000000c topic=other order=prepare, half order=prepare, C 0, C 1, starts other=5
+# It was earlier in half than all that is there.
+behind_one_of_its_ordering_key_that_half_has_lost_but_for_a_record_behind_it: out_of_window
+    half 0/2 txn=ahead/0000000c order=prepare, half order=prepare, half 1/2 txn=ahead/0000000c order=prepare, C 1,
+    starts half=1
+# It was on doubt, and with it what waited for it.
+behind_one_of_its_ordering_key_that_doubt_alone_knows: lost
+    half txn=ahead/0000000c order=prepare, half order=prepare, C 0, keep held 0 order=prepare, show 0,
+    ended 0 txn=ahead/0000000c, C 1, starts half=1
+# Of one whose first half record half has lost nobody knows whether it still goes first.
+behind_one_of_its_ordering_key_whose_first_half_record_is_gone: out_of_window
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, C 2,
+    starts half=1
+behind_one_of_its_ordering_key_whose_first_half_record_is_gone_and_committed_ahead_of_its_half_record: out_of_window
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare,
+    lines 1|C|order-1/5f3a90c2|orders|2|1700000000000|producer||, half order=prepare, C 2, starts half=1
+scheduled_behind_one_of_its_ordering_key_whose_first_half_record_is_gone: out_of_window
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare,
+    half 0/2 options=d+60000 order=prepare, half 1/2 order=prepare, C 3, starts half=1
 # What waits for one on doubt is on doubt itself.
 behind_one_of_its_ordering_key_that_is_open_on_doubt: lost
     half txn=ahead/0000000c order=prepare, half order=prepare, keep open 0 order=prepare, C 1
@@ -426,6 +444,19 @@ two_attempts_of_which_half_has_copies_alone_and_the_wrong_one_is_visible: leaked
     keep open 0 2, keep open 1 3, C 2, ended 0 1 txn=again/0000000a, R 3, show 1 3, ended 0 1 txn=again/0000000b,
     half 0/2 txn=again/0000000a, half 1/2 txn=again/0000000a, half 0/2 txn=again/0000000b, half 1/2 txn=again/0000000b,
     starts half=4
+# Doubt names the half records in the middle with the contents alone.
+two_attempts_of_three_messages_of_which_half_has_copies_alone: ok
+    half 0/3 txn=again/0000000a, half 0/3 txn=again/0000000b, half 1/3 txn=again/0000000a, half 1/3 txn=again/0000000b,
+    half 2/3 txn=again/0000000a, half 2/3 txn=again/0000000b, keep open 0 2 4, keep open 1 3 5, R 4,
+    ended 0 1 2 txn=again/0000000a, C 5, show 1 3 5, ended 0 1 2 txn=again/0000000b, half 0/3 txn=again/0000000a,
+    half 1/3 txn=again/0000000a, half 2/3 txn=again/0000000a, half 0/3 txn=again/0000000b, half 1/3 txn=again/0000000b,
+    half 2/3 txn=again/0000000b, starts half=6
+two_attempts_of_three_messages_of_which_half_has_copies_alone_and_the_other_is_visible: rolled_back
+    half 0/3 txn=again/0000000b, half 0/3 txn=again/0000000a, half 1/3 txn=again/0000000b, half 1/3 txn=again/0000000a,
+    half 2/3 txn=again/0000000b, half 2/3 txn=again/0000000a, keep open 0 2 4, keep open 1 3 5, R 4,
+    ended 0 1 2 txn=again/0000000b, C 5, show 1 3 5, ended 0 1 2 txn=again/0000000a, half 0/3 txn=again/0000000b,
+    half 1/3 txn=again/0000000b, half 2/3 txn=again/0000000b, half 0/3 txn=again/0000000a, half 1/3 txn=again/0000000a,
+    half 2/3 txn=again/0000000a, starts half=6
 many_messages_and_one_lost: torn
     half 0/70, half 1/70, half 2/70, half 3/70, half 4/70, half 5/70, half 6/70, half 7/70, half 8/70, half 9/70,
     half 10/70, half 11/70, half 12/70, half 13/70, half 14/70, half 15/70, half 16/70, half 17/70, half 18/70,
@@ -464,6 +495,10 @@ scheduled_and_visible_although_it_was_cancelled: leaked
 scheduled_and_its_first_half_record_gone_which_the_commit_names: parked
     half 0/2 options=d+120000, content 0, C 0, half 0/2 options=d+120000, half 1/2 options=d+180000, content 2,
     summary parked-committed 0 2 reason=incomplete due=0/0/1700000120010+1700000180050/0:0, starts half=1
+# Its real topic keeps messages for less long than the others wait.
+scheduled_and_what_was_visible_is_gone: out_of_window
+    half 0/2 topic=other, half 1/2 options=d+60000, C 1, show 0 to=other, keep scheduled 0 1 due=1/1/1700000060010/0:0,
+    starts other=1
 scheduled_for_no_time_at_all: ok
     half options=d0, C 0, show 0
 scheduled_and_visible_twice: duplicate
@@ -830,6 +865,12 @@ def scheduled_and_doubt_says_that_it_is_held(log: Log) -> None:
     log.op(("C", half))
     log.summary("held", half, reason="topic-missing", due=f"0/0/{log.now_ms + MINUTE}/0:0")
     log.content(half)
+
+
+@case("lost")
+def scheduled_and_released_and_not_visible(log: Log) -> None:
+    timed = Timed(log)
+    timed.on_doubt("scheduled", f"1/1/{timed.times[0]}+{timed.times[1]}/0:0")
 
 
 @case("open")

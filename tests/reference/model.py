@@ -153,6 +153,8 @@ class Transaction:
     doubt: Summary | None = None
     doubt_at_ms: int = 0
     contents: dict[int, HalfMessage] = field(default_factory=dict)
+    #: By index, where doubt says that its half record was, ended or not.
+    kept_at: dict[int, int | None] = field(default_factory=dict)
     was_on_doubt: bool = False
     may_have_been_parked: bool = False
     #: Its records on real topics, with their index.
@@ -208,6 +210,12 @@ class Transaction:
     @property
     def first_offset(self) -> int:
         return min(self.ends, default=0)
+
+    @property
+    def begins_at(self) -> int:
+        """Its place in half. Without its first half record there, it is before all that are there."""
+        is_first_gone = bool(self.at) and all(message.index for message in self.at.values())
+        return -1 if is_first_gone else self.first_offset
 
     @property
     def is_cut_off(self) -> bool:
@@ -286,7 +294,9 @@ class KeyQueue:
 
     @property
     def has_unknown(self) -> bool:
-        return any(txn.state == "unknown" or txn.is_cut_off for txn in self.transactions)
+        # What doubt alone knows was there, and so was what waited for it; one that is scheduled holds back no other.
+        here = [t for t in self.transactions if t.at and not (t.doubt and t.doubt.state == "scheduled")]
+        return any(txn.state == "unknown" or txn.is_cut_off for txn in here)
 
 
 @dataclass
@@ -437,6 +447,7 @@ def read_doubt(world: World) -> None:
                 txn.contents = {i: c for i, c in txn.contents.items() if str(i) != parts[2]}
             else:
                 txn.contents[content.index] = content
+                txn.kept_at[content.index] = content.origin_offset
                 txn.messages.setdefault(content.index, content)
 
 
@@ -532,7 +543,7 @@ def attach(world: World, record: Record, txn_id: str, origin: Origin) -> None:
             possible.append(txn)
     if possible:
         # Two attempts of one id may claim the same, and doubt names the half record of one of them.
-        named = [txn for txn in possible if origin.offset in txn.ends]
+        named = [t for t in possible if origin.offset in {*t.ends, *t.kept_at.values()}]
         (named or possible)[0].shown.append((record, origin.index))
         return
     is_known = origin.partition in world.partitions(world.half)
@@ -673,7 +684,7 @@ def judge(history: History) -> Report:
             place = f"{topic}-{partition}@{bounds.readable_end}"
             world.find(Kind.OPEN_KAFKA_TRANSACTION, None, place)
     queues: dict[tuple[int, str], KeyQueue] = {}
-    for txn in sorted(world.transactions.values(), key=lambda t: (t.partition, t.first_offset)):
+    for txn in sorted(world.transactions.values(), key=lambda t: (t.partition, t.begins_at)):
         queue = queues.setdefault((txn.partition, txn.key_hash or txn.key), KeyQueue())
         readings = readings_of(world, txn)
         for reading in readings:
@@ -893,7 +904,11 @@ def judge_times(
         if not missing or missing == part or is_gone:
             continue
         reading.find(Kind.TORN, *(record.place for record, _ in txn.shown))
-    kept = {"held", "waiting", "parked-committed"} if released - shown else {"scheduled"}
+    behind = released - shown
+    gone = {index for index in behind if may_be_gone(world, txn, index, reading.released_by[index])}
+    kept = {"held", "waiting", "parked-committed"} if behind else set()
+    kept |= set() if behind - gone else {"scheduled"}
+    may_wait = not shown and txn.is_prepare_order and not txn.was_on_doubt
     if reading.abandoned:
         reading.state = "committed"
         reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
@@ -903,6 +918,8 @@ def judge_times(
         is_late = (
             now_ms is not None and overdue_after_ms is not None and reading.times[:1] < [now_ms - overdue_after_ms]
         )
+        for index in gone if doubt_state == "scheduled" else ():
+            reading.find(Kind.NOT_JUDGED, detail="it may have been on its real topic", index=index)
         if reading.state == "scheduled" and is_late:
             reading.find(Kind.OVERDUE, detail=reading.state)
         elif reading.state == "held":
@@ -911,8 +928,10 @@ def judge_times(
         reading.state = "committing"
     elif len(shown) == txn.count:
         reading.state = "committed"  # too early: that is found with its visible messages
-    elif txn.is_prepare_order and not shown and not txn.was_on_doubt and is_waiting(world, queue):
+    elif may_wait and is_waiting(world, queue):
         reading.state = "waiting"  # its first part waits in half for an earlier one of its key
+    elif may_wait and queue.has_unknown:
+        reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
     else:
         judge_missing(world, txn, reading, shown)
         if doubt_state is not None and reading.state == "lost":

@@ -93,7 +93,9 @@ class Log:
         return self.add(DOUBT, key=key.encode(), value=value.encode())
 
     def content(self, half: Record, index: int = 0, *, key: str = KEY, **fields: Any) -> Record:
-        headers = [*half.headers, ("txl-key", half.key)]
+        [txl] = [value or b"" for name, value in half.headers if name == "txl"]
+        origin = b"%d:%d|" % (half.partition, half.offset) + b"|".join(txl.split(b"|")[4:6])
+        headers = [*half.headers, ("txl-origin", origin), ("txl-key", half.key)]
         record_key = f"{key}/{index}".encode()
         return self.add(DOUBT, **{"key": record_key, "value": half.value, "headers": headers} | fields)
 

@@ -593,7 +593,7 @@ def _owner_on_doubt(forward: ForwardTrace, attempts: Collection[_Attempt], windo
         for attempt in others:
             attempt.gone.add((forward.index, forward.topic))
     # Of two attempts prepared in one millisecond, that of which doubt names this half record.
-    return min(owners, key=lambda owner: forward.half_offset not in owner.known_offsets, default=None)
+    return min(owners, key=lambda o: forward.half_offset not in o.known_offsets | {*o.kept_at.values()}, default=None)
 
 
 def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
@@ -885,14 +885,17 @@ def _judge_times(attempt: _Attempt, reading: _Reading, window: Window, seen: Col
     if reading.is_abandoned:  # what was released and is not visible was given up
         reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
         return True
-    state, is_behind = attempt.state, not reading.released_by.keys() <= set(seen)
-    kept = _WAITS | {TxnState.PARKED_COMMITTED.value} if is_behind else {_SCHEDULED}
+    state, behind = attempt.state, reading.released_by.keys() - seen
+    is_lacking = not all(_may_be_gone(attempt, i, reading.released_by[i].at_ms, window) for i in behind)
+    kept = (_WAITS | {TxnState.PARKED_COMMITTED.value} if behind else set()) | (set() if is_lacking else {_SCHEDULED})
     if state in kept or state not in _KNOWN:
         is_late = bool(reading.times) and reading.times[0] < window.cut_ms - window.overdue_ms
         if state in _PARKED:
             reading.verdict = Verdict.PARKED
         elif state == _SCHEDULED:
             reading.verdict = Verdict.OVERDUE if is_late else Verdict.OPEN
+            if behind:
+                reading.find(Verdict.OUT_OF_WINDOW, None, "it may have been on its real topic")
         else:
             reading.verdict = _by_age(attempt, window)
     elif reading.seen_ms >= window.cut_ms - window.grace_ms:
@@ -974,8 +977,12 @@ def _order_marks(
         return ()
     # Without a summary on doubt, the first record that was read is the first of all.
     begin = min(attempt.known_offsets) if attempt.summaries else first.offset
+    if 0 not in attempt.halves:  # it was before all that is there
+        begin = UNBOUND
     before = Origin("", first.partition, begin)
     if is_cut_off or _may_lack_lines(attempt, window):
+        if attempt.state == _SCHEDULED:  # it holds back no other, as below
+            return ()
         return (OrderMark(first.key_hash, before, None, begin, role=UNKNOWN),)
     # A parked transaction gives up its place, and compaction may have removed the summary on doubt that showed it parked.
     may_have_been_parked = attempt.was_parked or (attempt.was_on_doubt and first.at_ms < window.doubt_from_ms)
@@ -1016,7 +1023,7 @@ def _order_marks(
         marked.append((before, ON_DOUBT if is_on_doubt else UNDECIDED))
     elif may_wait:
         marked.append((before, MISSING))
-    elif Verdict.OUT_OF_WINDOW in kinds and not kinds & {Verdict.LOST, Verdict.TORN}:
+    elif Verdict.OUT_OF_WINDOW in kinds and not kinds & {Verdict.LOST, Verdict.TORN} and attempt.state != _SCHEDULED:
         marked.append((before, UNKNOWN))
     in_half_order = {VISIBLE: is_in_half_order and not is_forgotten}
     return tuple(
@@ -1088,7 +1095,7 @@ class OrderFold:
         may_wait = self._first(UNDECIDED) < mark.half_offset <= self._first(ON_DOUBT)
         if may_wait or self._first(YOUNG) < mark.half_offset:
             return Verdict.OPEN
-        if mark.is_in_half_order and self._first(UNKNOWN) < mark.half_offset:
+        if self._first(UNKNOWN) < mark.half_offset:
             verdict = Verdict.OUT_OF_WINDOW
         if verdict is Verdict.OUT_OF_WINDOW:
             self._note(UNKNOWN, mark)
