@@ -10,7 +10,7 @@ import secrets
 import sys
 from dataclasses import replace
 
-from tests.reference.histories import Made, make
+from tests.reference.histories import Made, make, seeds
 from tests.reference.model import Kind, Report, judge, verdict
 from tests.reference.simulated import as_it_reads, broken_keys
 from tests.reference.verified import verified
@@ -75,11 +75,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32))
     asked = parser.parse_args()
     count = 0
-    for number in range(asked.histories):
-        found = disagreements(make(asked.seed + number))
+    for number, seed in enumerate(seeds(asked.seed, asked.histories)):
+        found = disagreements(make(seed))
         count += bool(found)
         for line in found:
-            sys.stdout.write(f"SEED={asked.seed + number}: {line}\n")
+            sys.stdout.write(f"SEED={seed}: {line}\n")
         if number % 500 == 499:
             sys.stderr.write(f"{number + 1} of {asked.histories}, {count} with disagreements\n")
     told = f"{asked.histories} histories from SEED={asked.seed}, {count} with disagreements\n"

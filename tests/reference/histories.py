@@ -8,9 +8,10 @@ a transaction that the coordinator treats wrongly (`MISDEEDS`), or a record that
 Retention, compaction and open Kafka transactions come last, as in a real cluster: they are no faults.
 """
 
+import math
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -63,6 +64,13 @@ CHANGES = (
 )
 
 
+#: What it may do wrong with one of which messages have times.
+MISDEEDS_TIMED = ("", "lost", "doubled", "torn", "early", "undecided visible", "rolled back visible", "too soon")
+#: With this bit in its seed a history is wide: messages have times, policies decide, chains of one key wait for each other, attempts are of
+#: one millisecond, retention takes much, compaction a part, and a coordinator may end. Of those that were found before none has it.
+WIDE = 1 << 32
+#: What may be wrong in wide ones alone.
+MISDEEDS_WIDE = ("too soon", "down")
 #: Last digits of seeds in whose histories transactions are on doubt in part, are answered otherwise before they are whole, and stand in
 #: half by a second copy alone: of those that were found before none has them.
 IN_PART = (3, 6)
@@ -83,7 +91,13 @@ class Made:
 
 def make(seed: int, *, has_faults: bool = True) -> Made:
     """The history of a seed. The same on every machine."""
-    return Play(random.Random(seed), has_faults=has_faults, in_part=0.3 * (seed % 10 in IN_PART)).made(seed)
+    in_part, is_wide = 0.3 * (seed % 10 in IN_PART), bool(seed & WIDE)
+    return Play(random.Random(seed), has_faults=has_faults, in_part=in_part, is_wide=is_wide).made(seed)
+
+
+def seeds(first: int, count: int) -> Iterator[int]:
+    """So many, of which every second one is wide."""
+    return (first + number | WIDE * (number % 2) for number in range(count))
 
 
 # ---------------------------------------------------------------------------- the logs
@@ -145,14 +159,24 @@ class Txn:
     is_prepare: bool
     messages: list[Message]
     misdeed: str = ""
+    #: By message, its time; none of it has one where this is empty.
+    due: list[int] = field(default_factory=list)
+    unresolved: str = ""
+    is_twin: bool = False  # prepared in the same millisecond as the other attempts of its id
     halves: list[Record] = field(default_factory=list)
     copies: list[Record] = field(default_factory=list)
-    #: open, parked, waiting, held, parked-committed, committed, rolled-back
+    #: open, parked, waiting, scheduled, held, parked-committed, committed, rolled-back
     state: str = "open"
     decided_at: tuple[int, int] | None = None
     doubt_state: str = ""  # as the summary says; empty: not on doubt
     was_on_doubt: bool = False
     kept_count: int = 0  # of its half records that doubt holds
+    committed_at: tuple[int, int] | None = None  # the first complete commit, of one with times
+    times: list[int] = field(default_factory=list)  # that are left
+    released: set[int] = field(default_factory=set)  # messages
+    sent: set[int] = field(default_factory=set)
+    released_to: int = 0
+    sent_to: int = 0
 
     @property
     def is_on_doubt(self) -> bool:
@@ -164,7 +188,7 @@ class Txn:
 
     @property
     def born_ms(self) -> int:
-        return BORN + int(self.nonce)
+        return BORN + (0 if self.is_twin else int(self.nonce))
 
     @property
     def is_stored(self) -> bool:
@@ -176,16 +200,25 @@ class Txn:
 
     def txl(self, index: int, *, count: int | None = None, topic: str | None = None) -> bytes:
         message = self.messages[index % len(self.messages)]
-        options = [f"k{self.key_hash}"] if self.key_hash else []
+        due_ms = self.due[index % len(self.messages)] if self.due else 0
+        options = [f"d{due_ms}"] if due_ms else []
+        options += [f"k{self.key_hash}"] if self.key_hash else []
         options += ["op"] if self.is_prepare else []
         options += [message.options] if message.options else []
+        options += [f"u{self.unresolved}"] if self.unresolved and not index else []
+        version = 3 if due_ms else 1
         total = len(self.messages) if count is None else count
         return (
-            f"1|{self.key}|{self.group}|{topic or message.topic}|{index}/{total}|{self.born_ms}|{','.join(options)}"
+            f"{version}|{self.key}|{self.group}|{topic or message.topic}|{index}/{total}|{self.born_ms}|{','.join(options)}"
         ).encode()
 
-    def line(self, resolution: str, offset: int, *, source: str = "producer", number: str = "") -> bytes:
-        return f"1|{resolution}|{self.key}|{self.group}|{offset}|{self.born_ms}|{source}|{number}|".encode()
+    def line(
+        self, resolution: str, offset: int, *, source: str = "producer", number: str = "", time_ms: int | None = None
+    ) -> bytes:
+        version, end = (1, "") if time_ms is None else (2, f"|{time_ms}")
+        return (
+            f"{version}|{resolution}|{self.key}|{self.group}|{offset}|{self.born_ms}|{source}|{number}|{end}".encode()
+        )
 
     def may_name(self, offset: int) -> bool:
         """Whether the coordinator finds a half record of it there; doubt forgets those between the ends."""
@@ -202,6 +235,7 @@ class Coordinator:
     draw: random.Random
     txns: list[Txn] = field(default_factory=list)
     refusing: set[str] = field(default_factory=set)  # real topics that refuse for now
+    is_down: bool = False
 
     def find(self, txn_key: str, partition: int) -> Txn | None:
         return next((t for t in self.txns if (t.key, t.partition) == (txn_key, partition)), None)
@@ -209,14 +243,19 @@ class Coordinator:
     # ------------------------------------------------------------ what is read
 
     def read_line(self, line: bytes, record: Record, number: int) -> None:
-        _, resolution, txn_key, group, offset, *_ = line.decode().split("|")
+        _, resolution, txn_key, group, offset, *more = line.decode().split("|")
+        time_ms = int(more[4]) if more[4:] else None
         txn = self.find(txn_key, record.partition)
-        if txn is None or group != txn.group or not txn.may_name(int(offset)) or resolution == "U":
+        if txn is None or group != txn.group or not txn.may_name(int(offset)) or self.is_down:
             return
-        if resolution == "C":
+        if time_ms is not None:
+            self.take_time(txn, resolution, time_ms, record, number)
+        elif resolution == "U":
+            return
+        elif resolution == "C":
             self.commit(txn, int(offset), (record.offset, number))
         else:
-            may_go = ("waiting", "held", "parked-committed") if resolution == "A" else ()
+            may_go = ("waiting", "scheduled", "held", "parked-committed") if resolution == "A" else ()
             if txn.state in ("open", "parked", *may_go):
                 self.roll_back(txn)
         self.release(txn)
@@ -229,10 +268,34 @@ class Coordinator:
         here = [r.offset for r in txn.halves]
         if txn.is_stored and offset >= here[-1]:
             txn.state = "waiting"
+            if txn.due and txn.committed_at is None:
+                txn.committed_at = position
+                if 0 in txn.due:
+                    self.let_go(txn, position)
+                else:
+                    self.to_doubt(txn, "scheduled", "")
         elif txn.misdeed == "incomplete visible" and is_first:
             self.forward(txn)
         else:
             self.to_doubt(txn, "parked-committed", "incomplete")
+
+    def take_time(self, txn: Txn, resolution: str, time_ms: int, record: Record, number: int) -> None:
+        """A line that releases messages, or gives those that are left another time."""
+        if txn.committed_at is None or txn.is_settled or not txn.times:
+            return
+        if resolution == "U":
+            txn.times = [time_ms]
+            if txn.state == "scheduled":
+                self.to_doubt(txn, "scheduled", "")
+        elif time_ms == txn.times[0] and record.timestamp_ms >= time_ms:
+            self.let_go(txn, (record.offset, number))
+
+    def let_go(self, txn: Txn, position: tuple[int, int]) -> None:
+        """Release the messages with the first time that is left; with the last one, all."""
+        time_ms, *txn.times = txn.times if txn.misdeed != "too soon" else [0]
+        due = {index for index, due_ms in enumerate(txn.due) if due_ms <= time_ms or not txn.times}
+        txn.released, txn.released_to, txn.decided_at = txn.released | due - txn.sent, time_ms + 1, position
+        txn.state = "waiting" if txn.state == "scheduled" else txn.state
 
     def roll_back(self, txn: Txn) -> None:
         if txn.misdeed == "rolled back visible":
@@ -289,8 +352,9 @@ class Coordinator:
     def forward(self, txn: Txn) -> None:
         """One Kafka transaction, perhaps after a first try that was aborted; then it is settled."""
         txn.state = "committed"
-        indexes = list(range(len(txn.halves)))
-        if txn.misdeed == "torn":
+        indexes = sorted(txn.released) if txn.due else list(range(len(txn.halves)))
+        txn.sent, txn.released, txn.sent_to = txn.sent | txn.released, set(), txn.released_to
+        if txn.misdeed == "torn" and indexes:
             indexes.remove(self.draw.choice(indexes))
         elif txn.misdeed == "reversed":
             indexes.reverse()
@@ -300,11 +364,14 @@ class Coordinator:
             if txn.misdeed not in ("lost", "only aborted"):
                 self.show(txn, indexes)
         if txn.misdeed == "doubled":
-            self.show(txn, indexes[: self.draw.randint(1, len(indexes))])
+            self.show(txn, indexes[: self.draw.randint(1, max(1, len(indexes)))])
         if txn.misdeed == "copy forwarded":
             for copy in txn.copies[:1]:
                 self.cluster.end_kafka_transaction([self.show_record(txn, copy)])
-        self.end_on_doubt(txn)
+        if txn.times and txn.due:
+            self.to_doubt(txn, "scheduled", "")
+        else:
+            self.end_on_doubt(txn)
 
     def show(self, txn: Txn, indexes: Sequence[int], *, kafka: str = "committed") -> None:
         if indexes:
@@ -324,6 +391,7 @@ class Coordinator:
             partition = int(option["m"]) % count if "m" in option else self.draw.randrange(count)
         origin = f"{half.partition}:{half.offset}|{numbers}|{born}".encode()
         headers = [(name, value) for name, value in half.headers if name != "txl"]
+        headers += [("txl-group", txn.group.encode())] if "g" in option else []
         headers += [("txl-id", txn.id.encode()), ("txl-origin", origin)]
         return self.cluster.add(
             topic,
@@ -343,10 +411,17 @@ class Coordinator:
         topics = ",".join(dict.fromkeys(message.topic for message in txn.messages))
         decided = "{}:{}".format(*txn.decided_at) if txn.decided_at else ""
         shown_state = "held" if txn.misdeed == "held undecided" and not txn.decided_at else state
+        more = ""
+        if txn.due:
+            committed = "{}:{}".format(*txn.committed_at) if txn.committed_at else ""
+            more = f"|{txn.sent_to}/{txn.released_to}/{'+'.join(map(str, txn.times))}/{committed}"
+        version = 3 if txn.due else 1
+        if txn.unresolved and shown_state == "open":
+            version, more = max(version, 2), f"{more}|{txn.unresolved}"
         value = (
-            f"1|{shown_state}|{reason}|{txn.group}|{halves[0].offset}|{last}|{len(halves)}|{len(txn.messages)}"
+            f"{version}|{shown_state}|{reason}|{txn.group}|{halves[0].offset}|{last}|{len(halves)}|{len(txn.messages)}"
             f"|{halves[0].timestamp_ms}|{txn.born_ms}|{txn.key_hash}|{'prepare' if txn.is_prepare else 'commit'}||{decided}"
-            f"|{self.cluster.now_ms}|{topics}|0/0/0/0"
+            f"|{self.cluster.now_ms}|{topics}|0/0/0/0{more}"
         )
         written = [self.put(txn, txn.key, value.encode())]
         left_out = self.draw.randrange(len(halves)) if txn.misdeed == "contents missing" else -1
@@ -385,11 +460,12 @@ class Coordinator:
 class Play:
     """One history, step by step."""
 
-    def __init__(self, draw: random.Random, *, has_faults: bool, in_part: float) -> None:
+    def __init__(self, draw: random.Random, *, has_faults: bool, in_part: float, is_wide: bool) -> None:
         """`in_part`: how likely it is that a transaction is on doubt before the next of its half records is there."""
-        self.draw, self.in_part = draw, in_part
+        self.draw, self.in_part, self.is_wide = draw, in_part, is_wide
         halves = draw.choice((1, 1, 2, 3))
-        self.faults = draw.sample(MISDEEDS + CHANGES, draw.choice((0, 1, 1, 2))) if has_faults else []
+        known = MISDEEDS + CHANGES + MISDEEDS_WIDE * 3 * is_wide
+        self.faults = draw.sample(known, draw.choice((0, 1, 1, 2))) if has_faults else []
         is_about_order = bool({"overtaken", "did not wait"} & set(self.faults))
         self.reals = ["shop", "loyalty", "audit"][: 1 if is_about_order else draw.randint(1, 3)]
         counts = {HALF: halves, OP: halves, DOUBT: halves}
@@ -400,13 +476,20 @@ class Play:
         self.ordering_keys: list[bytes | None] = [None, *(draw.randbytes(4) for _ in range(2))]
         if is_about_order:
             del self.ordering_keys[:2]
-        self.left: list[Txn] = [self.txn(number) for number in range(draw.randint(5 if is_about_order else 1, 7))]
-        for misdeed in (fault for fault in self.faults if fault in MISDEEDS):
+        self.is_chain = is_wide and not is_about_order and draw.random() < 0.3
+        if self.is_chain:
+            self.ordering_keys = self.ordering_keys[-1:] * 2
+        count = draw.randint(5 if is_about_order else 1, 10 if is_wide else 7)
+        self.left: list[Txn] = [self.txn(number) for number in range(count)]
+        for misdeed in (fault for fault in self.faults if fault in MISDEEDS + MISDEEDS_WIDE[:1]):
             # The last one that begins has others before it.
             txn = self.left[0] if misdeed == "did not wait" else draw.choice(self.left)
             txn.misdeed = misdeed
             if misdeed in ("overtaken", "did not wait"):
                 txn.is_prepare = misdeed == "did not wait"
+        for txn in self.left if is_wide and not is_about_order else []:
+            if txn.misdeed in MISDEEDS_TIMED and (draw.random() < 0.3 or txn.misdeed == "too soon"):
+                self.give_times(txn)
         #: Lines that were not written yet, each with its transaction: (resolution, which half record).
         self.lines: list[tuple[Txn, str, int]] = []
 
@@ -414,7 +497,7 @@ class Play:
 
     def txn(self, number: int) -> Txn:
         draw = self.draw
-        txn_id = f"order-{number if draw.random() < 0.9 else 0}"  # sometimes another attempt of one id
+        txn_id = f"order-{number if draw.random() < (0.85 if self.is_wide else 0.9) else 0}"  # sometimes another attempt of one id
         ordering_key = draw.choice(self.ordering_keys)
         crc = zlib.crc32(txn_id.encode() if ordering_key is None else ordering_key)
         key_hash = "" if ordering_key is None else f"{crc:08x}{crc ^ 0x712C936A:08x}"
@@ -427,9 +510,17 @@ class Play:
             group=draw.choice(("orders", "stock")),
             partition=crc % self.cluster.counts[HALF],
             key_hash=key_hash,
-            is_prepare=bool(key_hash) and draw.random() < 0.4,
+            is_prepare=bool(key_hash) and draw.random() < (0.8 if self.is_chain else 0.4),
             messages=messages,
+            unresolved=draw.choice(("", "", "park", "rollback", "commit")) if self.is_wide else "",
+            is_twin=self.is_wide and txn_id == "order-0",
         )
+
+    def give_times(self, txn: Txn) -> None:
+        times = [0, *(BORN + self.draw.randint(1, 200_000) for _ in range(3))]
+        txn.due = [self.draw.choice(times) for _ in txn.messages]
+        txn.due[self.draw.randrange(len(txn.due))] = times[1]
+        txn.times = sorted(set(txn.due))
 
     def message(self, number: int, index: int, ordering_key: bytes | None) -> Message:
         draw = self.draw
@@ -442,6 +533,8 @@ class Play:
             options.append(f"m{murmur2(ordering_key)}")
         if draw.random() < 0.15:  # some far in the past, before everything else
             options.append(f"t{draw.choice((1_000, BORN - 1_000 * HOUR_MS, BORN + number))}")
+        if self.is_wide and draw.random() < 0.1:
+            options.append("g1")
         value = None if draw.random() < 0.05 else f"message {number}/{index}".encode()
         headers = [("trace", b"t")] * draw.choice((0, 1, 1, 2)) + [("none", None)] * draw.choice((0, 0, 1))
         return Message(topic, key, value, headers, ",".join(options))
@@ -476,9 +569,33 @@ class Play:
             steps += [self.disturb]
             if any(t.state == "late" for t in self.coordinator.txns):
                 steps.append(self.forward_late)
-            if self.coordinator.refusing:
+            if "down" in self.faults:
+                steps.append(self.end_coordinator)
+            if self.coordinator.refusing and not self.coordinator.is_down:
                 steps.append(lambda: self.coordinator.try_again(min(self.coordinator.refusing)))
+        for txn in self.coordinator.txns:
+            if txn.state == "scheduled" and self.draw.random() < 0.9:
+                steps.append(partial(self.let_time_pass, txn))
         return steps
+
+    def end_coordinator(self) -> None:
+        self.coordinator.is_down = True
+
+    def let_time_pass(self, txn: Txn) -> None:
+        """Its time has come, or it is moved or cancelled, perhaps at the same moment."""
+        texts = []
+        for said in self.draw.choices("CCCCCUA", k=self.draw.choice((1, 1, 2, 3))):
+            time_ms = self.draw.choice([*txn.times[:1] * 5, *txn.times])
+            if said == "C":
+                self.cluster.now_ms = max(self.cluster.now_ms, time_ms - self.draw.choice((1, 1, 1, 2_000)))
+            elif said == "U":
+                time_ms = self.cluster.now_ms + self.draw.choice((-5_000, 0, 60_000))
+            source = "policy" if said == "C" else "operator"
+            offset = self.draw.choice([txn.halves[-1]] * 5 + txn.copies + txn.halves).offset
+            texts.append(txn.line(said, offset, source=source, time_ms=None if said == "A" else time_ms))
+        record = self.cluster.add(OP, txn.partition, value=b"\n".join(texts))
+        for number, text in enumerate(texts):
+            self.coordinator.read_line(text, record, number)
 
     def begin(self) -> None:
         txn = self.left.pop()
@@ -493,7 +610,7 @@ class Play:
         may_take_long = self.in_part and txn.misdeed in MISDEEDS_IN_PART
         if may_take_long and index and not txn.is_settled and self.draw.random() < self.in_part:
             late = self.move_in_part(txn)
-        if index == len(txn.messages) - 1 and self.draw.random() < 0.03:
+        if index == len(txn.messages) - 1 and self.draw.random() < (0.1 if self.is_wide else 0.03):
             ahead = self.say_ahead(txn)
         headers = self.shuffled([*message.headers, ("txl", txn.txl(index))])
         half = self.half(txn.partition, message.key, message.value, headers)
@@ -502,7 +619,7 @@ class Play:
             self.coordinator.to_doubt(txn, txn.state, "")
         for record in late:
             self.coordinator.read_line(record.value or b"", record, 0)
-        if self.draw.random() < 0.06 or txn.misdeed == "copy forwarded":
+        if self.draw.random() < (0.15 if self.is_wide else 0.06) or txn.misdeed == "copy forwarded":
             txn.copies.append(self.half(txn.partition, half.key, half.value, half.headers))
         if txn.is_stored:
             self.plan_lines(txn)
@@ -610,11 +727,13 @@ class Play:
             self.void_line: 1,
             self.garbage: 1,
         }
+        if self.is_wide:
+            many |= {self.expire: 2, self.decide_by_policy: 2}
         self.draw.choices(list(many), list(many.values()))[0](txn)
 
     def doubt(self, txn: Txn) -> None:
         """Nobody decided it for long: it moves to doubt, is parked there, or (a fault) ends there."""
-        if txn.state not in ("open", "parked") or not txn.is_stored:
+        if txn.state not in ("open", "parked") or not txn.is_stored or self.coordinator.is_down:
             return
         if txn.is_on_doubt and txn.misdeed == "forgotten":
             self.coordinator.end_on_doubt(txn)
@@ -625,6 +744,26 @@ class Play:
             state, reason = ("parked", "checks-exhausted") if is_parked else ("open", "")
             self.coordinator.to_doubt(txn, state, reason)
             self.coordinator.release(txn)  # those that wait for it, or waited
+
+    def expire(self, txn: Txn) -> None:
+        """It was held too long; perhaps a person commits it again."""
+        if txn.state == "held" and not self.coordinator.is_down:
+            self.coordinator.to_doubt(txn, "parked-committed", "held-too-long")
+            self.coordinator.release(txn)
+            if self.draw.random() < 0.5:
+                self.lines.append((txn, "C", len(txn.halves) - 1))
+
+    def decide_by_policy(self, txn: Txn) -> None:
+        """Nobody answered."""
+        if (
+            txn.state == "open"
+            and txn.is_on_doubt
+            and txn.is_stored
+            and not txn.misdeed
+            and not self.coordinator.is_down
+        ):
+            line = txn.line("C" if txn.unresolved == "commit" else "R", txn.halves[-1].offset, source="policy")
+            self.coordinator.read_line(line, self.cluster.add(OP, txn.partition, value=line), 0)
 
     def refuse(self, txn: Txn) -> None:
         self.coordinator.refusing.add(txn.messages[0].topic)
@@ -672,7 +811,7 @@ class Play:
         place = self.draw.choice(("half", "op", "real", "real", "aborted half", "aborted op"))
         last = txn.halves[-1]
         if place == "half":
-            bad = self.draw.choice((b"1|nothing", b"", txn.txl(0).replace(b"1|", b"3|", 1), None))
+            bad = self.draw.choice((b"1|nothing", b"", (b"4" if txn.due else b"3") + txn.txl(0)[1:], None))
             headers = [("txl", bad)] if bad is not None else [("trace", b"t")]
             self.coordinator.keep_aside(self.half(txn.partition, b"k", b"v", headers))
         elif place == "op":
@@ -780,11 +919,14 @@ class Play:
                 self.leave_open(place)
                 is_whole = False
         starts = dict.fromkeys(cluster.partitions(), 0)
+        share = 0.3 if self.is_wide and draw.random() < 0.3 else 0.08
         for place in starts:
-            if place[0] != DOUBT and draw.random() < 0.08:
+            if place[0] != DOUBT and draw.random() < share:
                 stable = cluster.stable_ends.get(place, cluster.ends.get(place, 0))
                 starts[place] = draw.randint(0, stable)
-                behind = self.behind_first_copies(place[1]) if place[0] == HALF and self.in_part else []
+                behind = (
+                    self.behind_first_copies(place[1]) if place[0] == HALF and (self.in_part or self.is_wide) else []
+                )
                 starts[place] = min(draw.choice(behind), stable) if behind else starts[place]
                 if place[0] == HALF and draw.random() < 0.7:
                     starts[place] = min(starts[place], self.needed_from(place[1]))
@@ -839,13 +981,15 @@ class Play:
             self.cluster.add(OP, partition, value=txn.line("R", txn.halves[-1].offset))
 
     def compact(self, topics: set[str]) -> None:
-        """Of each key only the newest committed record stays, null values among them."""
-        newest = {(r.topic, r.partition, r.key): r.offset for r in self.cluster.records if r.kafka == "committed"}
-        self.cluster.records = [
-            r
-            for r in self.cluster.records
-            if r.topic not in topics or r.key is None or newest.get((r.topic, r.partition, r.key)) == r.offset
-        ]
+        """Of each key only the newest committed record stays, null values among them; perhaps the cleaner has not come to the end."""
+        ends = {place: math.inf for place in self.cluster.partitions() if place[0] in topics}
+        for place in ends if self.is_wide else ():
+            if self.draw.random() < 0.5:
+                ends[place] = self.draw.randint(0, self.cluster.ends.get(place, 0))
+        old = [r for r in self.cluster.records if r.offset < ends.get((r.topic, r.partition), 0) and r.key is not None]
+        newest = {(r.topic, r.partition, r.key): r.offset for r in old if r.kafka == "committed"}
+        gone = {r.log_order for r in old if newest.get((r.topic, r.partition, r.key)) != r.offset}
+        self.cluster.records = [r for r in self.cluster.records if r.log_order not in gone]
 
     def shuffled(self, headers: list[Any]) -> list[Any]:
         self.draw.shuffle(headers)
