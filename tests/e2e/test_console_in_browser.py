@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -21,7 +23,7 @@ from tests.reference import wire
 from tests.support.arena import REAL_TOPIC_SETTINGS, Arena
 from tests.support.broker import create_topic
 from tests.support.browser import NARROW, WIDE, Visitor, chromium, picture, table
-from tests.support.logs import Seen, ends, read_log
+from tests.support.logs import Seen, ends, header, read_log
 from tests.support.processes import ROOT, ConsoleProcess, CoordinatorProcess, TxlayerProcess
 from tests.support.responders import ResponderProcess
 from tests.support.waiting import TimedOutError, wait_until
@@ -251,6 +253,14 @@ class ConsoleWorld:
             for p in range(PARTITION_COUNT)
         }
 
+    def holders(self) -> dict[str, tuple[str, str]]:
+        """{queue: (holder, token)}, as the newest record of each in the lock log says; the token of a claim is its offset."""
+        found: dict[str, tuple[str, str]] = {}
+        for record in self.records(self.arena.topics.locks):
+            _, _, _, holder, _, token, _ = (record.value or b"").decode().split("|")
+            found[(record.key or b"").decode()] = unquote(holder), token or str(record.offset)
+        return found
+
 
 def _record(seen: Seen) -> wire.Record:
     return wire.Record(seen.topic, seen.partition, seen.offset, seen.timestamp_ms, seen.key, seen.value, seen.headers)
@@ -426,9 +436,14 @@ def the_queues_and_the_parked_key_are_those_of_the_topics(visitor: Visitor, worl
         assert {(LOYALTY, "orders", str(p), "held") for p in range(4)} == {
             tuple(row[:4]) for row in table(page, "#leases")
         }
+        shows(page, holders_of, world.holders, "who holds which queue")
         (parked,) = table(page, "#parked")
         assert [LOYALTY, "orders", str(waiting[0].partition)] == parked[:3]
         assert str(len(waiting)) == parked[4]
+
+
+def holders_of(page: Page) -> dict[str, tuple[str, str]]:
+    return {"/".join(row[:3]): (row[4], row[5]) for row in table(page, "#leases")}
 
 
 def the_letters_of_one_error_are_those_of_the_topic(visitor: Visitor, world: ConsoleWorld) -> None:
@@ -452,11 +467,19 @@ PAGES = {
 def keep_pictures(visitor: Visitor, pages: dict[str, str]) -> None:
     """If asked for. That people can use every page, `console/test_every_page_in_browser.py` tests."""
     for name, path in pages.items() if PICTURES else ():
-        for looks, is_dark in (("light", False), ("dark", True)):
-            for width, size in (("wide", WIDE), ("narrow", NARROW)):
-                with visitor.page(path, size=size, is_dark=is_dark) as page:
-                    page.wait_for_selector("main table")
-                    picture(page, Path(PICTURES or "") / f"console-{name}-{width}-{looks}.png")
+        with visitor.page(path) as page:
+            page.wait_for_selector("main table")
+            keep_picture(page, name)
+
+
+def keep_picture(page: Page, name: str) -> None:
+    """Light and dark, narrow and wide, if asked for."""
+    both: tuple[Literal["dark", "light"], ...] = ("dark", "light")
+    for looks in both if PICTURES else ():
+        page.emulate_media(color_scheme=looks)
+        for width, size in (("narrow", NARROW), ("wide", WIDE)):
+            page.set_viewport_size({"width": size[0], "height": size[1]})
+            picture(page, Path(PICTURES or "") / f"console-{name}-{width}-{looks}.png")
 
 
 def a_keyboard_and_no_script_are_enough(visitor: Visitor) -> None:
@@ -470,7 +493,6 @@ def a_keyboard_and_no_script_are_enough(visitor: Visitor) -> None:
         expect(page.locator("#list tbody tr")).to_have_count(6)
         page.goto("/")
         page.click("#verify button")
-        wait_until(lambda: page.reload() and "Ended" in page.inner_text("#verify"), within=60, what="the end of verify")
         expect(page.locator("#verify")).to_contain_text("proved")
         assert page.locator(".switches").is_hidden()
 
@@ -480,10 +502,12 @@ def of_two_people_the_first_one_decides(visitor: Visitor, world: ConsoleWorld) -
     with visitor.page("/transaction?id=order-2004") as first, visitor.page("/transaction?id=order-2004") as other:
         for page, word in ((first, "Commit…"), (other, "Roll back…")):
             plan(page, word, "ticket 12: the bank says that it is paid")
+        keep_picture(first, "plan")
         assert {"open": 6} == world.by_group()[CHECKOUT]
         first.click("text=Commit 1")
         expect(first.locator("#request")).to_contain_text("It ended")
         expect(first.locator("#request .remarks")).to_contain_text("done")
+        keep_picture(first, "request")
         other.click("text=Roll back 1")
         expect(other.locator("#request")).to_contain_text("It ended")
         expect(other.locator("#request .remarks")).to_contain_text("refused")
@@ -534,7 +558,8 @@ def a_commit_after_the_rollback_is_refused(visitor: Visitor, world: ConsoleWorld
 
 
 def a_person_replays_the_parked_key(visitor: Visitor, world: ConsoleWorld) -> None:
-    count = len(world.records(f"{LOYALTY}.orders.dlq"))
+    letters = world.records(f"{LOYALTY}.orders.dlq")
+    count = len(letters)
     (world.folder / "mended").touch()
     with visitor.page(f"/letters?group={LOYALTY}") as page:
         page.click("text=Plan a replay")
@@ -546,6 +571,23 @@ def a_person_replays_the_parked_key(visitor: Visitor, world: ConsoleWorld) -> No
         expect(page.locator("#job")).to_contain_text(f"handled {count}")
     with visitor.page("/queues") as page:
         expect(page.locator("#parked")).to_contain_text("No key is parked")
+
+    said = [(record, (record.value or b"").decode().split("|")) for record in world.records(f"{LOYALTY}.orders.replay")]
+    for kind, outcome in (("R", []), ("E", ["handled"])):
+        of_kind = [(r.partition, int(fields[3]), fields[4:-1]) for r, fields in said if fields[1] == kind]
+        assert sorted(of_kind) == [(r.partition, r.offset, outcome) for r in sorted(letters)]
+    # The page of its transaction goes on to the answer of the replay.
+    one = letters[0]
+    txn_id = (header(one.headers, "txl-id") or b"").decode()
+    places = {f"{record.topic} {record.partition}:{record.offset}" for record in (one, *world.arena.visible(txn_id))}
+    about = [r for r, fields in said if (r.partition, fields[3]) == (one.partition, str(one.offset))]
+    with visitor.page(f"/transaction?id={txn_id}") as page:
+        shown = page.locator(":is(.forwarded, .given-up, .replayed) .place").all_inner_texts()
+        assert sorted(places | {f"{r.topic} {r.partition}:{r.offset}" for r in about}) == sorted(shown)
+        handled = table(page, "[aria-label='consumer groups']")
+        assert [[LOYALTY, "yes", f"orders/{one.partition}:{one.offset}"]] == [
+            [row[0], row[2], row[4].partition(",")[0]] for row in handled
+        ]
 
 
 def the_audit_names_what_people_did(visitor: Visitor, world: ConsoleWorld) -> None:
