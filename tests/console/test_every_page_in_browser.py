@@ -1,10 +1,13 @@
 """Every page of the console in a real browser, on a cluster in memory: light and dark, wide and narrow, and while the console is away."""
 
 import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -20,8 +23,12 @@ from txlayer.console.access import AccessRules, parse_proxy
 from txlayer.console.limits import REQUEST_BURST
 from txlayer.console.pages import ROUTES
 from txlayer.console.people import Person, Role, User, parse_users, user_line
+from txlayer.console.work import Note
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import HalfOptions
+from txlayer.operate.replay import DeadLetterResult
+from txlayer.operate.settle import OperatorAction
+from txlayer.operate.settle_requests import RequestState, SettlementRequest
 
 pytestmark = pytest.mark.slow
 
@@ -262,6 +269,30 @@ def test_a_person_chooses_local_times_the_look_and_whether_a_page_moves() -> Non
             assert "dark" == page.evaluate("getComputedStyle(document.documentElement).colorScheme")
             assert page.locator("#truth time").inner_text().endswith("+01:00")
         assert [] == visitor.complaints
+
+
+@pytest.mark.parametrize("name", ["settle", "letters"])
+def test_the_button_that_stops_a_request_goes_when_it_has_ended(name: str) -> None:
+    site, may_end = busy_site(), threading.Event()
+    asked = SettlementRequest(GONE, OperatorAction.COMMIT, "alice", "ticket 12", 1, (txn_key("young"),))
+    result = RequestState(asked) if name == "settle" else (Counter[DeadLetterResult](), "")
+
+    def work(note: Note) -> Any:
+        note("working", 0, 1, result)
+        assert may_end.wait(60)
+        return result
+
+    job = f"settle {GONE}" if name == "settle" else "letters loyalty"
+    path = f"/request?id={GONE}" if name == "settle" else f"/letters/request?group=loyalty&id={GONE}"
+    site.console.jobs.start(job, work, now_ms=site.console.now_ms, subject=GONE)
+    with chromium() as browser, served(site.browser.app, site.console.connections) as port:
+        visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
+        with visitor.page(path) as page:
+            stop = page.get_by_role("button", name="Stop", exact=True)
+            expect(stop).to_have_count(1)
+            may_end.set()
+            expect(page.locator("main")).to_contain_text("It ended")
+            expect(stop).to_have_count(0)
 
 
 def test_a_page_says_that_the_console_is_away_and_goes_on_with_the_next_one() -> None:
