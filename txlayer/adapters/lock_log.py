@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.errors import PASSING_CODES, Code, translate_error
-from txlayer.adapters.ports import HalfWriter, LogReader, TopicPartition, append_time_of, no_append_time, no_such_topic
+from txlayer.adapters.ports import HalfWriter, LogReader, TopicPartition, append_time_of, limits_of, no_append_time
 from txlayer.adapters.readers import records_of
 from txlayer.adapters.telemetry import Log
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LockRecord, decode_lock, encode_lock, lock_partition
@@ -68,10 +68,7 @@ class LockLog:
             TopicMismatchError: the topic does not exist, or its records have no append time.
             BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was written.
         """
-        limits = self._connections.topic_limits(self._topic)
-        if limits is None:
-            raise no_such_topic(self._topic)
-        self._partition_count = limits.partition_count
+        self._partition_count = limits_of(self._connections.topic_limits, self._topic).partition_count
         self._reader = self._connections.make_reader("read_uncommitted")
         self._writer = self._connections.make_log_writer(batch_bytes_max=BATCH_BYTES_MAX)
         tps = [(self._topic, partition) for partition in range(self._partition_count)]

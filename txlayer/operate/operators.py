@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from txlayer.adapters.ports import HalfWriter, TopicLimits, limits_of
 from txlayer.config import SystemTopics
 from txlayer.core.history import operator_reason
-from txlayer.core.messages import Headers
 from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, UsageError
 
 T = TypeVar("T")
@@ -103,9 +102,8 @@ class OperatorWriter:
         *,
         rate_max: float | None = None,
         on_progress: Callable[[int], None] = lambda _count: None,
-        headers: Headers | None = None,
     ) -> list[tuple[T, int]]:
-        """Write each (item, topic, partition, key, value) in this order, at most `rate_max` a second, with these headers.
+        """Write each (item, topic, partition, key, value) in this order, at most `rate_max` a second.
 
         Returns the items with their offsets when all are acknowledged; `on_progress` gets how many are.
 
@@ -126,7 +124,7 @@ class OperatorWriter:
                     serve(0)
                     self._pause(min(left_s, ROUND_S))
                 reported = partial(self._reported, written, item, topic)
-                while not self._produce(topic, value, key, partition, reported, headers):
+                while not self._produce(topic, value, key, partition, reported):
                     serve(ROUND_S)
                 serve(0)
                 if self._in_flight_count >= IN_FLIGHT_MAX:
@@ -139,12 +137,10 @@ class OperatorWriter:
             self._writer.close(0)
         return written
 
-    def _produce(
-        self, topic: str, value: bytes, key: bytes | None, partition: int, reported: Any, headers: Headers | None
-    ) -> bool:
+    def _produce(self, topic: str, value: bytes, key: bytes | None, partition: int, reported: Any) -> bool:
         """False: the client's queue is full."""
         try:
-            self._writer.produce(topic, value, key, partition, reported, None, 0, headers)
+            self._writer.produce(topic, value, key, partition, reported, None, 0, None)
         except BufferError:
             return False
         self._in_flight_count += 1

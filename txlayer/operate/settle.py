@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.ports import HistoryStart, no_such_topic
+from txlayer.adapters.ports import HistoryStart, limits_of
 from txlayer.adapters.telemetry import printable
 from txlayer.config import SystemTopics, milliseconds, ms_of_iso, parse_duration
 from txlayer.coordinator.setup import count_partitions
@@ -300,9 +300,7 @@ class ManualSettlement:
     ) -> list[WrittenLine]:
         """Write the lines, each as a record, and raise as `OperatorWriter.write`; the same lines may be written again."""
         topic = self.topics.op
-        limits = self.connections.topic_limits(topic)
-        if limits is None:
-            raise no_such_topic(topic)
+        limits = limits_of(self.connections.topic_limits, topic)
         batch_bytes = min(BATCH_BYTES, limits.message_bytes_max or BATCH_BYTES)
         log_writer = self.connections.operator_writer(batch_bytes)
         writer = OperatorWriter(log_writer, what="lines", step="op", clock=self.clock)
