@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.support.onlooking import Onlooker, still_environment
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.waiting import wait_until
-from txlayer.adapters.memory.kafka import memory_clients
+from txlayer.adapters.memory import memory_clients
 from txlayer.console.access import AccessRules
 from txlayer.console.app import Console, build_app
 from txlayer.core.partitions import half_partition

@@ -6,7 +6,7 @@ from tests.support.queue_stage import REJECTED, QueueStage
 from tests.support.still_world import StillWorld
 from tests.unit.test_take_over_reading import AtOnce, routes_to
 from txlayer import OrderedConsumer
-from txlayer.adapters.memory.kafka import MemoryKafka
+from txlayer.adapters.memory import MemoryKafka
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.completions import Completions
 from txlayer.consumer.context import Context, Lease, ReceivedMessage

@@ -16,7 +16,7 @@ from tests.support.core_records import op_line, txn_key
 from tests.support.lock_stage import NAME, LockStage
 from tests.support.still_coordinator import StillCoordinator, appear
 from txlayer.adapters.connect import Clients, CoordinatorConnections
-from txlayer.adapters.memory.kafka import memory_clients
+from txlayer.adapters.memory import memory_clients
 from txlayer.cli import dlq, locks, tx
 from txlayer.cli.verify import verify
 from txlayer.config import ConsumerConfig, CoordinatorConfig

@@ -12,7 +12,7 @@ from tests.simulation.unguarded import coordinator_with
 from tests.support.core_records import BORN_MS, GROUP, half_header, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import START_MS
-from txlayer.adapters.memory.kafka import memory_clients
+from txlayer.adapters.memory import memory_clients
 from txlayer.adapters.ports import HistoryStart, StoredOffset
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator

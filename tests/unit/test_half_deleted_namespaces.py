@@ -9,7 +9,7 @@ import typer
 from tests.support.commands import run_command
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.memory.kafka import memory_clients
+from txlayer.adapters.memory import memory_clients
 from txlayer.cli import tx
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.verify import verify

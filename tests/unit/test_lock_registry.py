@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.commands import run_command
 from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, RENEWAL_MS, STEP_MS, LockStage
-from txlayer.adapters.memory import Fault
-from txlayer.adapters.memory.kafka import memory_clients
+from txlayer.adapters.memory import Fault, memory_clients
 from txlayer.cli import locks
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.lease_keeper import CLOSE_S, WRITE_AGAIN_S

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.still_world import StillWorld
-from txlayer.adapters.memory.kafka import MemoryKafka
+from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
