@@ -859,9 +859,9 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
     shown = {i for i in txn.messages if is_shown(txn, i)}
     is_invisible = not shown
     kept = {"held", "waiting", "parked-committed"} if reading.released else {"parked-committed"}
-    last_ms = max(written_ms(txn, reading), 0 if shown else waited_until_ms(txn, queue))
     # An incomplete commit does not wait, and what was on doubt waits there until it is settled.
     may_wait = is_invisible and txn.is_prepare_order and reading.released is reading.decision and not txn.was_on_doubt
+    last_ms = max(written_ms(txn, reading), queue.blocked_until_ms if may_wait else 0)
     if reading.abandoned and (is_invisible or reading.released is None):
         reading.state = "abandoned"
         if reading.released:
@@ -908,7 +908,7 @@ def judge_times(
     gone = {index for index in behind if may_be_gone(world, txn, index, reading.released_by[index])}
     kept = {"held", "waiting", "parked-committed"} if behind else set()
     kept |= set() if behind - gone else {"scheduled"}
-    may_wait = not shown and txn.is_prepare_order and not txn.was_on_doubt
+    may_wait = not shown and txn.is_prepare_order and reading.released is reading.decision and not txn.was_on_doubt
     if reading.abandoned:
         reading.state = "committed"
         reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
@@ -924,7 +924,7 @@ def judge_times(
             reading.find(Kind.OVERDUE, detail=reading.state)
         elif reading.state == "held":
             judge_age(world, txn, reading)
-    elif world.is_young(max(written_ms(txn, reading), 0 if shown else waited_until_ms(txn, queue))):
+    elif world.is_young(max(written_ms(txn, reading), queue.blocked_until_ms if may_wait else 0)):
         reading.state = "committing"
     elif len(shown) == txn.count:
         reading.state = "committed"  # too early: that is found with its visible messages
@@ -1016,11 +1016,6 @@ def written_ms(txn: Transaction, reading: Reading) -> int:
     return max([txn.doubt_at_ms, *lines, *(message.stored_at_ms for message in txn.at.values())])
 
 
-def waited_until_ms(txn: Transaction, queue: KeyQueue) -> int:
-    """When the last one ahead in the order of half was decided, for who has to wait for that."""
-    return queue.blocked_until_ms if txn.is_prepare_order else 0
-
-
 def is_waiting(world: World, queue: KeyQueue) -> bool:
     """Whether a committed transaction may wait outside doubt: behind undecided ones, all in half."""
     ahead = [t for t in queue.undecided if t.state != "parked"]
@@ -1077,7 +1072,7 @@ def judge_order(world: World, queue: KeyQueue) -> None:
             if goes_at < latest:
                 txn.reading.find(Kind.OUT_OF_ORDER, place, witness, detail="order of decisions")
             highest[lane] = max((latest, witness), (goes_at, place))
-        if txn.is_first_known and not txn.may_have_no_place and not txn.reading.is_unknown:
+        if txn.is_first_known and not txn.may_have_no_place and not txn.reading.is_unknown and not txn.is_timed:
             # Who asked for the order of half is behind everything that is before it in half.
             first, witness = furthest.get(lane, (-1, place))
             if txn.first_offset < first:

@@ -19,6 +19,10 @@ FOUND = {
     3257964853: "verify took what was forwarded in part for young because of a rollback that did not count",
     4257553329: "the model took what was written exactly one grace ago for older",
     2555806529: "the model took an attempt for open whose commit names a half record that retention had taken",
+    2452667634: "verify took one for lost that may wait for one of which half had a later record alone",
+    4624967515: "the model let one with times wait whose first commit was incomplete",
+    4624968553: "the model took for young what had an incomplete commit, and so waited for nothing",
+    4624969199: "the model held one to the order of a later one with times, which was visible undecided",
 }
 """Seeds of histories about which two judges differed, and who was wrong."""
 #: A fault that breaks no promise: what is settled and still on doubt is told, no more.
