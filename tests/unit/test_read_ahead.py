@@ -205,12 +205,16 @@ def test_what_is_due_in_the_order_of_the_log_is_left_to_the_batches(fetched: lis
 
 
 @pytest.mark.promise("P11")
-def test_what_is_due_in_the_order_of_the_log_among_many_others_is_read_ahead(fetched: list[str]) -> None:
+@pytest.mark.parametrize("every", [20, 8])
+def test_what_is_due_in_the_order_of_the_log_among_many_others_is_read_ahead(
+    monkeypatch: pytest.MonkeyPatch, fetched: list[str], every: int
+) -> None:
     """Batches would read all that is between: with times of whole minutes all that waits, for each minute."""
+    monkeypatch.setattr("txlayer.coordinator.read_ahead.TURN_OFFSETS", 500)
     still = StillCoordinator()
     times: dict[str, int] = {}
-    for number in range(20 * COUNT):
-        key, is_due = txn_key(f"t{number}"), number % 20 == 0
+    for number in range(every * COUNT):
+        key, is_due = txn_key(f"t{number}"), number % every == 0
         _, at_ms = schedule(still, key, after_ms=AHEAD_MS + 10_000 if is_due else 100 * AHEAD_MS)
         times |= {txn_id_of(key): at_ms} if is_due else {}
     still.work(seconds=AHEAD_MS / 1_000 + 20)

@@ -9,16 +9,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.readers import RangeReader
+from txlayer.adapters.readers import RUN_GAP_MAX, RangeReader
 from txlayer.adapters.telemetry import Log
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Needed, fetch_contents, is_cut
 from txlayer.core.ledger.batch import Batch
-from txlayer.core.ledger.ledger import DueContent, Ledger
+from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, DueContent, Ledger
 from txlayer.core.ledger.transaction import Content, Transaction
 from txlayer.errors import RetriableError
 
@@ -35,6 +35,9 @@ LARGE_SHARE = 16
 NEAR_OFFSETS, APART_SHARE = 20, 8
 """If fewer than one in so many lie further behind the one that is due before them, or before it, they count as due in the order of the log.
 With more, batches would read much that others need later, and all partitions would wait for it."""
+TURN_OFFSETS = 12_000
+"""Offsets of doubt from the first to the last of `RELEASE_LINES_MAX` that are due in the order of the log: a few more than messages without
+anything between them take. If they are further apart, they are read ahead, too: one turn may release all of them."""
 SLICE_OFFSETS, SLICE_COUNT, SLICE_BYTES = 10_000, 2_000, 4 * 1024 * 1024
 """Offsets, transactions and bytes that one turn reads at most; the others wait meanwhile."""
 PATIENCE_S = 1.0
@@ -184,7 +187,7 @@ class ReadAhead:
         ahead.byte_count = sum(kept.size for kept in ahead.kept.values())
         bytes_left = self._bytes_max - ahead.byte_count
         wanted: dict[str, DueContent] = {}
-        for each in [] if _are_in_order(due) else due:
+        for each in [] if _are_in_order(due, partition_count=len(self.partitions)) else due:
             is_full = each.size > bytes_left or len(ahead.kept) + len(wanted) >= count_max
             if each.time_ms > until_ms or is_full:
                 break
@@ -225,11 +228,19 @@ class ReadAhead:
             self._reader = None
 
 
-def _are_in_order(due: Sequence[DueContent]) -> bool:
-    """True if batches read these on by themselves: they are due in the order in which they lie on doubt, near each other."""
-    distances = (later.doubt_offset - earlier.doubt_offset for earlier, later in pairwise(due))
+def _are_in_order(due: Sequence[DueContent], *, partition_count: int) -> bool:
+    """True if batches read these on by themselves: they are due in the order in which they lie on doubt, near each other.
+
+    What one turn may release of all partitions takes no more than `TURN_OFFSETS`.
+    """
+    distances = [later.doubt_offset - earlier.doubt_offset for earlier, later in pairwise(due)]
     apart_count = sum(not 0 <= distance <= NEAR_OFFSETS for distance in distances)
-    return apart_count * APART_SHARE < len(due)
+    # A batch reads no more than this where it skips something.
+    read_to = [0, *accumulate(min(abs(distance), RUN_GAP_MAX) for distance in distances)]
+    turn_count = max(1, RELEASE_LINES_MAX // partition_count)
+    turns = zip(read_to, read_to[turn_count:] or read_to[-1:], strict=False)
+    most_count = max(end - start for start, end in turns)
+    return apart_count * APART_SHARE < len(due) and most_count <= TURN_OFFSETS // partition_count
 
 
 def _time_of(txn: Transaction) -> int | None:
