@@ -284,6 +284,20 @@ def test_what_is_released_or_cancelled_is_not_rescheduled(lines: tuple[OpMessage
     assert False is cancelled(look, produce, time_ms=9_000)
 
 
+@pytest.mark.promise("P4")
+def test_a_new_time_before_the_commit_does_not_count() -> None:
+    early = OpMessage(Resolution.UNKNOWN, "order-1/00000001", "shop", 3, 900, Source.OPERATOR, time_ms=9_000)
+    look = HistoryFold("order-1")
+    look.op(partition=1, offset=9, appended_ms=4_000, value=codec.encode_op(early).encode())
+
+    def produce(_topic: str, value: bytes, _key: None, partition: int, done: Callable[..., None]) -> None:
+        for offset, line in ((16, codec.encode_op(RELEASE).encode()), (17, value)):
+            look.op(partition=partition, offset=offset, appended_ms=5_000, value=line)
+        done(None, SimpleNamespace(offset=lambda: 17))
+
+    assert False is cancelled(committed(look=look), produce)
+
+
 @pytest.mark.parametrize("given", [{}, {"delay": 5}, {"deliver_at": AT, "delay": timedelta(0)}])
 def test_a_new_time_is_needed(stage: ProducerStage, given: dict[str, Any]) -> None:
     with stage.producer() as producer, pytest.raises(UsageError, match="Nothing was sent"):

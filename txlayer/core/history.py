@@ -147,8 +147,14 @@ class TransactionHistory:
         times = {half.options.deliver_at_ms or 0 for half in self.half_records} - {0}
         if len(self.half_records) < (self.message_count or 0) and self.summary is not None:
             times = set(self.summary.times) - {0}
-        counted = ((n.appended_ms, n.op) for n in self.op_lines if n.offset < before and n.is_counted)
-        return times_left(sorted(times), counted)
+        lines = [n for n in self.op_lines if n.offset < before and n.is_counted]
+        # Before its first complete commit, no line gives it another time. That commit may be older than what was read.
+        last_offset = _last_offset((half.offset, half.index, self.message_count) for half in self.half_records)
+        commits = (
+            n.op.is_decision and n.op.resolution is Resolution.COMMIT and n.op.last_offset >= last_offset for n in lines
+        )
+        first = next((number for number, is_commit in enumerate(commits) if is_commit), 0)
+        return times_left(sorted(times), ((n.appended_ms, n.op) for n in lines[first:]))
 
     @property
     def abandon(self) -> OpLine | None:
@@ -324,7 +330,7 @@ def _is_counted(op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summar
 
 def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) -> tuple[TxnState | None, str]:
     summary, left_ms = traces.summary, traces.left_doubt_ms
-    last_offset, is_over = _last_offset(traces.halves), False
+    last_offset, is_over = _last_offset((offset, half.index, half.count) for offset, _, half in traces.halves), False
     left: Iterable[int] = sorted({half.options.deliver_at_ms or 0 for *_, half in traces.halves} - {0})
     for line in (each for each in lines if each.is_counted):
         # After a commit, an abandon only affects what is not forwarded: no commit was complete, messages wait for their time, it is on doubt,
@@ -334,7 +340,8 @@ def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) 
         if line.op.is_decision:
             is_commit = line.op.resolution is Resolution.COMMIT
             is_over |= line.op.last_offset >= last_offset if is_commit else line is decision
-        left = times_left(left, [(line.appended_ms, line.op)])
+        if is_over:  # before, no line gives another time
+            left = times_left(left, [(line.appended_ms, line.op)])
     stands = None if summary is None else _STATES.get(summary.state)
     if summary is not None and stands in _AFTER_A_COMMIT:
         return stands, summary.reason
@@ -348,12 +355,15 @@ def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) 
     return (TxnState.OPEN, "") if left_ms is None else (None, "")
 
 
-def _last_offset(halves: Iterable[tuple[int, int, HalfHeader]]) -> int:
-    """Offset of the last half record, copies aside; 0 if not all were read: then any commit may be complete."""
+def _last_offset(halves: Iterable[tuple[int, int, int | None]]) -> int:
+    """Offset of the last half record, copies aside; 0 if not all were read: then any commit may be complete.
+
+    `halves`: offset, index and the number of messages of each.
+    """
     firsts: dict[int, int] = {}
-    count = 0
-    for offset, _, half in halves:
-        count, firsts[half.index] = half.count, min(offset, firsts.get(half.index, offset))
+    count: int | None = 0
+    for offset, index, count in halves:  # noqa: B007 - the last one's
+        firsts[index] = min(offset, firsts.get(index, offset))
     return max(firsts.values()) if firsts and len(firsts) == count else 0
 
 
