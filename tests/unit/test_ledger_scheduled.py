@@ -385,6 +385,19 @@ def test_what_is_forwarded_stays_when_the_rest_is_abandoned() -> None:
 
 
 @pytest.mark.promise("P4")
+@pytest.mark.promise("P1")
+def test_a_line_that_releases_may_name_any_half_record() -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + MINUTE
+    scheduled(driver, A, at_ms, at_ms)
+    driver.now_ms = at_ms
+
+    driver.op_lines(line_with_time(Resolution.COMMIT, A, 0, at_ms, Source.POLICY))
+    driver.turn()
+
+    assert [("a", 0), ("a", 1)] == visible(driver)
+
+
 @pytest.mark.parametrize("is_abandon_first", [True, False])
 def test_the_first_word_wins(is_abandon_first: bool) -> None:
     driver = PartitionDriver()

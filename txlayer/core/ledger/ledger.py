@@ -359,7 +359,7 @@ class Ledger:
                 if not self.is_replaying:
                     self.order.goes_to_doubt(txn)
                     self._take_along(txn)
-            self._try(txn, is_complete=txn.is_complete_at(op.last_offset))
+            self._try(txn, is_complete=op.is_release or txn.is_complete_at(op.last_offset))
             self._await_release(txn)
         elif effect is Effect.FORWARD:
             self.batch.forwards.append(txn)
