@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.core_records import FAR_AWAY, half_header, half_record, op_line, options, txn_key
+from tests.support.core_records import FAR_AWAY, GROUP, half_header, half_record, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core import codec
@@ -14,7 +14,7 @@ from txlayer.core.codec import HALF_HEADER, content_key, is_cut
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.transaction import Target, Transaction, accepting_target, held_bytes, record_size
 from txlayer.core.ledger.transitions import SETTLED, TxnState
-from txlayer.core.messages import ParkReason
+from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.core.partitions import half_partition
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -246,6 +246,23 @@ def test_what_its_target_will_never_take_is_parked_whole(target: Target, reason:
 
     assert ([B], {A: reason}) == (driver.log.forwarded, driver.reasons())
     assert [0] == sorted(driver.log.contents_on_doubt(A))
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_scheduled", [False, True])
+def test_many_lines_about_one_transaction_take_one_kafka_transaction(*, is_scheduled: bool) -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS if is_scheduled else FORBIDDEN})
+    at_ms = driver.now_ms + HOUR_MS if is_scheduled else None
+    last = driver.half(A, options=RED._replace(deliver_at_ms=at_ms))
+    driver.say("C", A, last)
+    resolution = Resolution.UNKNOWN if is_scheduled else Resolution.COMMIT
+    line = OpMessage(resolution, A, GROUP, last, 0, Source.OPERATOR, time_ms=at_ms)
+    driver.op_lines(*[codec.encode_op(line)] * 100)
+
+    driver.turn()
+
+    assert not driver.ledger.has_more
+    assert {A: "" if is_scheduled else "forbidden-topic"} == driver.reasons()
 
 
 def test_a_topic_that_refuses_for_good_counts_more_than_one_that_may_be_mended() -> None:

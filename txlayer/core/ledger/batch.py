@@ -87,6 +87,7 @@ class Batch:
     byte_count: int = 0
     release_count: int = 0  # transactions on doubt that were tried without an op line
     parked: set[str] = field(default_factory=set)  # with an ordering key: those behind them may go
+    returned: set[str] = field(default_factory=set)  # doubt says already that they were parked
     rollback_count: int = 0  # transactions that stay invisible for good
     answers: dict[Resolution, int] = field(default_factory=dict)  # to check-backs
     marks: list[tuple[int, int]] = field(default_factory=list)

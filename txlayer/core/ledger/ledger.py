@@ -136,7 +136,8 @@ _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
 _PARKED = frozenset({TxnState.PARKED, TxnState.PARKED_COMMITTED})
 _DECIDES = frozenset({Effect.DECIDE, Effect.RETURN})
 _GOES = frozenset({TxnEvent.GO, TxnEvent.PART})
-_BY_TIME = frozenset({Effect.FORWARD_PART, Effect.SCHEDULE, Effect.RESCHEDULE, Effect.EXTEND})
+_SCHEDULES = frozenset({Effect.FORWARD_PART, Effect.SCHEDULE})
+_BY_TIME = _SCHEDULES | {Effect.RESCHEDULE, Effect.EXTEND}
 
 _EVENTS = {resolution: TxnEvent[resolution.name] for resolution in Resolution}
 _BY_POLICY = {UnresolvedAction.ROLLBACK: Resolution.ROLLBACK, UnresolvedAction.COMMIT: Resolution.COMMIT}
@@ -479,7 +480,8 @@ class Ledger:
 
     def _leave_order(self, txn: Transaction) -> None:
         self.order.remove(txn)
-        if txn.state is TxnState.SCHEDULED or (txn.state in _PARKED and txn.key_hash is not None):
+        is_parked = txn.state in _PARKED and txn.key_hash is not None and txn.key not in self.batch.returned
+        if txn.state is TxnState.SCHEDULED or is_parked:
             self.batch.parked.add(txn.key)
         self._try_next(txn.key_hash)
 
@@ -504,7 +506,7 @@ class Ledger:
             else:
                 _note_release(txn, op, (0, 0))
             self._await_release(txn)
-        if txn.state is TxnState.SCHEDULED:  # it holds back no other of its key until its next time
+        if effect in _SCHEDULES:  # it holds back no other of its key until its next time
             txn.ensure_extras().reason = None
             self._leave_order(txn)
         self._keep(txn)
@@ -1289,6 +1291,8 @@ class Ledger:
         elif op.time_ms is not None and not self._is_about_time(txn, op):
             self._report_without_effect(op, Effect.REPEAT)
         else:
+            if txn.state in _PARKED:
+                self.batch.returned.add(txn.key)
             self._carry_out(txn, event, op=op, position=position)
         if op.is_release:
             self._releases_before = max(self._releases_before - 1, 0)
