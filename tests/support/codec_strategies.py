@@ -90,6 +90,7 @@ _PLAIN_SUMMARIES = st.builds(
     times=st.just(()),
     committed_at=st.none(),
     unresolved=st.none() | st.sampled_from(UnresolvedAction),
+    is_growing=st.booleans(),
 )
 SUMMARIES = _PLAIN_SUMMARIES | st.builds(
     lambda summary, sent_to, times, committed_at: summary._replace(

@@ -88,17 +88,21 @@ def places(driver: PartitionDriver) -> list[tuple[int, int]]:
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_comes_late_and_singly_writes_no_more_than_itself(*, is_restarted: bool) -> None:
+@pytest.mark.parametrize("topic_count", [1, 100])
+def test_what_comes_late_and_singly_writes_no_more_than_itself(topic_count: int, *, is_restarted: bool) -> None:
     count = 100
-    driver = PartitionDriver(settings=replace(SETTINGS, transaction_messages_max=count))
+    topics = ["orders", *(f"{'x' * 200}-{number}" for number in range(1, topic_count))]
+    driver = PartitionDriver(
+        settings=replace(SETTINGS, transaction_messages_max=count), targets=dict.fromkeys(topics, ACCEPTS)
+    )
     driver.half(A, index=0, count=count, value=LARGE)
     driver.turn()
     driver.pass_time(after_ms=60_000)
     for index in range(1, count):
-        last = driver.half(A, index=index, count=count, value=LARGE)
+        last = driver.half(A, index=index, count=count, topic=topics[index % topic_count], value=LARGE)
         driver.half(txn_key(f"t{index}"))
         driver.turn()
-        driver.tick(after_ms=60_000)  # what is written in between is between its contents
+        driver.tick(after_ms=60_000 // topic_count)  # what is written in between is between its contents
         driver.publish()
         if is_restarted and index % 10 == 0:
             driver.crash(is_new_process=True)

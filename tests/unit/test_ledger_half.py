@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from tests.support.core_records import half_bytes, half_header, half_record, op_line, options, ordering_key, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from txlayer.adapters.memory.log import MemoryRecord
+from txlayer.core import codec
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.second_copies import RECENT_COUNT_MAX
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import HalfOptions, OrderMode, Source
+from txlayer.core.messages import HalfHeader, HalfOptions, OrderMode, Source, Undecodable
 from txlayer.core.partitions import key_hash
 
 A, B = txn_key("a"), txn_key("b")
@@ -121,6 +123,74 @@ def test_a_topic_that_is_not_known_yet_is_told() -> None:
 
 
 @pytest.mark.promise("P1")
+class Counted(str):
+    """A real topic that counts how often one of them is looked at."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        Counted.looks += 1
+        return str.__hash__(self)
+
+    def __len__(self) -> int:
+        Counted.looks += 1
+        return str.__len__(self)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_on_doubt", [False, True])
+def test_a_further_half_record_costs_the_same_however_many_real_topics_its_transaction_has(
+    monkeypatch: pytest.MonkeyPatch, *, is_on_doubt: bool
+) -> None:
+    decode, count = codec.decode_half_header, 500
+
+    def counted(raw: bytes) -> HalfHeader | Undecodable:
+        half = decode(raw)
+        return half._replace(topic=Counted(half.topic)) if isinstance(half, HalfHeader) else half
+
+    monkeypatch.setattr(codec, "decode_half_header", counted)
+    driver = PartitionDriver()
+    driver.half(A, count=count)
+    if is_on_doubt:
+        driver.turn()
+        driver.pass_time(after_ms=60_000)
+    for index in range(1, count):
+        driver.half(A, index=index, count=count, topic=f"topic-{index}")
+    Counted.looks = 0
+
+    driver.read()
+
+    found = driver.ledger.look_at(A)
+    assert found is not None
+    assert found.topics[-1] == f"topic-{count - 1}"
+    assert Counted.looks < 30 * count
+
+
+@pytest.mark.promise("P11")
+def test_lines_that_name_half_records_of_a_large_transaction_are_looked_up() -> None:
+    class Offset(int):
+        count = 0
+
+        def __eq__(self, other: object) -> bool:
+            Offset.count += 1
+            return int.__eq__(self, other)
+
+        __hash__ = int.__hash__
+
+    txn = Transaction(A, "shop", "orders", 0, 0, "0", (0, 0), None)
+    txn.ensure_extras().offsets = [Offset(offset) for offset in range(1_000)]
+    txn.last_offset = 999
+
+    assert all(txn.has_half_at(offset) for offset in range(1_000))
+    assert not txn.has_half_at(1_000)
+    assert Offset.count < 5_000
+
+
 def test_a_record_whose_first_one_never_came_is_kept_aside() -> None:
     driver = PartitionDriver()
     offset = driver.half(A, index=1, count=2)

@@ -21,7 +21,7 @@ from txlayer.core.ledger.batch import Batch, Positions
 from txlayer.core.ledger.doubt import DoubtIndex
 from txlayer.core.ledger.forward_order import ForwardOrder
 from txlayer.core.ledger.ledger import Ledger
-from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transaction import SUMMARY_NAMES_MAX, Transaction
 from txlayer.core.messages import OrderMode
 from txlayer.errors import TxLayerError
 
@@ -103,9 +103,13 @@ def test_a_ledger_comes_to_what_the_logs_say_whatever_it_went_through(steps: Ste
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 12))])
-def test_a_history_comes_to_the_same_with_a_restart_behind_any_append(seed: int) -> None:
+@pytest.mark.parametrize("names_max", [SUMMARY_NAMES_MAX, 0])
+def test_a_history_comes_to_the_same_with_a_restart_behind_any_append(
+    seed: int, names_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.transaction.SUMMARY_NAMES_MAX", names_max)
     steps = made_up_steps(2_000 + seed, count=150)
-    whole = History(is_restart_tried=False)
+    whole = History()
     whole.play(steps)
     append_count = len(whole.driver.log.appended)
 

@@ -132,6 +132,7 @@ SUMMARIES = st.builds(
     times=st.lists(st.integers(1 << 41, 1 << 42), max_size=3).map(tuple),
     committed_at=st.one_of(st.none(), st.tuples(st.integers(0, 99), st.integers(0, 99))),
     unresolved=st.none(),
+    is_growing=st.just(False),
 ) | st.builds(plain().summary()._replace, unresolved=st.none() | st.sampled_from(UnresolvedAction))
 
 

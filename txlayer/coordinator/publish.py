@@ -371,8 +371,9 @@ class _Records:
                     self._raise_if_too_slow(exc, size, txn_key=keep.txn.key)
                     raise
                 note = None  # the first record tells where it begins
-            summary = codec.encode_summary(keep.txn.summary())
-            self._put_doubt(keep.txn.key.encode("ascii"), summary, note=note)
+            if keep.has_summary:
+                summary = codec.encode_summary(keep.txn.summary())
+                self._put_doubt(keep.txn.key.encode("ascii"), summary, note=note)
         for txn in batch.ends:
             for index in range(txn.seen):
                 self._put_doubt(codec.content_key(txn.key, index), None)

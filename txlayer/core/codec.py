@@ -148,6 +148,7 @@ _WITH_TIME = frozenset({Resolution.COMMIT.value, Resolution.UNKNOWN.value})
 _CHECK_FIELDS = 9
 _CHECK_KINDS = {k.value: k for k in CheckKind}
 _SUMMARY_FIELDS, _TIMED_SUMMARY_FIELDS = 17, 18
+_GROWING = "+"  # behind the state: one that is not known, to a release that does not know it
 _WHY_LENGTH_MAX = 500
 _END = re.compile(rb"A[0-9]{0,19}")
 _CUT_BYTES = re.compile(rb" ([0-9]{1,18}) bytes")
@@ -574,7 +575,7 @@ def encode_summary(summary: DoubtSummary) -> bytes:
         span = f"{s.sent_to}/{s.released_to}/{'+'.join(map(str, s.times))}/{_position(s.committed_at)}"
         version, times = TIMED_VERSION, f"|{span}{times}"
     return (
-        f"{version}|{s.state}|{s.reason}|{s.producer_group}|{s.first_offset}|{last}|{s.seen}|{s.count}|"
+        f"{version}|{s.state}{_GROWING * s.is_growing}|{s.reason}|{s.producer_group}|{s.first_offset}|{last}|{s.seen}|{s.count}|"
         f"{s.appended_ms}|{s.born_ms}|{s.key_hash or ''}|{s.order.value}|{immunity}|{decided}|{s.moved_ms}|"
         f"{','.join(s.topics)}|{s.checked_count}/{s.answered_count}/{s.asked_ms}/{s.answered_number}{times}"
     ).encode("ascii")
@@ -606,7 +607,7 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         last_offset, *twins = map(whole, last.split("+"))
         return DoubtSummary(
             key,
-            state,
+            state.removesuffix(_GROWING),
             reason,
             group,
             whole(first),
@@ -631,6 +632,7 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
             tuple(map(whole, times.split("+"))) if times else (),
             _decode_position(committed),
             _UNRESOLVED.get(further[0]) if further else None,
+            state.endswith(_GROWING),
         )
     except (ValueError, KeyError) as exc:
         return Undecodable(f"doubt summary: {exc}")
@@ -653,7 +655,8 @@ def glance_at_summary(raw: bytes) -> SummaryGlance | None:
         # hot path: no call for numbers that are plain
         first_offset = int(first) if first.isdigit() and len(first) < WHOLE_LENGTH_MAX else whole(first)
         appended_ms = int(appended) if appended.isdigit() and len(appended) < WHOLE_LENGTH_MAX else whole(appended)
-        return fields[1], fields[2], fields[3], first_offset, appended_ms, fields[10] or None, fields[15]
+        state = fields[1].removesuffix(_GROWING)
+        return state, fields[2], fields[3], first_offset, appended_ms, fields[10] or None, fields[15]
     except ValueError:
         return None
 

@@ -324,6 +324,7 @@ class DoubtSummary(NamedTuple):
     times: tuple[int, ...] = ()  # of the others, the earliest first; 0: with the decision
     committed_at: tuple[int, int] | None = None  # of one with times: op position of its commit
     unresolved: UnresolvedAction | None = None  # of one that is open, if it has a policy of its own
+    is_growing: bool = False  # contents that stand behind it on doubt, without a newer one, belong to the transaction
 
     @property
     def is_timed(self) -> bool:

@@ -52,6 +52,7 @@ class MoveToDoubt(NamedTuple):
 
     txn: Transaction
     is_whole: bool  # with all contents; otherwise with those that joined since it was written last
+    has_summary: bool = True  # False: the one on doubt says that what joined belongs to it
 
     @property
     def content_count(self) -> int:
@@ -101,9 +102,9 @@ class Batch:
     @property
     def doubt_record_count(self) -> int:
         """Number of records for the doubt topic, as the publisher writes them."""
-        contents = sum(keep.content_count for keep in self.to_doubt.values())
+        kept = sum(keep.content_count + keep.has_summary for keep in self.to_doubt.values())
         ends = sum(txn.seen + 1 for txn in self.ends)
-        return contents + len(self.to_doubt) + ends + len(self.quarantined)
+        return kept + ends + len(self.quarantined)
 
     @property
     def suspect_count(self) -> int:

@@ -13,7 +13,7 @@ from txlayer.core import codec
 from txlayer.core.ledger.dormant import DormantTransactions
 from txlayer.core.ledger.transaction import ANY_SIZE, RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin
+from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin, Undecodable
 
 PASSED_MAX = 1_024
 """Obsolete entries of the index, in addition to as many as there are transactions on doubt."""
@@ -211,6 +211,8 @@ class DoubtFold:
 
         An older summary of them says nothing any more: such a key is neither in `transactions` nor in `dormant`.
         """
+        self.grown: dict[str, None] = {}
+        """Growing transactions to which contents belong that stand behind their summary."""
         self._content_at: dict[bytes, _Place] = {}  # by key, until its summary comes
         self._with_content = ""  # the newest transaction whose contents ended; its summary ends right behind them
 
@@ -235,7 +237,10 @@ class DoubtFold:
                 index, at = further_at[-1] if further_at else (0, first_offset)
                 if offset - at != parsed[1] - index:
                     further_at = (*further_at, (parsed[1], offset))
-                self._content_at[key.encode()] = (first_offset, size + _size(value, headers()), check_with, further_at)
+                found = headers()
+                place = first_offset, size + _size(value, found), check_with, further_at
+                if key.encode() in self._content_at or not self._join(key, parsed[1], found, place):
+                    self._content_at[key.encode()] = place
             return
         if value is None:
             self.transactions.pop(key, None)
@@ -265,6 +270,7 @@ class DoubtFold:
         self, key: str, value: bytes, doubt_offset: int, size: int, check_with: str, further_at: tuple[_Run, ...]
     ) -> None:
         self.unreadable.pop(key, None)
+        self.grown.pop(key, None)
         if not check_with and not further_at and self.dormant.put(key, value, doubt_offset=doubt_offset, size=size):
             self.transactions.pop(key, None)
             return
@@ -283,6 +289,22 @@ class DoubtFold:
         self.unreadable[key] = doubt_offset
         # A summary of an older release may follow.
         self._content_at[key.encode()] = (doubt_offset, size, check_with, further_at)
+
+    def _join(self, key: str, index: int, headers: Headers | None, place: _Place) -> bool:
+        """Let a content behind the summary of a growing transaction belong to it. False: it is none of that."""
+        txn, half = self.transactions.get(key), codec.decode_half_header(codec.half_header_of(headers) or b"")
+        origin = codec.decode_origin(dict(headers or ()).get(codec.ORIGIN_HEADER) or b"")
+        if txn is None or isinstance(half, Undecodable) or isinstance(origin, Undecodable):
+            return False
+        extras = txn.ensure_extras()
+        # A large one may be there twice, first with its origin alone.
+        if not extras.is_growing or not txn.seen - 1 <= index <= txn.seen:
+            return False
+        txn.add_topic(half.topic)
+        txn.seen, txn.last_offset, txn.size = index + 1, origin[1], place[1]
+        extras.offsets, extras.further_at = [txn.first_offset, txn.last_offset], place[3]
+        self.grown[key] = None
+        return True
 
     def _place_of(self, key: str) -> _Place | None:
         """The contents of a transaction that an earlier summary told of."""

@@ -59,7 +59,6 @@ from txlayer.core.messages import (
     NO_OPTIONS,
     NONCE_LENGTH,
     TOPICS_BYTES_MAX,
-    TOPICS_MAX,
     TXN_ID_LENGTH_MAX,
     CheckKind,
     CheckRecord,
@@ -194,6 +193,7 @@ class Ledger:
         # Those before this half offset, and those of these keys that wait in half, must move to doubt.
         self._leave_before, self._keys_to_leave = 0, dict[str, None]()
         self.doubt_index = DoubtIndex(self._doubt_offset_of)
+        self._untold: dict[str, int] = {}  # growing ones of which doubt's summary says too little, and since when
         self.schedule = CheckSchedule(settings.checks)
         self.in_half = UnsettledInHalf(self.schedule)
         self.open_limits = OpenLimits()
@@ -916,9 +916,7 @@ class Ledger:
         if fit is not HalfRecordFit.NEXT:
             self._join_copy(txn, offset, is_last=header.index == txn.count - 1)
             return
-        topics, is_new_topic = txn.topics, header.topic not in txn.topics
-        names_bytes = sum(map(len, topics)) + len(header.topic)
-        if is_new_topic and (len(topics) >= TOPICS_MAX or names_bytes > TOPICS_BYTES_MAX):
+        if not txn.has_room_for(header.topic):
             why = Undecodable(
                 f"more real topics than a transaction may have ({TOPICS_BYTES_MAX} bytes of names)", ParkReason.LIMIT
             )
@@ -934,16 +932,19 @@ class Ledger:
         txn.last_offset = offset
         assert extras.offsets is not None  # more than one half record: set
         extras.offsets.append(offset)
-        if is_new_topic:
-            extras.topics = (*topics, header.topic)
+        txn.add_topic(header.topic)
         content = Content(header.index, header.topic, offset, header.options, str(header.born_ms), record)
         if txn.is_in_doubt:
             self.doubt_index.further_count += txn.seen > 1
-            if extras.joined is None:
-                extras.joined = []
+            move = self.batch.to_doubt.get(txn.key)
+            if extras.is_growing and txn.may_grow:
+                self.batch.to_doubt[txn.key] = move or MoveToDoubt(txn, is_whole=False, has_summary=False)
+                self._untold.setdefault(txn.key, self.times.now_ms)
+            elif extras.joined is None or (move is not None and not move.has_summary):
                 self._keep(txn)
                 if txn.seen == 1:  # so far doubt knows it from an op line only
                     self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=True)
+            extras.joined = extras.joined or []
             extras.joined.append(content)
             self.batch.byte_count += size
         elif txn.content is not None:  # else it was dropped, and is fetched whole when needed
@@ -1396,6 +1397,13 @@ class Ledger:
                     break
                 self._carry_out(txn, TxnEvent.MOVE)
                 self._report(ReportKind.MOVED, txn.key, "")
+        while self._untold and self._has_room and len(self.batch.to_doubt) < move_count_max:
+            key, since_ms = next(iter(self._untold.items()))
+            if born_before_ms < since_ms:
+                break
+            del self._untold[key]
+            if (grown := self.transactions.get(key)) is not None:
+                self._keep(grown)
         left = move_count_max - len(self.batch.to_doubt)
         # Ask again which topics accept: a caller that learned of a mended topic may be gone.
         if not self._mended:  # otherwise they are in it already; each may be there once
@@ -1483,6 +1491,9 @@ class Ledger:
         self.doubt_index.wrote(self.batch.doubt_record_count)
         for move in self.batch.to_doubt.values():
             move.txn.forget_topics()
+            if move.has_summary:
+                move.txn.ensure_extras().is_growing = move.txn.may_grow
+                self._untold.pop(move.txn.key, None)
             if move.txn.joined and not move.is_whole:
                 first = move.txn.seen - len(move.txn.joined), doubt_offsets[move.txn.key]
                 move.txn.ensure_extras().further_at += (first,)
@@ -1490,7 +1501,7 @@ class Ledger:
             if self.doubt_index.let_go(move.txn):  # it may have less topics
                 self.doubt_index.hold(move.txn)
         for key, doubt_offset in doubt_offsets.items():
-            txn, is_whole = self.batch.to_doubt[key]
+            txn, is_whole, _ = self.batch.to_doubt[key]
             if not is_whole:
                 continue
             if key in self.transactions:
@@ -1544,6 +1555,7 @@ class Ledger:
             else:
                 others.update(unknown)
             self.times.saw(txn.ensure_extras().moved_ms)
+        self._untold = dict.fromkeys(kept.grown, 0)
         self.schedule.restore(self.transactions.values())
         self.dormant = kept.dormant
         newest_ms = self.dormant.begin(self.settings.checks, self.release_times)

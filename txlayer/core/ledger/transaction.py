@@ -1,7 +1,8 @@
 """A transaction as the ledger keeps it in memory, and the real topics as the ledger sees them. Compact: there may be a million."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -11,6 +12,8 @@ from txlayer.core.codec import WHOLE_MAX, brief_check_with
 from txlayer.core.ledger.transitions import SETTLED, TxnEvent, TxnState
 from txlayer.core.messages import (
     NO_OPTIONS,
+    TOPICS_BYTES_MAX,
+    TOPICS_MAX,
     DoubtSummary,
     HalfHeader,
     HalfOptions,
@@ -86,10 +89,34 @@ class DueTimes:
         return self.sent_to < self.released_to
 
 
+SUMMARY_NAMES_MAX = 4_096
+"""Bytes of names of real topics up to which a summary is written again for each half record that comes late: of thousands that come one by
+one, each would write all names again. Beyond it, that waits for `doubt_after`, or for the last half record."""
 TIMES_MAX = 64
 """Different times of one transaction's messages. Not a setting: every reader must agree on which records belong to it."""
 ANY_TIME = WHOLE_MAX
 """The latest time that a message can have."""
+
+
+FEW_TOPICS = 16
+"""Up to here the real topics of a transaction are a tuple, which is small; more are found and counted in one step each."""
+
+
+class ManyTopics(dict[str, None]):
+    """The real topics of a transaction that has many, in their order."""
+
+    __slots__ = ("byte_count",)
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        super().__init__(dict.fromkeys(topics))
+        self.byte_count = sum(map(len, self))  # of their names
+
+
+def _kept_topics(topics: tuple[str, ...]) -> tuple[str, ...] | ManyTopics | None:
+    """As `TransactionExtras.topics` has them."""
+    if len(topics) > FEW_TOPICS:
+        return ManyTopics(topics)
+    return topics if len(topics) > 1 else None
 
 
 @dataclass(slots=True, eq=False)
@@ -99,10 +126,11 @@ class TransactionExtras:
     offsets: list[int] | None = None  # of the half records 0, 1, …; None: only `first_offset`
     # Offsets of records that the broker stored twice (librdkafka #4953).
     second_copies: list[int] | None = None
-    topics: tuple[str, ...] | None = None  # all real topics; None: only `Transaction.topic`
+    topics: tuple[str, ...] | ManyTopics | None = None  # all real topics; None: only `Transaction.topic`
     doubt_offset: int = NOT_IN_DOUBT  # of the first content
     # (index, doubt offset) of contents that were written later; the others are right behind the one before them.
     further_at: tuple[tuple[int, int], ...] = ()
+    is_growing: bool = False  # its newest summary says that contents behind it belong to the transaction
     due: DueTimes | None = None  # None: all of its messages go with the decision
     joined: list[Content] | None = None  # joined after the move to doubt; the next batch writes them there
     lag_ms: int = 0  # from birth to append, if `Transaction.born` was dropped
@@ -180,9 +208,35 @@ class Transaction:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        if self.extras is None or self.extras.topics is None:
-            return (self.topic,)
-        return self.extras.topics
+        return tuple(self._topics)
+
+    @property
+    def _topics(self) -> tuple[str, ...] | ManyTopics:
+        topics = None if self.extras is None else self.extras.topics
+        return topics or (self.topic,)
+
+    @property
+    def topics_bytes(self) -> int:
+        """Bytes of the names of its real topics."""
+        topics = self._topics
+        return topics.byte_count if isinstance(topics, ManyTopics) else sum(map(len, topics))
+
+    def has_room_for(self, topic: str) -> bool:
+        """True if one more message may go to this real topic."""
+        topics = self._topics
+        is_full = len(topics) >= TOPICS_MAX or self.topics_bytes + len(topic) > TOPICS_BYTES_MAX
+        return not is_full or topic in topics
+
+    def add_topic(self, topic: str) -> None:
+        """Note that a message of it goes to this real topic."""
+        topics = self._topics
+        if topic in topics:
+            return
+        if isinstance(topics, ManyTopics):
+            topics[topic] = None
+            topics.byte_count += len(topic)
+        else:
+            self.ensure_extras().topics = _kept_topics((*topics, topic))
 
     @property
     def topics_left(self) -> tuple[str, ...]:
@@ -249,12 +303,13 @@ class Transaction:
     def has_half_at(self, offset: int) -> bool:
         """True if an op line that names `offset` can belong to this transaction."""
         extras = self.extras
-        return (
-            offset == self.last_offset
-            or self.seen == 0  # known from an op line only: no offset to compare
-            or (extras is not None and extras.offsets is not None and offset in extras.offsets)
-            or (extras is not None and extras.second_copies is not None and offset in extras.second_copies)
-        )
+        if offset == self.last_offset or self.seen == 0:  # known from an op line only: no offset to compare
+            return True
+        if extras is None:
+            return False
+        offsets = extras.offsets or ()  # ascending, and one op record may name thousands of them
+        place = bisect_left(offsets, offset)
+        return offset in offsets[place : place + 1] or offset in (extras.second_copies or ())
 
     def is_of_group(self, producer_group: str) -> bool:
         """True if an op line that names `producer_group` can belong to this transaction."""
@@ -267,10 +322,16 @@ class Transaction:
         """
         return self.seen == self.count > 0 and offset >= self.last_offset
 
+    @property
+    def may_grow(self) -> bool:
+        """True if half records that come late need no new summary: it would name too much each time."""
+        return self.seen < self.count and self.due is None and self.topics_bytes > SUMMARY_NAMES_MAX
+
     def forget_topics(self) -> None:
         """Keep the real topics of those of its messages that are not forwarded: only these must accept."""
-        topics = self.topics_left
-        self.topic, self.ensure_extras().topics = topics[0], topics if len(topics) > 1 else None
+        if self.due is not None:
+            topics = self.topics_left
+            self.topic, self.ensure_extras().topics = topics[0], _kept_topics(topics)
 
     def forget_joined(self) -> None:
         """The doubt topic has these, too."""
@@ -323,6 +384,7 @@ class Transaction:
             times=() if extras.due is None else extras.due.left,
             committed_at=None if extras.due is None else extras.due.committed_at,
             unresolved=self.options.unresolved if self.state is TxnState.OPEN else None,
+            is_growing=self.may_grow,
         )
 
 
@@ -379,9 +441,10 @@ def from_summary(
         txn.last_offset = summary.last_offset
     if summary.count != 1:
         extras.offsets = [txn.first_offset, txn.last_offset]
-    extras.topics = topics if len(topics) > 1 else None
+    extras.topics = _kept_topics(topics)
     extras.doubt_offset = doubt_offset
     extras.further_at = further_at
+    extras.is_growing = summary.is_growing
     extras.lag_ms = summary.appended_ms - summary.born_ms
     extras.moved_ms = summary.moved_ms
     extras.reason = ParkReason(summary.reason) if summary.reason else None
@@ -400,7 +463,7 @@ def summary_bytes(txn: Transaction) -> int:
     """Size that a transaction's summary or a question about it counts for in a batch: both name its real topics."""
     second_copies, due = (None, None) if txn.extras is None else (txn.extras.second_copies, txn.extras.due)
     numbers = len(second_copies or ()) + (0 if due is None else 2 + len(due.left))
-    return RECORD_BYTES + sum(map(len, txn.topics)) + 20 * numbers
+    return RECORD_BYTES + txn.topics_bytes + 20 * numbers
 
 
 def record_size(record: Any) -> int:
