@@ -210,7 +210,7 @@ def test_what_is_due_in_the_order_of_the_log_among_many_others_is_read_ahead(
     monkeypatch: pytest.MonkeyPatch, fetched: list[str], every: int
 ) -> None:
     """Batches would read all that is between: with times of whole minutes all that waits, for each minute."""
-    monkeypatch.setattr("txlayer.coordinator.read_ahead.TURN_OFFSETS", 500)
+    monkeypatch.setattr("txlayer.coordinator.read_ahead.RELEASE_OFFSETS_MAX", 500)
     still = StillCoordinator()
     times: dict[str, int] = {}
     for number in range(every * COUNT):
@@ -221,6 +221,30 @@ def test_what_is_due_in_the_order_of_the_log_among_many_others_is_read_ahead(
 
     assert latest_ms(still, times) <= LATE_MS
     assert [] == fetched
+
+
+@pytest.mark.promise("P11")
+def test_what_is_overdue_after_a_restart_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is released before a sweep could read it ahead."""
+    offsets_max, spans, fetch = 500, list[int](), Contents._fetch
+    monkeypatch.setattr("txlayer.coordinator.loop.RELEASE_OFFSETS_MAX", offsets_max)
+
+    def noted(self: Contents, batches: Any, ledgers: Any, wanted: Any, *rest: Any) -> Any:
+        places = [txn.ensure_extras().doubt_offset for _, txn, _ in wanted]
+        spans.append(max(places) - min(places))
+        return fetch(self, batches, ledgers, wanted, *rest)
+
+    still = StillCoordinator()
+    for number in range(20 * COUNT):
+        after_ms = AHEAD_MS + 10_000 if number % 20 == 0 else 100 * AHEAD_MS
+        schedule(still, txn_key(f"t{number}"), after_ms=after_ms)
+    still.work(seconds=5)
+    still.world.advance(ms=AHEAD_MS + 20_000)
+    monkeypatch.setattr(Contents, "_fetch", noted)
+    still.work(seconds=20)
+
+    assert COUNT == len(still.visible())
+    assert 0 < max(spans) < offsets_max + 100
 
 
 @pytest.mark.promise("P7")

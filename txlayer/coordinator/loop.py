@@ -8,6 +8,7 @@ At a rebalance (`_take_rebalance`) nothing more is stored: the ledgers and both 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -36,7 +37,7 @@ from txlayer.coordinator.targets import Availability, GroupPresence, Targets
 from txlayer.core import codec
 from txlayer.core.batch_size import BatchSize, ReleaseLines
 from txlayer.core.ledger.batch import Batch
-from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, Ledger
+from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, RELEASE_OFFSETS_MAX, Ledger
 from txlayer.core.messages import ParkReason
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -272,6 +273,7 @@ class Coordinator:
             half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
             time = self._times[p]
             self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end, time)
+            ledger.has_at_hand = partial(self._ahead.has, p)
         self._ahead.begin(ledgers)
         # The first Kafka transaction only stores the offsets: from now on successors know our name and can fence us.
         self._publish(publisher, [])
@@ -380,6 +382,7 @@ class Coordinator:
         for shard in self._shards.values():
             # The time of all may come before they are shared anew.
             shard.ledger.release_lines_max = max(1, self._release_lines.count // (count or len(self._shards)))
+            shard.ledger.release_offsets_max = RELEASE_OFFSETS_MAX // (count or len(self._shards))
         return count > 0
 
     def _learn_topics(self) -> None:

@@ -18,7 +18,7 @@ from txlayer.adapters.telemetry import Log
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Needed, fetch_contents, is_cut
 from txlayer.core.ledger.batch import Batch
-from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, DueContent, Ledger
+from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, RELEASE_OFFSETS_MAX, DueContent, Ledger
 from txlayer.core.ledger.transaction import Content, Transaction
 from txlayer.errors import RetriableError
 
@@ -35,9 +35,6 @@ LARGE_SHARE = 16
 NEAR_OFFSETS, APART_SHARE = 20, 8
 """If fewer than one in so many lie further behind the one that is due before them, or before it, they count as due in the order of the log.
 With more, batches would read much that others need later, and all partitions would wait for it."""
-TURN_OFFSETS = 12_000
-"""Offsets of doubt from the first to the last of `RELEASE_LINES_MAX` that are due in the order of the log: a few more than messages without
-anything between them take. If they are further apart, they are read ahead, too: one turn may release all of them."""
 SLICE_OFFSETS, SLICE_COUNT, SLICE_BYTES = 10_000, 2_000, 4 * 1024 * 1024
 """Offsets, transactions and bytes that one turn reads at most; the others wait meanwhile."""
 PATIENCE_S = 1.0
@@ -112,6 +109,10 @@ class ReadAhead:
         ahead = self.partitions.get(partition)
         kept = None if ahead is None else ahead.drop(key)
         return None if kept is None else kept.contents
+
+    def has(self, partition: int, key: str) -> bool:
+        """True if `take` returns the contents of the transaction."""
+        return key in self.partitions[partition].kept
 
     def published(self, partition: int, batch: Batch, *, now_ms: int) -> None:
         """A batch is in the log: forget what it ended, and keep what it moved to doubt and is due soon. Call it before `Ledger.published`."""
@@ -231,7 +232,7 @@ class ReadAhead:
 def _are_in_order(due: Sequence[DueContent], *, partition_count: int) -> bool:
     """True if batches read these on by themselves: they are due in the order in which they lie on doubt, near each other.
 
-    What one turn may release of all partitions takes no more than `TURN_OFFSETS`.
+    What one turn may release of all partitions takes no more than `RELEASE_OFFSETS_MAX`.
     """
     distances = [later.doubt_offset - earlier.doubt_offset for earlier, later in pairwise(due)]
     apart_count = sum(not 0 <= distance <= NEAR_OFFSETS for distance in distances)
@@ -240,7 +241,7 @@ def _are_in_order(due: Sequence[DueContent], *, partition_count: int) -> bool:
     turn_count = max(1, RELEASE_LINES_MAX // partition_count)
     turns = zip(read_to, read_to[turn_count:] or read_to[-1:], strict=False)
     most_count = max(end - start for start, end in turns)
-    return apart_count * APART_SHARE < len(due) and most_count <= TURN_OFFSETS // partition_count
+    return apart_count * APART_SHARE < len(due) and most_count <= RELEASE_OFFSETS_MAX // partition_count
 
 
 def _time_of(txn: Transaction) -> int | None:

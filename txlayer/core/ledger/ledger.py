@@ -14,7 +14,7 @@ what is unsettled, with append times. When a transaction is held or parked: tran
 
 import zlib
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -127,6 +127,11 @@ TO_ASK_MAX = 10_000
 RELEASE_LINES_MAX = 5_000
 """Lines of a process that release scheduled transactions and are written, but not applied. An op line of another transaction waits for no
 more of them. The service allows fewer while Kafka transactions take long."""
+RELEASE_OFFSETS_MAX = 12_000
+"""Offsets of doubt that a process may read for those lines, from the content of one message to that of the next, unless it has the content
+already: a few more than for `RELEASE_LINES_MAX` messages without anything between them."""
+SEEK_OFFSETS = 5_000
+"""Going to a content that is further away costs as much as reading so many."""
 ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
 """Sources of op lines that answer a check-back."""
 
@@ -158,6 +163,12 @@ class Ledger:
 
     release_lines_max = RELEASE_LINES_MAX
     """This partition's share of `RELEASE_LINES_MAX`, or of what the service allows now."""
+
+    release_offsets_max = RELEASE_OFFSETS_MAX
+    """This partition's share of that."""
+
+    has_at_hand: Callable[[str], bool] = staticmethod(lambda _key: False)
+    """True if the service need not read the content of a scheduled transaction from doubt."""
 
     def __init__(
         self,
@@ -215,6 +226,7 @@ class Ledger:
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
         self.release_times = ReleaseTimes(self._committed_at, self.is_awaited)
         self._releases_ahead = 0  # lines that release some, written and not applied
+        self._offsets_ahead = self._released_to = 0  # what is to be read for these, up to this doubt offset
         self.has_more_due = False
         """True if more lines would have been written, were there not `release_lines_max`."""
         # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
@@ -529,18 +541,20 @@ class Ledger:
 
     def _release_those_due(self, now_ms: int) -> None:
         """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log."""
-        left = (self.release_lines_max - self._releases_ahead) * self.may_write_op
         op_ms = now_ms - self._op_behind_ms
-        while left > 0 and self.release_times.first_ms <= op_ms and self._has_room:
-            written_count = self._write_release()
-            if written_count is None:
+        while self._may_release and self.release_times.first_ms <= op_ms and self._has_room:
+            if self._write_release() is None:
                 return
-            left -= written_count
-        self.has_more_due = left <= 0 and self.release_times.first_ms <= op_ms
+        self.has_more_due = not self._may_release and self.release_times.first_ms <= op_ms
         is_far_behind = self._op_behind_ms > CLOCK_ERROR_MS and now_ms - self._asked_op_ms >= CLOCK_ERROR_MS
-        if left > 0 and is_far_behind and op_ms < self.release_times.first_ms <= now_ms:
+        if self._may_release and is_far_behind and op_ms < self.release_times.first_ms <= now_ms:
             self._asked_op_ms = now_ms
             self._ask_for_time()
+
+    @property
+    def _may_release(self) -> bool:
+        is_full = self._releases_ahead > 0 and self._offsets_ahead >= self.release_offsets_max
+        return self.may_write_op and not is_full and self._releases_ahead < self.release_lines_max
 
     def _write_release(self) -> int | None:
         """Write a line for the first time that is left; 0: it is not awaited any more.
@@ -556,6 +570,7 @@ class Ledger:
         if txn.key_hash is not None and not self._note_key_ahead(txn.key_hash, time_ms):
             self._await_release(txn)
             return None
+        self._note_offsets(txn)
         txn.due.said_ms = time_ms
         op = OpMessage(
             Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
@@ -566,6 +581,15 @@ class Ledger:
         self.batch.byte_count += RECORD_BYTES + len(line)
         self._await_release(txn)
         return 1
+
+    def _note_offsets(self, txn: Transaction) -> None:
+        """Note how much of doubt is to be read for a line that releases messages of `txn`."""
+        if not self._releases_ahead:
+            self._offsets_ahead = 0
+        if txn.is_in_doubt and not self.has_at_hand(txn.key):
+            at = txn.ensure_extras().doubt_offset
+            self._offsets_ahead += min(abs(at - self._released_to), SEEK_OFFSETS)
+            self._released_to = at
 
     def _note_key_ahead(self, key_hash: str, time_ms: int) -> bool:
         """Note a line for this time. False: another one of the key is under way, and op's clock may not have come to its time."""
