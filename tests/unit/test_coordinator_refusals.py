@@ -11,6 +11,7 @@ from tests.support.still_coordinator import RefusedTopic, StillCoordinator, wide
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.world import RefusedError
+from txlayer.adapters.namespace import START_OF_LOG
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import SystemTopics
 from txlayer.coordinator.refusals import UNKNOWN_COUNT, WATCH_COUNT, Refusals
@@ -19,7 +20,7 @@ from txlayer.core.ledger.batch import Batch, RecordToQuarantine
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import HalfOptions, Origin, ParkReason, Source, Undecodable, txn_id_of
 from txlayer.core.partitions import half_partition, key_hash, murmur2
-from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TxLayerError
+from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TopicMismatchError, TxLayerError
 
 FRAGILE = "fragile"
 SEALED = "sealed"
@@ -327,6 +328,37 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
 
     assert {} == {k: (s.state, s.reason) for k, s in stage.on_doubt().items()}
     assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(GROWING)]
+
+
+@pytest.mark.promise("P1")
+def test_a_coordinator_that_began_with_fewer_partitions_takes_none_of_the_new_ones_over() -> None:
+    """By its number of partitions the records there would be misplaced, and be kept aside although they are committed."""
+    stage, other = StillCoordinator(), list[Any]()
+    cluster, topics, coordinator = stage.kafka.cluster, stage.topics, stage.coordinator
+
+    def give_one_more() -> None:
+        widen(stage.kafka, (topics.doubt, topics.op, topics.half), 3)
+        places = {(name, 2): START_OF_LOG for name in (topics.half, topics.op)}
+        cluster._append(places, cluster.groups[topics.coordinator_group].stored)
+
+    def goes_on() -> bool:
+        if stage.world.passed_s > 5 and not other:
+            give_one_more()
+            stage.commit("t0/0000000a", stage.half("t0/0000000a", partition=2), partition=2)
+            # A member comes and goes, so that the group assigns anew.
+            other.append(stage.kafka.connect_coordinator(stage.config, client="other").make_group_reader())
+            other[0].start([topics.half, topics.op])
+        if other and stage.world.passed_s < 30:
+            other[0].read(record_count_max=1, timeout_s=0.0)
+        elif other:
+            other[0].close()
+        return stage.world.passed_s > 120
+
+    assert 2 == half_partition(ordering_key=None, txn_id="t0", partition_count=3)
+    with pytest.raises(TopicMismatchError, match="more partitions while this coordinator ran"):
+        coordinator.run(should_stop=goes_on)
+
+    assert {} == stage.on_doubt()
 
 
 @pytest.mark.fault("broker: a real topic gets more partitions while a coordinator runs")

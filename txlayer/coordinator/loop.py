@@ -239,7 +239,8 @@ class Coordinator:
     # --- take over ----------------------------------------------------------------------------------------------------
 
     def _take_over(self, assignment: Assignment) -> None:
-        partitions = self._available_of(assigned_partitions(assignment, self._topics))
+        assigned = assigned_partitions(assignment, self._topics, partition_count=self._partition_count)
+        partitions = self._available_of(assigned)
         if not partitions:
             return
         name = self._config.topics.transactional_id(self._environment.draw_name())

@@ -109,11 +109,11 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
     return counts[topics.half]
 
 
-def assigned_partitions(assignment: Assignment, topics: SystemTopics) -> list[int]:
+def assigned_partitions(assignment: Assignment, topics: SystemTopics, *, partition_count: int) -> list[int]:
     """The assigned partitions, the same for half and op.
 
     Raises:
-        TopicMismatchError: they differ; nothing may be read.
+        TopicMismatchError: they differ, or there are more than `partition_count` by now; nothing may be read.
     """
     halves = {p for topic, p in assignment.partitions if topic == topics.half}
     ops = {p for topic, p in assignment.partitions if topic == topics.op}
@@ -123,6 +123,14 @@ def assigned_partitions(assignment: Assignment, topics: SystemTopics) -> list[in
             topic=topics.op,
             expected=str(sorted(halves)),
             found=str(sorted(ops)),
+        )
+    if max(halves, default=0) >= partition_count:
+        raise TopicMismatchError(
+            "the topics of the namespace got more partitions while this coordinator ran; records would seem to be in the wrong "
+            "one. Start it again",
+            topic=topics.half,
+            expected=str(partition_count),
+            found=f"partition {max(halves)}",
         )
     return sorted(halves)
 
