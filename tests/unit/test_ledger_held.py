@@ -5,8 +5,9 @@ import pytest
 from tests.support.core_records import op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.small_batches import SmallBatches
+from txlayer.core.ledger import forward_order
 from txlayer.core.ledger.batch import ReportKind
-from txlayer.core.ledger.transaction import Target
+from txlayer.core.ledger.transaction import OpPosition, Target, Transaction
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason
 
@@ -28,6 +29,28 @@ def held(*, targets: dict[str, Target] | None = None) -> PartitionDriver:
 
 
 @pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+def test_many_commits_of_a_held_one_look_at_none_of_those_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, count = PartitionDriver(targets={"orders": MISSING}), 100
+    for number in range(count):
+        key = txn_key(f"t{number}")
+        driver.op("C", key, driver.half(key, options=RED))
+    driver.turn()
+    looks, decided_at = 0, forward_order._decided_at
+
+    def looked(txn: Transaction) -> OpPosition:
+        nonlocal looks
+        looks += 1
+        return decided_at(txn)
+
+    monkeypatch.setattr(forward_order, "_decided_at", looked)
+    driver.op_lines(*[op_line("C", txn_key("t0"), 0)] * count)
+    driver.turn()
+
+    assert TxnState.HELD is driver.state(txn_key("t0"))
+    assert looks < 10 * count
+
+
 def test_a_transaction_whose_topic_is_missing_is_held_whole() -> None:
     driver = held()
 

@@ -110,6 +110,8 @@ class ForwardOrder:
             _drop(self._stuck, txn)  # it blocks no other as long as it waits itself
             return
         others = self._stuck.setdefault(txn.key_hash, {})
+        if txn.key in others:
+            return  # it was decided once, and is there in its turn
         last = next(reversed(others.values()), txn)
         others[txn.key] = txn
         if _decided_at(last) > _decided_at(txn):
