@@ -214,6 +214,21 @@ def test_a_record_after_the_decision_is_skipped() -> None:
     assert ([], [A]) == (list(driver.ledger.transactions), driver.reported(ReportKind.LATE_HALF))
 
 
+@pytest.mark.promise("P11")
+def test_of_many_second_copies_of_one_record_in_half_the_newest_is_looked_at() -> None:
+    driver = PartitionDriver()
+    for _ in range(500):
+        driver.half(A)
+    driver.turn()
+
+    assert 1 == len(driver.ledger._second_copies)
+    driver.crash()
+    assert 0 == driver.log.stored.low_water
+    driver.say("C", A, 0)
+    driver.crash()
+    assert [A] == driver.log.forwarded
+
+
 @pytest.mark.fault("data: a second copy of a half record, close to the first one or after its commit")
 def test_a_second_copy_of_one_that_waits_is_remembered() -> None:
     driver = PartitionDriver(targets={})

@@ -211,7 +211,8 @@ class Ledger:
         self._to_ask: dict[str, None] = {}  # for a person, when the check topic takes questions again
         self._further_count = 0  # half records beyond a first
         self._only_named_count = 0  # known from an op line only
-        self._second_copies: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
+        # By the half offset of the first copy: the newest of its second ones, and where op is read from then; in the order of the latter.
+        self._second_copies: dict[int, tuple[int, OpPosition]] = {}
         # Half records that are read but not folded: the batch has no room for what they add to doubt.
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
         self.ops = UnappliedOps()
@@ -870,7 +871,7 @@ class Ledger:
             # Of a transaction's records, only a copy of the first could be taken for the beginning of another.
             is_second_copy = header.index == 0 and offset != txn.first_offset
             if is_second_copy and txn.first_offset >= self._replay_low:
-                self._second_copies.append((offset, txn.first_offset, self.op_next))
+                self._note_copy(offset, txn.first_offset, self.op_next)
             elif is_second_copy:  # earlier batches had no room for some of the older ones
                 self._leave_before = max(self._leave_before, offset)
         elif not self._has_room_for_moves:
@@ -983,7 +984,11 @@ class Ledger:
             self._keep(txn)  # an op line may name any copy: the summary must list them
             self._leave_half(before=offset)
         else:
-            self._second_copies.append((offset, txn.first_offset, txn.replay_from))
+            self._note_copy(offset, txn.first_offset, txn.replay_from)
+
+    def _note_copy(self, offset: int, first_offset: int, replay_from: OpPosition) -> None:
+        self._second_copies.pop(first_offset, None)  # the newest is the last
+        self._second_copies[first_offset] = offset, replay_from
 
     # --- questions and age -------------------------------------------------------------------------
 
@@ -1494,14 +1499,14 @@ class Ledger:
         low_water, replay = (
             (self.half_next, self.op_next) if oldest is None else (oldest.first_offset, oldest.replay_from)
         )
-        for copy_offset, first_offset, replay_from in reversed(self._second_copies):
+        for first_offset, (copy_offset, replay_from) in reversed(self._second_copies.items()):
             # A replay that meets the second copy of a half record must meet the first one too, or it would take the copy for new.
             if copy_offset < low_water:
                 break
             if first_offset < low_water:
                 low_water, replay = first_offset, replay_from
-        while self._second_copies and self._second_copies[0][0] < low_water:
-            self._second_copies.popleft()
+        while self._second_copies and next(iter(self._second_copies.values()))[0] < low_water:
+            del self._second_copies[next(iter(self._second_copies))]
         held_back = self._doubt_held_back
         while held_back and held_back[0][0] < replay:
             held_back.popleft()
