@@ -284,19 +284,20 @@ def test_records_kept_aside_are_counted_once_and_followed() -> None:
     view = Onlooker(stage)
     view.look()
     view.look()
-    assert 1 == view.view.state.quarantined_count
+    assert {"": 1} == view.view.state.quarantined
 
     stage.kafka.append(stage.topics.half, b"v", headers=[("txl", b"1|what")])
-    stage.work(seconds=3)
+    stage.op(op_line("C", txn_key("t-9"), 900, group="loyalty"))
+    stage.work(seconds=60)
     view.look()
     view.look()
 
-    assert 2 == view.view.state.quarantined_count
-    assert any("2 records kept aside" in each.sentence for each in view.remarks())
+    assert {"": 2, "loyalty": 1} == view.view.state.quarantined
+    assert any("3 records kept aside" in each.sentence for each in view.remarks())
     for record in stage.kafka.records(stage.topics.doubt):
         stage.kafka.append(stage.topics.doubt, None, key=record.key())
     view.look()
-    assert 0 == view.view.state.quarantined_count
+    assert {} == view.view.state.quarantined
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------

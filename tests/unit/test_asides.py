@@ -98,6 +98,7 @@ def test_a_half_record_kept_aside_tells_its_origin_its_reason_and_its_sizes() ->
             "misplaced",
             "belongs into partition 0",
             key=TXN,
+            producer_group="orders",
             kept_ms=5_000,
             doubt_origin=PLACE,
             key_bytes=3,

@@ -148,10 +148,9 @@ def list_(
             raise UsageError("--watch: it shows transactions; leave out --kept-aside")
         _watch(connection.config(CoordinatorConfig), wanted, limit, as_json=as_json)
         return
-    if kept_aside and wanted != Filter(older_ms=wanted.older_ms):
+    if kept_aside and wanted != Filter(group=wanted.group, older_ms=wanted.older_ms):
         raise UsageError(
-            "--kept-aside: such a record has neither group, topic, state nor reason code; of the filters it takes "
-            "--older-than alone"
+            "--kept-aside: such a record has neither topic, state nor reason code; of the filters it takes --group and --older-than"
         )
     config = connection.config(CoordinatorConfig)
     with _connected(config) as connections:
@@ -159,6 +158,7 @@ def list_(
         quarantined = read_quarantined(connections)
         if kept_aside:
             found = [a for a in quarantined if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
+            found = [a for a in found if wanted.group in (None, a.producer_group)]
             oldest = sorted(found, key=lambda a: (a.kept_ms, a.doubt_origin))[:limit]
             rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
             count, kind, draw = len(found), "kept aside", quarantined_list
@@ -624,6 +624,7 @@ def quarantined_list(rows: Sequence[Json]) -> Table:
         "kept aside": "name",
         "reason": "reason",
         "what is wrong": "why",
+        "names group": "producer_group",
         "names transaction": _named,
         "age": output.ages("age_ms"),
     }
@@ -637,6 +638,7 @@ def quarantined_table(row: Json) -> Table:
             ("kept aside", f"{what} {row['topic']}-{row['partition']}@{row['offset']}"),
             ("why", f"{row['reason'] or 'unknown reason'}: {row['why']}"),
             ("transaction", _named(row) or "it names none that can be read"),
+            ("group", row["producer_group"] or "it names none that can be read"),
             ("since", time_text(row["kept_ms"])),
             ("key", _size(row["key_bytes"])),
             ("value", _size(row["value_bytes"])),

@@ -21,6 +21,7 @@ Beside its rows it counts rates and latencies of the last minutes, and quarantin
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from txlayer.coordinator.setup import count_partitions, ledger_settings
 from txlayer.coordinator.shard import latest_ms
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, Positions
-from txlayer.core.ledger.doubt import DoubtFold, HeadersOf
+from txlayer.core.ledger.doubt import DoubtFold, HeadersOf, named_by
 from txlayer.core.ledger.ledger import LedgerSettings
 from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF, LinesAheadOfHalf
 from txlayer.core.ledger.transaction import OpPosition, Transaction
@@ -141,28 +142,29 @@ QUARANTINED_MAX = 10_000  # quarantined records that are counted
 
 
 class Quarantine:
-    """The keys of quarantined records on doubt. One thread follows, another reads what was there before."""
+    """The quarantined records on doubt, by key. One thread follows, another reads what was there before."""
 
     def __init__(self) -> None:
-        self._is_there: dict[bytes, bool] = {}
+        self._groups: dict[bytes, str | None] = {}  # the producer group that each names, "" for none; None: it is gone
         self._is_whole = False
 
     @property
-    def count(self) -> int | None:
-        """How many there are, up to `QUARANTINED_MAX`; None: not known yet."""
-        return sum(list(self._is_there.values())) if self._is_whole else None
+    def counts(self) -> Mapping[str, int] | None:
+        """How many there are, by the producer group that they name ("": none), together up to `QUARANTINED_MAX`; None: not known yet."""
+        return Counter(g for g in list(self._groups.values()) if g is not None) if self._is_whole else None
 
-    def note(self, raw_key: bytes | None, *, is_there: bool) -> None:
+    def note(self, raw_key: bytes | None, value: bytes | None, headers: HeadersOf) -> None:
         """A record of doubt, in the order of the log; those of transactions are none of ours."""
-        if raw_key is None or codec.parse_quarantine_key(raw_key) is None:
+        parsed = codec.parse_quarantine_key(raw_key)
+        if raw_key is None or parsed is None:
             return
-        if raw_key in self._is_there or len(self._is_there) < QUARANTINED_MAX:
-            self._is_there[raw_key] = is_there
+        if raw_key in self._groups or len(self._groups) < QUARANTINED_MAX:
+            self._groups[raw_key] = None if value is None else sys.intern(named_by(parsed[1], value, headers())[1])
 
     def add_earlier(self, earlier: Quarantine) -> None:
         """Add what was there before this one began; what was noted since counts."""
-        for raw_key, is_there in earlier._is_there.items():
-            self._is_there.setdefault(raw_key, is_there)
+        for raw_key, group in earlier._groups.items():
+            self._groups.setdefault(raw_key, group)
         self._is_whole = True
 
 
@@ -203,7 +205,7 @@ class RowsFold(DoubtFold):
             return  # content: half of all records
         parsed = codec.parse_doubt_key(raw_key)
         if parsed is None:
-            self._quarantine.note(raw_key, is_there=value is not None)
+            self._quarantine.note(raw_key, value, headers)
             self._fold_quarantined(raw_key)
         elif parsed[1] is not None:
             if value is None:
@@ -430,7 +432,9 @@ class LiveState(NamedTuple):
     group_problem: str = ""  # why they are not known now
     responders: tuple[GroupResponders, ...] = ()
     partitions: tuple[PartitionNow, ...] = ()
-    quarantined_count: int | None = None  # records kept aside; None: not counted yet
+    quarantined: Mapping[str, int] | None = (
+        None  # records kept aside, by the group that they name ("": none); None: not counted yet
+    )
     minutes: tuple[Minute, ...] = ()
     since_ms: int = 0  # the minutes begin here
 
@@ -742,7 +746,7 @@ class LiveView:
     def _take_doubt(self, followed: _Followed, record: Any) -> None:
         parsed = codec.parse_doubt_key(record.key())
         if parsed is None:
-            self._quarantine.note(record.key(), is_there=record.value() is not None)
+            self._quarantine.note(record.key(), record.value(), record.headers)
             kept = codec.parse_quarantine_key(record.key())
             if kept is not None and kept[1] is not None and record.value() is not None:
                 followed.is_stale |= not followed.ledger.is_given_up_in_time((kept[0].offset, kept[1]))
@@ -810,7 +814,7 @@ class LiveView:
             true_ms=min((each.true_ms for each in partitions), default=0),
             is_ready=is_ready,
             partitions=partitions,
-            quarantined_count=self._quarantine.count,
+            quarantined=self._quarantine.counts,
             minutes=self._minutes.snapshot(),
         )
 
@@ -894,7 +898,7 @@ class LiveView:
                 starts = connections.start_offsets(list(before))
                 ranges = {tp: (start, before[tp]) for tp, start in starts.items()}
                 for record in committed_records(connections, ranges):
-                    earlier.note(record.key(), is_there=record.value() is not None)
+                    earlier.note(record.key(), record.value(), record.headers)
         except TxLayerError as exc:
             logger.warning("kept_aside.not_counted", extra={"reason": str(exc)})
         else:

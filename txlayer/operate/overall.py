@@ -106,8 +106,8 @@ def _about_transactions(state: LiveState, counts: Sequence[GroupCount], now_ms: 
         yield Remark(Level.WARNING, f"{counted(held, 'transaction')} held: a topic refuses")
     if unreadable := numbers[UNREADABLE]:
         yield Remark(Level.WARNING, f"{counted(unreadable, 'transaction')} written by a later release")
-    if state.quarantined_count:
-        yield Remark(Level.WARNING, f"{counted(state.quarantined_count, 'record')} kept aside: unreadable or misplaced")
+    if kept_aside := sum((state.quarantined or {}).values()):
+        yield Remark(Level.WARNING, f"{counted(kept_aside, 'record')} kept aside: unreadable or misplaced")
     old = [each for each in open_ones if now_ms - each.oldest_ms > OLD_MS]
     if old and not alone:
         yield Remark(
@@ -195,7 +195,8 @@ def overall_json(
             }
             for group in groups_of(state, counts)
         ],
-        "kept_aside_count": state.quarantined_count,
+        "kept_aside_count": None if state.quarantined is None else sum(state.quarantined.values()),
+        "kept_aside": state.quarantined,
         "rates": None if rates is None else rates._asdict(),
         "group_state": state.group_state,
         "group_ms": state.group_ms or None,

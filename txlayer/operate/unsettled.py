@@ -203,6 +203,7 @@ def quarantined_json(found: QuarantinedRecord, *, now_ms: int) -> Json:
         "why": found.why,
         "txn_id": txn_id_of(found.key) or None,
         "nonce": nonce_of(found.key) or None,
+        "producer_group": found.producer_group or None,
         "kept_ms": found.kept_ms,
         "age_ms": max(now_ms - found.kept_ms, 0),
         "key_bytes": found.key_bytes,

@@ -219,6 +219,7 @@ def test_what_the_coordinator_kept_aside_is_counted_listed_and_shown(
     assert "undecodable" in out
     assert "1 more, younger than these" in out
     assert [] == looking.json("list", "--kept-aside", "--older-than", "1h")
+    assert [] == looking.json("list", "--kept-aside", "--group", "shop")  # they name no group
     assert "3 kept aside; --kept-aside shows what\n" == looking.run("list", "--json")[2]
 
     body = looking.json("stats")

@@ -328,6 +328,7 @@ class QuarantinedRecord(NamedTuple):
     reason: str  # a ParkReason's value, or a later version's
     why: str
     key: str  # "id/nonce" that it names; "" if it names none
+    producer_group: str  # that it names; "" if it names none
     kept_ms: int  # when it was written to doubt
     doubt_origin: Origin  # where its bytes are on doubt
     key_bytes: int | None  # of the record; None: its key is null
@@ -365,12 +366,14 @@ def _quarantined_record(parsed: tuple[Origin, int | None], record: Any) -> Quara
     # Ours is the last one; the record may have another header of that name.
     own = headers.pop()[1] if headers and headers[-1][0] == codec.WHY_HEADER else None
     reason, why = codec.decode_why(own)
+    txn_key, group = named_by(line, value, headers)
     return QuarantinedRecord(
         origin,
         line,
         reason,
         why,
-        key=_named_by(line, value, headers),
+        key=txn_key,
+        producer_group=group,
         kept_ms=record.timestamp()[1],
         doubt_origin=Origin(record.topic(), record.partition(), record.offset()),
         key_bytes=None if key is None else len(key),
@@ -379,11 +382,11 @@ def _quarantined_record(parsed: tuple[Origin, int | None], record: Any) -> Quara
     )
 
 
-def _named_by(line: int | None, value: bytes | None, headers: Headers) -> str:
-    """The transaction that a line, or a header `txl`, names, if it is readable."""
+def named_by(line: int | None, value: bytes | None, headers: Headers | None) -> tuple[str, str]:
+    """The transaction and the producer group that a line, or a header `txl`, names, if it is readable."""
+    named: object = None
     if line is not None:
-        op = codec.decode_op((value or b"").decode("ascii", "replace"))
-        return op.key if isinstance(op, OpMessage) else ""
-    raw = codec.half_header_of(headers)
-    header = None if raw is None else codec.decode_half_header(raw)
-    return header.key if isinstance(header, HalfHeader) else ""
+        named = codec.decode_op((value or b"").decode("ascii", "replace"))
+    elif (raw := codec.half_header_of(headers)) is not None:
+        named = codec.decode_half_header(raw)
+    return (named.key, named.producer_group) if isinstance(named, OpMessage | HalfHeader) else ("", "")
