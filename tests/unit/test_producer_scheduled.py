@@ -143,20 +143,30 @@ class Listener:
         return COMMIT
 
 
+def of_rocketmq(stage: ProducerStage) -> TransactionMQProducer:
+    return TransactionMQProducer(listener=Listener(), bootstrap_servers="127.0.0.1:9", group="g", connect=stage.connect)
+
+
 @pytest.mark.parametrize(
     ("message", "level"),
     [(Message("orders", b"k", b"v"), 5), (Message("orders", b"k", b"v", delay=timedelta(minutes=1)), None)],
 )
 def test_rocketmqs_producer_takes_levels_and_times(stage: ProducerStage, message: Message, level: int | None) -> None:
     begin_ms = now_ms()
-    producer = TransactionMQProducer(
-        listener=Listener(), bootstrap_servers="127.0.0.1:9", group="g", connect=stage.connect
-    )
-    with producer:
+    with of_rocketmq(stage) as producer:
         producer.send_message_in_transaction(message, delay_level=level)
 
     [header] = headers(stage)
     assert begin_ms <= (header.options.deliver_at_ms or 0) - 60_000 <= now_ms()
+
+
+@pytest.mark.parametrize("given", [{"delay": timedelta(hours=1)}, {"deliver_at": AT}])
+def test_a_level_beside_another_time_is_refused(stage: ProducerStage, given: dict[str, Any]) -> None:
+    message = Message("orders", b"k", b"v", **given)
+    with of_rocketmq(stage) as producer, pytest.raises(UsageError, match=r"not both\. Nothing was sent"):
+        producer.send_message_in_transaction(message, delay_level=1)
+
+    assert [] == headers(stage)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ def _checked(listener: ListenerT, settings: dict[str, Any]) -> ListenerT:
 
 def _send(tx: OpenTransaction, message: Message, delay_level: int | None) -> None:
     if delay_level is not None:
+        if message.delay is not None:
+            raise UsageError("delay_level or delay, not both. Nothing was sent")
         message = message._replace(delay=delay_of(delay_level))
     tx.send(**message._asdict())
 

@@ -1,13 +1,15 @@
 """Scheduled messages on a real broker: visible at their times, listed, cancelled and moved by a producer or a person."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests.support.arena import Arena
 from tests.support.operating import WHY, Tx, new_id
 from tests.support.waiting import wait_until
-from txlayer import Message
+from txlayer import COMMIT, AsyncTransactionMQProducer, Message, Resolution
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.producer.producer import TransactionalProducer
 
@@ -89,3 +91,38 @@ def test_a_producer_cancels_and_moves(arena: Arena, producer: TransactionalProdu
     assert [] == arena.visible(txn_id)
     assert not producer.cancel(other)
     assert not producer.cancel(new_id())
+
+
+class Listener:
+    """Commits whatever it is asked."""
+
+    async def execute_local_transaction(self, _prepared: Any, _arg: Any) -> Resolution:
+        return COMMIT
+
+    async def check_local_transaction(self, _request: Any) -> Resolution:
+        return COMMIT
+
+
+@pytest.mark.promise("P4")
+def test_a_task_schedules_cancels_and_moves(arena: Arena, producer: TransactionalProducer) -> None:
+    topic, due = arena.targets[0], datetime.now(UTC) + HOUR
+    cancelled, moved = new_id(), new_id()
+
+    async def run() -> list[bool]:
+        settings = {"bootstrap_servers": arena.servers, "namespace": arena.namespace, "group": producer.group}
+        async with AsyncTransactionMQProducer(listener=Listener(), **settings) as tasks:
+            await tasks.send_message_in_transaction(Message(topic, "k", "never"), txn_id=cancelled, delay_level=18)
+            async with tasks.transaction(moved) as tx:
+                tx.send(topic, key="k", value="moved", deliver_at=due)
+                await tx.prepare()
+            for txn_id in (cancelled, moved):
+                await asyncio.to_thread(wait_until_scheduled, producer, txn_id)
+            return [
+                await tasks.cancel(cancelled),
+                await tasks.reschedule(moved, delay=timedelta(milliseconds=500)),
+                await tasks.reschedule(cancelled, delay=HOUR),
+            ]
+
+    assert [True, True, False] == asyncio.run(run())
+    assert [b"moved"] == [record.value for record in arena.wait_until_visible(moved)]
+    assert [] == arena.visible(cancelled)
