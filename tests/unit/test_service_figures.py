@@ -37,6 +37,10 @@ TOPIC = TopicStats(
     attempt_s=1.5,
     attempt_durations=HistogramView((0.1, 0.5), (6, 8, 8), 1.5),
     unread=11,
+    failed_rate=0.25,
+    postponed=13,
+    breaker_is_open=True,
+    breaker_opened=14,
 )
 
 
@@ -120,8 +124,12 @@ def test_a_consumer_has_a_sample_of_every_family_and_of_no_other() -> None:
     found = {s.family.name: s.value for s in observed.samples() if s.family not in EVERYBODYS}
 
     assert {family.name for family in consumer.FAMILIES} == set(found)
-    assert (5, 2.5, 2, 1) == (
+    assert (5, 0.25, 13, True, 14, 2.5, 2, 1) == (
         found["txlayer_consumer_messages_handled_total"],
+        found["txlayer_consumer_failed_attempts_per_second"],
+        found["txlayer_consumer_postponed_total"],
+        found["txlayer_consumer_breaker_open"],
+        found["txlayer_consumer_breaker_openings_total"],
         found["txlayer_consumer_oldest_message_seconds"],
         found["txlayer_consumer_held_queues"],
         found["txlayer_consumer_leases_lost_total"],
