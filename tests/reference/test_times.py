@@ -23,6 +23,17 @@ def test_a_line_with_a_later_time_releases_nothing() -> None:
     assert "leaked" == verified(timed.log.history(), now_ms=NOW_MS).words[KEY]
 
 
+@pytest.mark.parametrize(("late_ms", "word"), [(5 * MINUTE, "open"), (5 * MINUTE + 1, "overdue")])
+def test_a_message_is_late_by_its_time_and_not_by_the_age_of_its_transaction(late_ms: int, word: str) -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.on_doubt("scheduled", f"1/1/{timed.times[0]}+{timed.times[1]}/0:0")
+    now_ms, longest_ms = timed.times[0] + late_ms, 5 * MINUTE
+
+    assert word == verdict(timed.log.judge(now_ms=now_ms, overdue_after_ms=longest_ms).of(KEY))
+    assert word == verified(timed.log.history(), now_ms=now_ms, overdue_ms=longest_ms).words[KEY]
+
+
 @pytest.mark.promise("P6")
 @pytest.mark.parametrize("is_in_order", [True, False])
 def test_a_release_has_its_place_among_the_decisions_of_its_key(is_in_order: bool) -> None:

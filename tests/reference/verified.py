@@ -27,7 +27,9 @@ class Told:
     orphans: frozenset[str]
 
 
-def verified(history: History, *, now_ms: int, since_ms: int = 0, tombstones_ms: int = 1 << 60) -> Told:
+def verified(
+    history: History, *, now_ms: int, since_ms: int = 0, tombstones_ms: int = 1 << 60, overdue_ms: int = 1 << 62
+) -> Told:
     """Read and judge what was stored since then, as `txlayer verify --since` does; compaction keeps null values for so long."""
     cluster = Cluster(history, now_ms=now_ms, tombstones_ms=tombstones_ms)
     clients = SimpleNamespace(
@@ -39,7 +41,7 @@ def verified(history: History, *, now_ms: int, since_ms: int = 0, tombstones_ms:
     reader = WindowReader(cast("Clients", clients))
     topics = tuple(cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")})
     asked = WantedWindow(
-        since_ms=since_ms, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms
+        since_ms=since_ms, topics=topics, overdue_ms=overdue_ms, clock_error_ms=history.settings.clock_error_ms
     )
     with TraceIndex() as shelf:
         window = reader.read(asked, shelf).window
