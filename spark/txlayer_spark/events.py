@@ -342,8 +342,9 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
     rows = rows.where(F.isnull("_line") | F.col("_line").rlike(lines.SUMMARY))
     rows = rows.withColumn("_f", lines.fields(F.col("_line"))).withColumn("_name", _field(3))
     rows = names.number(rows, names.groups, "_group")
-    found = F.array_position(F.array(*map(F.lit, STATES[1:])), _field(1))
-    is_known = _field(1).isin(*(state.value for state in TxnState if state not in SETTLED))
+    name = lines.before(_field(1), "+")  # behind it contents may follow without a new summary
+    found = F.array_position(F.array(*map(F.lit, STATES[1:])), name)
+    is_known = name.isin(*(state.value for state in TxnState if state not in SETTLED))
     reason = F.array_position(F.array(*map(F.lit, REASONS)), _field(2)) - 1
     state = F.when(F.isnull("_line"), 0).when(is_known, found).otherwise(STATES.index(LATER))
     return _row(

@@ -353,7 +353,7 @@ def _with_summary(located: DataFrame) -> DataFrame:
         "answered_number": part(16, "/", 4),
     }
     columns = {
-        "state": field(1),
+        "state": lines.before(field(1), "+"),
         "reason": field(2),
         "producer_group": field(3),
         "twin_offsets": F.slice(last, F.lit(2), F.size(last)),

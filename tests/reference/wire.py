@@ -279,7 +279,7 @@ def parse_summary(value: bytes | None) -> Summary | None:
         return None
     copy_offsets = tuple(int(copy) for copy in copies)
     return Summary(
-        state,
+        state.removesuffix("+"),  # contents may follow without a new summary
         reason,
         group,
         int(first),

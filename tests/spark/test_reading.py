@@ -247,7 +247,8 @@ SUMMARY = DoubtSummary(
 
 def test_doubt_summaries_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
     undecided = SUMMARY._replace(state="open", times=(5,), unresolved=UnresolvedAction.COMMIT)
-    values = mutations("doubt-summary", more=tuple(map(codec.encode_summary, (SUMMARY, undecided))))
+    growing = SUMMARY._replace(state="parked", is_growing=True)
+    values = mutations("doubt-summary", more=tuple(map(codec.encode_summary, (SUMMARY, undecided, growing))))
     topic = written(broker, ".doubt", lambda name: [Record(name, raw, b"a/00000001") for raw in values])
 
     found = rows(spark, broker, topic)
@@ -260,8 +261,8 @@ def test_doubt_summaries_are_read_as_the_codec_reads_them(spark: SparkSession, b
             continue
         good += 1
         expected = summary._asdict()
-        # Times, and what a policy is to do, are not read here.
-        for name in ("key", "sent_to", "released_to", "times", "committed_at", "unresolved"):
+        # Times, what a policy is to do, and whether contents may follow are not read here.
+        for name in ("key", "sent_to", "released_to", "times", "committed_at", "unresolved", "is_growing"):
             del expected[name]
         place = expected.pop("decided_at") or (None, None)
         expected |= {
