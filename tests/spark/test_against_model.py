@@ -2,13 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
 from tests.reference.cases import CASES
 from tests.reference.histories import make, seeds
-from tests.reference.steps import DOUBT, HASH, Log
+from tests.reference.steps import DOUBT, HASH, Log, Timed
 from tests.reference.test_times import random_history
 from tests.reference.wire import History, Settings
 from tests.support.seed import say
@@ -70,10 +71,11 @@ def judge_together(spark: SparkSession, histories: dict[str, History], root: Pat
     return together, ledger_of(spark, together, root)
 
 
-def ledger_of(spark: SparkSession, together: TogetherJudged, root: Path) -> list[Row]:
+def ledger_of(spark: SparkSession, together: TogetherJudged, root: Path, **given: Any) -> list[Row]:
     """The rows of one run."""
     together.write(spark, str(root / "bronze"))
-    update_ledger(spark, LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger"), clock_error_ms=0))
+    settings = LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger"), clock_error_ms=0, **given)
+    update_ledger(spark, settings)
     return read_ledger(spark, str(root / "ledger")).collect()
 
 
@@ -132,6 +134,23 @@ def test_one_that_may_have_been_parked_is_in_no_order_where_doubt_has_forgotten_
     rows = ledger_of(spark, together, tmp_path)
 
     assert {expected, "ok"} == {row.verdict for row in rows}
+
+
+def test_a_scheduled_message_is_late_by_its_time_and_not_by_the_age_of_its_transaction(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    late, in_time = Timed(), Timed()
+    for timed in (late, in_time):
+        timed.show(0)
+    late.on_doubt("scheduled", f"1/1/{late.times[0]}+{late.times[1]}/0:0")
+    in_time.release(0)
+    in_time.show(1)
+    in_time.on_doubt("scheduled", f"{in_time.times[0] + 1}/{in_time.times[0] + 1}/{in_time.times[1]}/0:0")
+    together = TogetherJudged({"late": late.log.history(), "in time": in_time.log.history()})
+
+    rows = ledger_of(spark, together, tmp_path, overdue_ms=together.cut_ms - late.times[0] - 1)
+
+    assert ["overdue", "open"] == [row.verdict for row in sorted(rows, key=lambda row: str(row.txn_id))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
