@@ -24,7 +24,9 @@ LOCAL_CONFIG = LocalConfig.from_environ(os.environ)
 SHARING_FOLDERS = ("spark", "integration/security", "integration/sql")
 """Their tests share a server or a Spark session that is slow to start, so one worker runs them all."""
 
-APART = frozenset(f"spark/test_{name}.py" for name in ("cluster", "commands", "planted_modules", "report"))
+APART = frozenset(
+    f"spark/test_{name}.py" for name in ("cluster", "commands", "object_store", "planted_modules", "report")
+)
 """Files of such a folder whose tests have sessions and processes of their own, or none: any worker runs them."""
 
 PUBLISHING = frozenset(f"spark/test_{name}.py" for name in ("jobs_page", "live", "sink", "sink_kills", "sink_window"))

@@ -46,7 +46,8 @@ DEMO = ("tests/docs/test_demo.py",)
 TUTORIAL = ("tests/docs/test_tutorial.py",)
 WHEELS = ("tests/integration/test_package.py", "tests/docs/test_install_page.py")
 CONTAINER = ("tests/integration/test_plugin_container.py",)
-APART = (*CONTAINER, *DEMO, *TUTORIAL, *WHEELS, "tests/integration/test_pythons.py")
+STORE = ("tests/spark/test_object_store.py",)
+APART = (*CONTAINER, *DEMO, *TUTORIAL, *WHEELS, *STORE, "tests/integration/test_pythons.py")
 """They have a stage of their own, and are left out of `marked`."""
 MARKED = (("make", "test", "NIGHTLY=only", "ARGS=" + " ".join(f"--ignore={file}" for file in APART)),)
 

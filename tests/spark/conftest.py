@@ -35,12 +35,8 @@ if not os.environ.get("TXLAYER_TEST_COMPILED"):
 # Its own gives each handler Spark's formatter, for ever. Those of pytest, which other tests use after these, are among them.
 del PySparkLogger.addHandler
 
-# Only these tests need their packages, which are large: `make sparks` and `make object-store` install them.
-collect_ignore = [
-    name
-    for package, name in (("grpc", "test_connect.py"), ("moto", "test_object_store.py"))
-    if find_spec(package) is None
-]
+# Only this file needs its packages, which are large: `make sparks` installs them.
+collect_ignore = [] if find_spec("grpc") else ["test_connect.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

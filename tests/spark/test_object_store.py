@@ -6,50 +6,110 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.conftest import Broker
+from tests.spark.conftest import SETTINGS
+from tests.spark.test_kills import FAULTS
 from tests.spark.test_tables import COMMANDS, in_a_process, plant_a_swap
 from tests.support.databases import free_port
-from tests.support.planted import Field, Message
+from tests.support.debian import IS_CI, skip_or_fail
+from tests.support.pages import ROOT
+from tests.support.planted import Field, Message, Transaction
+from tests.support.spark_processes import killed_when
 from tests.support.waiting import wait_until
+from txlayer.errors import UsageError
+from txlayer_spark import read_ledger, session
+from txlayer_spark.catalog import Catalog, Folder
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.compaction import compact, compact_ledger, expire
+from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.tables import Table, TableSettings
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.nightly]
 
+MOTO = ROOT / "build" / "moto"
 BUCKET = "audits"
+DAY_MS = 86_400_000
 STORE = """
-import sys
+import json, sys, time
+from io import BytesIO
+from threading import Lock
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
+from werkzeug.test import Client, run_wsgi_app
+from werkzeug.wrappers import Request
 
-store, left = DomainDispatcherApplication(create_backend_app), -1
+store, lock = DomainDispatcherApplication(create_backend_app), Lock()
+changes, is_recorded, turn, left, is_held = [], True, 0, -1, False
 
-def limited(environ, start_response):
-    # PUT /-/7: what changes something is refused from the eighth request on.
-    global left
-    if environ["PATH_INFO"].startswith("/-/"):
-        left = int(environ["PATH_INFO"].rpartition("/")[2])
-        start_response("200 OK", [])
-        return []
-    if environ["REQUEST_METHOD"] in ("PUT", "POST", "DELETE") and left >= 0:
-        if not left:
-            start_response("403 Forbidden", [])
-            return []
-        left -= 1
-    return store(environ, start_response)
+def said(start_response, status, text=b""):
+    start_response(status, [("Content-Length", str(len(text)))])
+    return [text]
 
-run_simple("127.0.0.1", int(sys.argv[1]), limited, threaded=True)
+def change(environ):
+    given, body = environ
+    return run_wsgi_app(store, {**given, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}, buffered=True)
+
+def order(path):
+    # PUT /-/7: as the first seven changes left it. PUT /-/7/3: and what comes behind three further ones is not answered.
+    global is_recorded, turn, left, is_held
+    numbers = [int(part) for part in path.split("/")[2:] if part]
+    is_recorded, turn, left, is_held = False, turn + 1, numbers[1] if numbers[1:] else -1, False
+    if numbers:
+        Client(store).post("/moto-api/reset")
+        for environ in changes[: numbers[0]]:
+            change(environ)
+
+def kept(environ, start_response):
+    global left, is_held
+    method, path, mine = environ["REQUEST_METHOD"], environ["PATH_INFO"], turn
+    if path.startswith("/-/"):
+        if method == "PUT":
+            with lock:
+                order(path)
+        names = [f"{given['REQUEST_METHOD']} {given['PATH_INFO']}" for given, _ in changes]
+        return said(start_response, "200 OK", json.dumps({"changes": names, "is_held": is_held}).encode())
+    if method not in ("PUT", "POST", "DELETE"):
+        return store(environ, start_response)
+    given = dict(environ), Request(environ, populate_request=False).get_data()
+    with lock:
+        if mine == turn and left:
+            left -= 1
+            if is_recorded:
+                changes.append(given)
+            answer, status, headers = change(given)
+            start_response(status, list(headers))
+            return answer
+    while mine == turn:
+        is_held = True
+        time.sleep(0.01)
+    return said(start_response, "503 Service Unavailable")
+
+run_simple("127.0.0.1", int(sys.argv[1]), kept, threaded=True)
 """
+"""An S3 that keeps what changed it, one change after the other: it is put back to where a client was killed."""
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an S3 with one empty bucket, which takes the credentials of the environment."""
+    if not MOTO.is_dir():
+        if not IS_CI:
+            skip_or_fail("no object store: make object-store installs one beside the environment")
+        subprocess.run(["make", "build/moto"], cwd=ROOT, check=True, timeout=300)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     port = free_port()
@@ -58,13 +118,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        env={**os.environ, "PYTHONPATH": str(MOTO)},
     )
     address = f"http://127.0.0.1:{port}"
 
     def has_bucket() -> bool:
-        with suppress(OSError), urlopen(Request(f"{address}/{BUCKET}", method="PUT")) as answer:
-            return bool(answer.status == 200)
+        with suppress(OSError):
+            ask(f"{address}/{BUCKET}", "PUT")
+            return True
         return False
 
     try:
@@ -75,7 +136,21 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.wait(30)
 
 
-def settings(store: str) -> list[str]:
+def ask(address: str, method: str = "GET", body: bytes | None = None) -> str:
+    """What the store answers."""
+    # A body of a form, which it would be by default, the store takes for none.
+    headers = {"Content-Type": "application/octet-stream"}
+    with urlopen(Request(address, method=method, data=body, headers=headers)) as answer:
+        return str(answer.read().decode())
+
+
+def changes(store: str) -> list[str]:
+    """What changed it."""
+    found: list[str] = json.loads(ask(f"{store}/-/"))["changes"]
+    return found
+
+
+def options(store: str) -> dict[str, str]:
     """What a session needs for that store."""
     given = {
         "endpoint": store,
@@ -83,18 +158,18 @@ def settings(store: str) -> list[str]:
         "path.style.access": "true",
         "connection.ssl.enabled": "false",
     }
-    options = [f"spark.hadoop.fs.s3a.{name}={value}" for name, value in given.items()]
-    return [part for option in (*options, "spark.sql.shuffle.partitions=2") for part in ("--spark-setting", option)]
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in given.items()}
 
 
 def keys(store: str, prefix: str) -> list[str]:
     """The names of the objects under a prefix."""
-    with urlopen(f"{store}/{BUCKET}?list-type=2&max-keys=1000&prefix={prefix}") as answer:
-        return re.findall(r"<Key>([^<]+)</Key>", answer.read().decode())
+    return re.findall(r"<Key>([^<]+)</Key>", ask(f"{store}/{BUCKET}?list-type=2&max-keys=1000&prefix={prefix}"))
 
 
 def test_an_audit_and_its_tables_in_an_object_store(broker: Broker, store: str, tmp_path: Path) -> None:
-    field, data, given = Field(broker.bootstrap_servers), f"s3a://{BUCKET}/audit", settings(store)
+    field, data = Field(broker.bootstrap_servers), f"s3a://{BUCKET}/audit"
+    settings = [f"{name}={value}" for name, value in options(store).items()]
+    given = [part for each in (*settings, "spark.sql.shuffle.partitions=2") for part in ("--spark-setting", each)]
     field.whole(Message(field.orders, b"customer-7", b"where it lives"), Message(field.stock))
     audit = ["audit", "-b", field.servers, "-n", field.namespace, "--grace", "0s", "--page", f"{tmp_path}/page.html"]
     query = "SELECT verdict, count(*) AS n FROM transactions GROUP BY verdict"
@@ -123,53 +198,171 @@ def test_an_audit_and_its_tables_in_an_object_store(broker: Broker, store: str, 
 
 @pytest.mark.fault("Spark: tables on an object store are killed while the files of a day are moved one by one")
 def test_a_day_in_an_object_store_has_each_row_once_wherever_it_is_killed(store: str, tmp_path: Path) -> None:
-    """The store refuses what comes after its first request, its second, …; Hadoop deletes one file after the other."""
+    """The store is put back to what its first change left, its second, …; Hadoop deletes one file after the other."""
     plant_a_swap(tmp_path)
-    planted = {
-        str(path.relative_to(tmp_path)): path.read_text("ascii") for path in tmp_path.rglob("*") if path.is_file()
-    }
-    options = dict(part.partition("=")[::2] for part in settings(store)[1::2])
-    options |= {"spark.hadoop.fs.s3a.bulk.delete.page.size": "1", "spark.hadoop.fs.s3a.attempts.maximum": "0"}
+    for path in filter(Path.is_file, tmp_path.rglob("*")):
+        ask(f"{store}/{BUCKET}/bronze/{path.relative_to(tmp_path)}", "PUT", path.read_bytes())
 
-    shown = in_a_process(KILLED, f"{store}/{BUCKET}", store, json.dumps(planted), json.dumps(options))
+    shown = in_a_process(OF_ITS_OWN, days.__name__, store)
 
     assert 15 < len(shown)
     assert [["1", "2", "3", "4", "new"]] * len(shown) == shown
 
 
-KILLED = """
-import json, re, sys
-from urllib.request import Request, urlopen
-from py4j.protocol import Py4JJavaError
-from txlayer_spark import session
-from txlayer_spark.catalog import Folder
-from txlayer_spark.jobs.tables import Table, TableSettings
+@pytest.mark.fault("Spark: a job on an object store is killed at any of its changes")
+@pytest.mark.timeout(480)
+def test_wherever_a_job_on_an_object_store_is_killed_the_next_one_says_the_same(
+    broker: Broker, store: str, tmp_path: Path
+) -> None:
+    """The store is put back to what a kill leaves; of each job one kill is by the system itself, while there is time."""
+    seed = time.time_ns() % 1_000_000
 
-bucket, store, planted, options = sys.argv[1:]
-spark = session(master="local[1]", memory="1g", s3=True, settings=json.loads(options))
+    found = in_a_process(OF_ITS_OWN, kills.__name__, store, broker.bootstrap_servers, str(tmp_path), str(seed))
 
-def ask(address, method="GET", body=None):
-    # A body of a form, which it would be by default, the store takes for none.
-    headers = {"Content-Type": "application/octet-stream"}
-    with urlopen(Request(address, method=method, data=body, headers=headers)) as answer:
-        return answer.read().decode()
+    assert [] == found["wrong"], f"seed {seed}"
+    assert {"bronze", "ledger", "compact", "expire"} == found["tried"].keys()
 
-shown, is_killed, step = [], True, 0
-while is_killed:
-    for name, rows in json.loads(planted).items():
-        ask(f"{bucket}/{step}/bronze/{name}", "PUT", rows.encode())
-    table = Table(spark, TableSettings(data="", into=f"s3a://audits/{step}"), "bronze")
-    ask(f"{store}/-/{step}", "PUT")
-    try:
+
+OF_ITS_OWN = (
+    "import sys; from tests.spark import test_object_store; getattr(test_object_store, sys.argv[1])(*sys.argv[2:])"
+)
+"""A function of this file, in a process whose session has S3."""
+
+
+def session_of(store: str) -> SparkSession:
+    """One that deletes one object after the other."""
+    given = {**SETTINGS, **options(store), "spark.hadoop.fs.s3a.bulk.delete.page.size": "1"}
+    return session(master="local[2]", memory="1g", s3=True, settings=given)
+
+
+def days(store: str) -> None:
+    """Print the rows that a day has wherever its move was killed."""
+    spark, rows = session_of(store), list[list[str]]()
+    bucket = Folder(spark, f"s3a://{BUCKET}")
+    table = Table(spark, TableSettings(data="", into=f"s3a://{BUCKET}"), "bronze")
+    begin = len(changes(store))
+    table.finish()
+    for step in range(begin, len(changes(store)) + 1):
+        ask(f"{store}/-/{step}", "PUT")
         table.finish()
-        is_killed = False
-    except Py4JJavaError:
-        ask(f"{store}/-/-1", "PUT")
-        table.finish()
-    ask(f"{store}/-/-1", "PUT")
-    keys = re.findall("<Key>([^<]+.parquet)</Key>", ask(f"{bucket}?list-type=2&prefix={step}/bronze/day="))
-    bucket_folder = Folder(spark, "s3a://audits")
-    shown.append(sorted(row for key in keys for row in bucket_folder.read_text(key).split()))
-    step += 1
-print(json.dumps(shown))
-"""
+        parts = [key for key in keys(store, "bronze/day=") if key.endswith(".parquet")]
+        rows.append(sorted(row for part in parts for row in bucket.read_text(part).split()))
+    sys.stdout.write(f"{json.dumps(rows)}\n")
+
+
+CHAIN = ("bronze", "ledger", "bronze", "ledger", "compact", "bronze", "ledger", "expire")
+WORKS_S = 270.0
+Shown = tuple[dict[str, str], int, int]
+
+
+def kills(store: str, servers: str, folder: str, seed: str) -> None:
+    """Print how often each job was killed, and where what followed was wrong."""
+    end, rng, field = time.monotonic() + WORKS_S, Random(int(seed)), Field(servers)
+    spark = session_of(store)
+    jobs = jobs_of(spark, field.servers, field.namespace)
+    ends, seen = [len(changes(store))], list[Shown]()
+    waiting = list[Transaction]()
+    parked = field.prepare(Message(field.orders), Message(field.stock))
+    field.commit(replace(parked, offsets=parked.offsets[:1]))
+    field.doubt(parked, "parked-committed", "incomplete")
+    for job in CHAIN:
+        if job == "bronze":
+            for txn in waiting[-1:]:
+                field.commit(txn)
+                field.forward(txn)
+            field.whole(Message(field.orders), Message(field.stock), ordering_key=b"k")
+            waiting.append(field.prepare(Message(field.orders), Message(field.stock), ordering_key=b"k"))
+        jobs[job]()
+        ends.append(len(changes(store)))
+        seen.append(shown(spark))
+    tried, wrong = Counter[str](), list[object]()
+
+    def is_held() -> bool:
+        return bool(json.loads(ask(f"{store}/-/"))["is_held"])
+
+    def judge(at: int, step: int) -> None:
+        """Let a ledger run behind the kill, and then do the job again."""
+        job = CHAIN[at]
+        tried[job] += 1
+        if at and job != "ledger":
+            jobs["ledger"]()
+        before = shown(spark)[0]
+        jobs[job]()
+        if job == "bronze":
+            jobs["ledger"]()
+            is_good, expected = not FAULTS & set(before.values()), seen[-2]
+        else:
+            is_good, expected = before in (seen[at - 1][0], seen[at][0]), seen[at]
+        found = shown(spark)
+        if not is_good or expected != found:
+            wrong.append((job, step, named[step - 1 : step + 1], before, found, expected))
+
+    named = changes(store)
+    kinds: dict[tuple[str, str, bool], tuple[int, int]] = {}
+    places = [(at, step) for at in range(len(CHAIN)) for step in range(ends[at], ends[at + 1])]
+    rng.shuffle(places)
+    for at, step in places:
+        kind = re.sub(r"[0-9a-f-]{8,}|\d+", "#", named[step])
+        # Before one of each kind, and behind one: of several files some are there.
+        kinds.setdefault((CHAIN[at], kind, False), (at, step))
+        kinds.setdefault((CHAIN[at], kind, True), (at, step + 1))
+    steps = sorted(set(kinds.values()))
+    rng.shuffle(steps)
+    # Not near its end: another run of it may make a few changes less.
+    early = [(at, step) for at, step in steps if 4 * (step - ends[at]) < 3 * (ends[at + 1] - ends[at])]
+    first = [next(found for found in early if CHAIN[found[0]] == job) for job in dict.fromkeys(CHAIN)]
+    rng.shuffle(first)
+    for number, (at, step) in enumerate([*first, *first, *steps]):
+        is_by_system = len(first) <= number < 2 * len(first)
+        if number > len(first) and time.monotonic() > end:
+            break
+        if is_by_system:
+            ask(f"{store}/-/{ends[at]}/{step - ends[at]}", "PUT")
+            given = (one.__name__, store, servers, field.namespace, CHAIN[at])
+            with killed_when(is_held, OF_ITS_OWN, *given, folder=Path(folder)):
+                pass
+            ask(f"{store}/-/", "PUT")
+        else:
+            ask(f"{store}/-/{step}", "PUT")
+        judge(at, step)
+    sys.stdout.write(f"{json.dumps({'tried': tried, 'of': len(steps), 'wrong': wrong})}\n")
+
+
+def one(store: str, servers: str, namespace: str, job: str) -> None:
+    """One job, until it is killed."""
+    jobs_of(session_of(store), servers, namespace)[job]()
+
+
+def jobs_of(own: SparkSession, servers: str, namespace: str) -> Mapping[str, Callable[[], object]]:
+    """The jobs by their names, two days after whatever was written."""
+    bronze = BronzeSettings(root=f"s3a://{BUCKET}/bronze", namespace=namespace, bootstrap_servers=servers)
+    ledger = LedgerSettings(bronze=bronze.root, root=f"s3a://{BUCKET}/ledger")
+
+    def fold() -> None:
+        # The second one ends what the first one took the place of.
+        for _ in range(2):
+            compact(own, bronze.root, folders_min=2)
+        compact_ledger(own, ledger.root, runs_min=1)
+
+    def end() -> None:
+        expire(own, bronze.root, keep_ms=DAY_MS)
+        compact_ledger(own, ledger.root, keep_ms=9 * DAY_MS)
+
+    return {
+        "bronze": lambda: read_new(own, bronze, now_ms=lambda: time.time_ns() // 1_000_000 + 2 * DAY_MS),
+        "ledger": lambda: update_ledger(own, ledger),
+        "compact": fold,
+        "expire": end,
+    }
+
+
+def shown(own: SparkSession) -> Shown:
+    """The verdicts by id, how many records bronze has, and how many places of records."""
+    catalog = Catalog(own, f"s3a://{BUCKET}/bronze")
+    records = catalog.records(catalog.cut(catalog.state()))
+    row: Any = records.agg(F.count("*"), F.count_distinct("topic", "partition", "offset")).first()
+    verdicts = {}
+    with suppress(UsageError):
+        ledger = read_ledger(own, f"s3a://{BUCKET}/ledger").select("txn_id", "verdict")
+        verdicts = {row.txn_id: row.verdict for row in ledger.collect()}
+    return verdicts, *row
