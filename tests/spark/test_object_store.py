@@ -255,7 +255,9 @@ WORKS_S = 270.0
 Shown = tuple[dict[str, str], int, int]
 
 
-def kills(store: str, servers: str, folder: str, seed: str) -> None:
+def kills(
+    store: str, servers: str, folder: str, seed: str
+) -> None:  # one chain of jobs and its kills, kept in one piece
     """Print how often each job was killed, and where what followed was wrong."""
     end, rng, field = time.monotonic() + WORKS_S, Random(int(seed)), Field(servers)
     spark = session_of(store)
