@@ -95,7 +95,7 @@ def _count() -> Column:
 
 def _may_lack_lines(judging: Judging) -> Column:
     """Whether an op line that came before all others of it may be gone."""
-    stored_ms = F.coalesce("h_first_ms", "d_first_ms")
+    stored_ms = F.least("h_first_ms", "d_first_ms")  # of half there may be a late copy alone
     partition = F.coalesce("h_partition", "d_partition")
     until = {
         number: _NEVER if until_ms is None else until_ms + judging.clock_error_ms

@@ -235,6 +235,10 @@ copy_of_one_message_is_left_in_the_order_of_half: out_of_window
 # Offset 0 is a place like any other.
 copy_of_one_on_doubt_whose_first_record_was_the_first_of_half: rolled_back
     half, keep open 0, R 0, ended 0, half, starts half=1
+# Doubt tells that it is older than what is left of op.
+copy_of_one_on_doubt_whose_first_record_and_rollback_are_gone: out_of_window
+    half, keep open 0, R 0, ended 0, lines 1|U|gone/00000000|orders|9|1700000000000|producer||,
+    lines 1|U|gone/00000000|orders|9|1700000000000|producer||, half, starts half=1, starts op=1
 # Doubt names the last half record, and what is visible may name any between the first and that one.
 copies_whose_first_records_are_gone_of_one_on_doubt: ok
     half 0/2, half 1/2, C 1, keep waiting 0 1, show 0 1, ended 0 1, half 0/2, half 1/2, starts half=2
