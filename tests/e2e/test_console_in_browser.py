@@ -31,6 +31,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig, SystemTopics
+from txlayer.operate import time_text
 from txlayer.operate.topics import GroupTopics
 
 NAMESPACE, TARGETS, PARTITION_COUNT = "shop", ("orders", "invoices"), 4
@@ -104,6 +105,7 @@ class Known:
     count: int = 0
     offsets: list[int] = field(default_factory=list)
     topics: set[str] = field(default_factory=set)
+    stored_ms: list[int] = field(default_factory=list)
 
 
 class ConsoleWorld:
@@ -224,6 +226,7 @@ class ConsoleWorld:
             known.count = half.count
             known.offsets.append(int(half.offset or 0))
             known.topics.add(half.topic)
+            known.stored_ms.append(half.stored_at_ms)
         summaries = self.summaries()
         for line in self.lines():
             if line.resolution in "CR" and line.txn_key not in summaries:
@@ -388,6 +391,10 @@ def each_row_of_the_list_is_a_transaction_of_the_topics(visitor: Visitor, world:
             assert f"{len(said.offsets)}/{said.count}" == messages
             assert said.topics == set(topics.split(", "))
             assert f"{said.partition}:{min(said.offsets)}" == half
+        # An age is that of the first half message; its title says when that was stored.
+        since = [page.locator("#list tbody tr").nth(n).locator(".age").first for n in range(len(rows))]
+        firsts = [min(known[row[0].replace(" ", "/")].stored_ms) for row in rows]
+        assert list(map(time_text, firsts)) == [each.get_attribute("title") for each in since]
 
         page.select_option("select[name=state]", "held")
         page.click(".filters button")
