@@ -82,7 +82,8 @@ class KafkaGroupReader(TranslatedMember):
         """A member of a classic group with the range assignor; it never stores offsets by itself.
 
         With `tells_end` it gets an error record with the position whenever it has read all of a partition. Without `prefetches` it
-        fetches from a partition again when the records that it has fetched are taken: fewer requests, each with more records.
+        fetches from a partition no more while 16 records of it wait: fewer requests, each with more records. With 1 instead of 16,
+        a record at 1,000/s waited for the next turn but one.
         """
         super().__init__(group=group, bootstrap_servers=config.bootstrap_servers, lost_to=lost_to)
         self._config = config
@@ -91,7 +92,7 @@ class KafkaGroupReader(TranslatedMember):
             "queued.max.messages.kbytes": 65_536,
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
-            **({} if prefetches else {"queued.min.messages": 1, "fetch.queue.backoff.ms": 1}),
+            **({} if prefetches else {"queued.min.messages": 16, "fetch.queue.backoff.ms": 1}),
             "max.poll.interval.ms": max(60_000, session_timeout_ms),
             **base_settings(config),
             "group.id": group,
