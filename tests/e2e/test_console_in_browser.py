@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
@@ -206,6 +207,15 @@ class ConsoleWorld:
                 if (line := wire.parse_line(text, record, number)) is not None:
                     yield line
 
+    def decided_since(self, at_ms: int) -> tuple[int, int]:
+        """How many transactions were committed and rolled back since then: the first such line of each counts."""
+        firsts: dict[str, wire.Line] = {}
+        for line in self.lines():
+            if line.resolution in "CR":
+                firsts.setdefault(line.txn_key, line)
+        said = [line.resolution for line in firsts.values() if line.record.timestamp_ms >= at_ms]
+        return said.count("C"), said.count("R")
+
     def summaries(self) -> dict[str, wire.Summary]:
         """Of doubt, the newest of each transaction."""
         found: dict[str, wire.Summary] = {}
@@ -285,6 +295,10 @@ def bad_night(folder: Path, config: LocalConfig) -> Iterator[ConsoleWorld]:
         late = [(f"order-{number}", ["orders", "invoices"], f"customer-{number % 9}") for number in range(2000, 2006)]
         world.sell(CHECKOUT, *late, dies=True)
         consumer.wait_for("message.dead_lettered", within=60)
+        # What was decided before a console begins, its charts do not count.
+        wait_until(
+            lambda: "held" in {s.state for s in world.summaries().values()}, within=60, what="the refund is held"
+        )
         yield world
 
 
@@ -353,6 +367,25 @@ def who_answers(page: Page) -> dict[str, str]:
 def lags_of(page: Page) -> dict[int, tuple[int, int]]:
     number = {p: row for p, *row in table(page, "#coordinators")}
     return {int(p): (int(row[1].replace(",", "")), int(row[4].replace(",", ""))) for p, row in number.items()}
+
+
+def drawn_of(page: Page) -> tuple[int, int]:
+    """How many committed and rolled back transactions the lines of the first chart show together."""
+    chart = page.locator("#charts figure").first
+    (most,) = re.findall(r"at most ([0-9.]+)/s", chart.locator("figcaption").inner_text())
+    counts = []
+    for number in (1, 2):
+        lines = [each.get_attribute("points") or "" for each in chart.locator(f".line-{number}").all()]
+        # The first value of a line is drawn as two points.
+        heights = [62 - float(point.split(",")[1]) for line in lines for point in line.split()[1:]]
+        counts.append(sum(round(height / 60 * float(most) * 10) for height in heights))
+    return counts[0], counts[1]
+
+
+def counted_since(page: Page) -> int:
+    """Since when the charts count, in milliseconds."""
+    said = page.locator("#charts h2 time").first.get_attribute("datetime") or ""
+    return round(datetime.fromisoformat(said).timestamp() * 1000)
 
 
 def the_overview_is_what_the_topics_hold(visitor: Visitor, world: ConsoleWorld) -> None:
@@ -616,6 +649,8 @@ def the_pages_follow_while_a_responder_settles_the_checkout(visitor: Visitor, wo
         shows(overview, groups_of, world.by_group, "not settled, by group and state")
         assert CHECKOUT not in groups_of(overview)
         expect(overview.locator(".headline.error")).to_have_count(0)
+        shows(overview, drawn_of, lambda: world.decided_since(counted_since(overview)), "what the chart of rates draws")
+        assert (5, 1) == drawn_of(overview)
 
     forwarded = {order: len(world.arena.visible(order)) for order in [f"order-{n}" for n in range(2000, 2006)]}
     assert [2, 2, 2, 2, 2, 0] == list(forwarded.values())
