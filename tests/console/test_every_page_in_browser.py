@@ -4,7 +4,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -199,76 +199,77 @@ COUNT_CHANGES = """
 """
 
 
-def test_a_page_shows_what_came_while_its_newer_picture_was_on_its_way() -> None:
-    """A picture that is overtaken by a change is asked for once more, although no further change comes."""
-    site = busy_site()
+@contextmanager
+def following_list(site: Site) -> Iterator[Page]:
+    """The list of transactions, which follows by itself; no script of it fails."""
     with chromium() as browser, served(site.browser.app, site.console.connections) as port:
         visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
         with visitor.page("/login") as page:
             page.add_init_script(COUNT_CHANGES)
             page.goto("/transactions?sort=id")
             wait_until(lambda: page.evaluate("changes") > 0, within=60, what="it follows")
-            rows = page.locator("#list tbody tr")
-            expect(rows).to_have_count(4)
-
-            def overtake(route: Route) -> None:
-                """The picture of the first change comes after the event of the second one."""
-                answer = route.fetch()
-                if not overtaken:
-                    overtaken.append(answer.text())
-                    before = page.evaluate("changes")
-                    add("second")
-                    wait_until(lambda: page.evaluate("changes") > before, within=60, what="the second change's event")
-                route.fulfill(response=answer)
-
-            def add(name: str) -> None:
-                site.stage.half(txn_key(name))
-                site.onlooker.look()
-
-            overtaken: list[str] = []
-            page.route("**/transactions?sort=id", overtake)
-            add("first")
-            expect(rows).to_have_count(6)
+            yield page
         assert [] == visitor.complaints
-        assert overtaken
+
+
+def test_a_page_shows_what_came_while_its_newer_picture_was_on_its_way() -> None:
+    """A picture that is overtaken by a change is asked for once more, although no further change comes."""
+    site = busy_site()
+    with following_list(site) as page:
+        rows = page.locator("#list tbody tr")
+        expect(rows).to_have_count(4)
+
+        def overtake(route: Route) -> None:
+            """The picture of the first change comes after the event of the second one."""
+            answer = route.fetch()
+            if not overtaken:
+                overtaken.append(answer.text())
+                before = page.evaluate("changes")
+                add("second")
+                wait_until(lambda: page.evaluate("changes") > before, within=60, what="the second change's event")
+            route.fulfill(response=answer)
+
+        def add(name: str) -> None:
+            site.stage.half(txn_key(name))
+            site.onlooker.look()
+
+        overtaken: list[str] = []
+        page.route("**/transactions?sort=id", overtake)
+        add("first")
+        expect(rows).to_have_count(6)
+    assert overtaken
 
 
 def test_a_person_chooses_local_times_the_look_and_whether_a_page_moves() -> None:
     site = busy_site()
-    with chromium() as browser, served(site.browser.app, site.console.connections) as port:
-        visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
-        with visitor.page("/login") as page:
-            page.add_init_script(COUNT_CHANGES)
-            page.goto("/transactions?sort=id")
-            wait_until(lambda: page.evaluate("changes") > 0, within=60, what="it follows")
-            page.click("#switch-updates")
-            shown = page.locator("#truth time")
-            utc = shown.inner_text()
-            page.click("#switch-times")
-            page.click("#switch-theme")
+    with following_list(site) as page:
+        page.click("#switch-updates")
+        shown = page.locator("#truth time")
+        utc = shown.inner_text()
+        page.click("#switch-times")
+        page.click("#switch-theme")
 
-            local = shown.inner_text()
-            assert utc.endswith("Z")
-            assert local.endswith("+01:00")
-            assert datetime.fromisoformat(utc) == datetime.fromisoformat(local)
-            assert utc == shown.get_attribute("title")
-            asked: list[str] = []
-            page.on("request", lambda request: asked.append(request.url))
-            before = page.evaluate("changes")
-            site.stage.half(txn_key("new"))
-            site.onlooker.look()
-            wait_until(lambda: page.evaluate("changes") > before, within=60, what="the event of the change")
-            page.evaluate("fetch('/static/icon.svg')")
-            assert ["icon.svg"] == [url.rpartition("/")[2] for url in asked]
-            rows = page.locator("#list tbody tr")
-            page.click("#switch-updates")
-            expect(rows).to_have_count(5)
-            assert shown.inner_text().endswith("+01:00")
-            # The choices hold for other pages, too.
-            page.goto("/queues")
-            assert "dark" == page.evaluate("getComputedStyle(document.documentElement).colorScheme")
-            assert page.locator("#truth time").inner_text().endswith("+01:00")
-        assert [] == visitor.complaints
+        local = shown.inner_text()
+        assert utc.endswith("Z")
+        assert local.endswith("+01:00")
+        assert datetime.fromisoformat(utc) == datetime.fromisoformat(local)
+        assert utc == shown.get_attribute("title")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        before = page.evaluate("changes")
+        site.stage.half(txn_key("new"))
+        site.onlooker.look()
+        wait_until(lambda: page.evaluate("changes") > before, within=60, what="the event of the change")
+        page.evaluate("fetch('/static/icon.svg')")
+        assert ["icon.svg"] == [url.rpartition("/")[2] for url in asked]
+        rows = page.locator("#list tbody tr")
+        page.click("#switch-updates")
+        expect(rows).to_have_count(5)
+        assert shown.inner_text().endswith("+01:00")
+        # The choices hold for other pages, too.
+        page.goto("/queues")
+        assert "dark" == page.evaluate("getComputedStyle(document.documentElement).colorScheme")
+        assert page.locator("#truth time").inner_text().endswith("+01:00")
 
 
 @pytest.mark.parametrize("name", ["settle", "letters"])

@@ -57,7 +57,7 @@ LOCAL_SHARE = 0.6
 
 
 class Orphans:
-    """Transactions of a service that died behind its local transaction: nobody ever resolves them but a responder.
+    """Transactions of a service that died after its local transaction: only a responder resolves them.
 
     Half records by a plain client, the row of the barrier where the local transaction was committed, and no op record;
     written from a thread of its own until `stop`.

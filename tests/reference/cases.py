@@ -377,7 +377,7 @@ behind_one_of_its_ordering_key_that_half_has_lost_but_for_a_record_behind_it: ou
 behind_one_of_its_ordering_key_that_doubt_alone_knows: lost
     half txn=ahead/0000000c order=prepare, half order=prepare, C 0, keep held 0 order=prepare, show 0,
     ended 0 txn=ahead/0000000c, C 1, starts half=1
-# Of one whose first half record half has lost nobody knows whether it still goes first.
+# If half has lost a transaction's first record, it is not known whether the transaction still goes first.
 behind_one_of_its_ordering_key_whose_first_half_record_is_gone: out_of_window
     half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, C 2,
     starts half=1

@@ -317,6 +317,14 @@ def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
     assert [] == [f for f in found if f.level in (Level.ERROR, Level.WARNING)]
 
 
+def test_an_interrupted_widening_is_ended_and_not_reset() -> None:
+    change = Difference("ns.op", "offsets stored for ns.coordinator", "4 of 8", "every", "a widening was interrupted")
+
+    found = worst(doctor.settings, replace(HEALTHY, changes=(change,)))
+
+    assert "txlayer topics widen --namespace ns --partitions 8" == found.mend
+
+
 def test_partitions_that_are_alike_are_green() -> None:
     even = replace(HEALTHY, partitions=tuple(part(n, half_end=20_000) for n in range(3)))
 

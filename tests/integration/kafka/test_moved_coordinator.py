@@ -26,7 +26,7 @@ _TEXT_BYTES = 512
 
 
 class MockCluster:
-    """librdkafka's own mock of a broker, in a thread of the library's: it answers with the errors that it is told to.
+    """librdkafka's own mock of a broker, in a thread of the library: it answers with the errors that a test chooses.
 
     It keeps no promise about transactions or offsets, so nothing is proved with it but what a client does after an error.
     """
