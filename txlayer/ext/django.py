@@ -21,7 +21,7 @@ def join(
     """A block whose messages become visible if, and only if, the surrounding `transaction.atomic()` commits.
 
     Add messages with `send`. The end of the block stores them and writes the barrier's row on Django's connection; Django's
-    commit then says commit. If the atomic block is rolled back, a check-back finds no row, and the messages are rolled back,
+    commit then says commit, once the row is read behind it. If the atomic block is rolled back, a check-back finds no row, and the messages are rolled back,
     too. It may be any atomic block, also a nested one or that of `ATOMIC_REQUESTS`; as with `transaction.on_commit`, the
     messages share the fate of the savepoint in which they are sent. After `rollback` the block sends nothing, and the atomic block goes on.
 
@@ -55,7 +55,7 @@ def join(
     except BaseException as exc:
         tx.leave(exc)  # if the messages are stored, a check-back finds no row
         raise
-    transaction.on_commit(_Ending(tx), using=using)
+    transaction.on_commit(_Ending(tx, connection, table), using=using, robust=True)
 
 
 def _write(connection: Any, table: str, row: tuple[str, ...]) -> None:
@@ -75,13 +75,23 @@ def _write(connection: Any, table: str, row: tuple[str, ...]) -> None:
 class _Ending:
     """What Django calls after its commit, and drops after a rollback."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: Transaction, connection: Any, table: str) -> None:
         self._tx: Transaction | None = tx
+        self._connection, self._table = connection, table
 
     def __call__(self) -> None:
-        tx, self._tx = self._tx, None
-        if tx is not None:
+        # PostgreSQL answers the commit of a transaction in which a statement failed with a rollback, and Django does not look.
+        if self._tx is not None and self._is_row_there(self._tx):
+            tx, self._tx = self._tx, None
             tx.commit()
+
+    def _is_row_there(self, tx: Transaction) -> bool:
+        named = (
+            f"SELECT resolution FROM {self._connection.ops.quote_name(self._table)} WHERE txn_id = %s AND nonce = %s"  # noqa: S608 - quoted
+        )
+        with self._connection.cursor() as cursor:
+            cursor.execute(named, (tx.txn_id, tx.nonce))
+            return bool(cursor.fetchone() == (COMMIT.value,))
 
     def __del__(self) -> None:
         # Django has no hook for a rollback. The commit may also have failed without an answer, so the row decides.

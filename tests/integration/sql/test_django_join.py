@@ -1,6 +1,7 @@
 """`txlayer.ext.django`: messages in Django's own transactions, with check-backs answered from the same table."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -214,6 +215,19 @@ def test_what_cannot_be_joined_is_refused_and_nothing_is_sent(shop: Shop) -> Non
             shop.send(lambda _: transaction.set_rollback(True, using=shop.alias))
 
     assert [] == shop.told()
+
+
+@pytest.mark.promise("P8")
+def test_messages_of_a_transaction_that_the_database_gave_up_stay_invisible_also_if_its_error_is_swallowed(
+    shop: Shop,
+) -> None:
+    """PostgreSQL answers COMMIT with a rollback then, and Django does not look."""
+    with shop.atomic():
+        shop.buy("anna")
+        with suppress(DatabaseError):
+            shop.execute("SELECT * FROM nowhere")
+
+    assert shop.told() == shop.bought()
 
 
 @pytest.mark.promise("P8")
