@@ -94,6 +94,22 @@ def test_an_interceptor_sees_what_an_asyncio_producer_sends(stage: ProducerStage
     assert [*ALL, "before_send", "after_send", "before_end ROLLBACK", "after_end ROLLBACK"] == notes.seen
 
 
+@pytest.mark.parametrize("hook", ["before_send", "after_send", "before_end", "after_end"])
+def test_a_hook_may_submit_another_transaction(stage: ProducerStage, hook: str) -> None:
+    """Most hooks run on the producer's thread while it serves reports, and others wait until that is over."""
+    made: list[SubmittedTransaction] = []
+
+    class Audited(ProducerInterceptor):
+        def note(self, sent: SentTransaction, *_said: object) -> None:
+            if sent.txn_id == "order-1":
+                made.append(producer.submit(Message("stock", "k", "audit")))
+
+    setattr(Audited, hook, Audited.note)
+    with stage.producer(interceptors=[Audited()]) as producer:
+        producer.submit(Message("orders", "k", "v"), txn_id="order-1").result(10)
+        assert COMMIT is made[0].result(10).resolution
+
+
 def test_before_runs_in_order_and_after_in_reverse(stage: ProducerStage) -> None:
     seen: list[str] = []
     with stage.producer(interceptors=[Notes("a", seen), Notes("b", seen)]) as producer:

@@ -580,9 +580,10 @@ class Pipeline:
         return count
 
     def wait_at_gate(self) -> None:
-        """Return when the reports that are being served are done."""
-        self.gate.acquire()
-        self.gate.release()
+        """Return when the reports that are being served are done; at once on the producer's own thread, which serves them."""
+        if not self.is_own_thread:
+            self.gate.acquire()
+            self.gate.release()
 
     def not_sent(self, txn: PendingTransaction, message_count: int, exc: BaseException) -> BaseException:
         """So many half messages will not be sent, because of `exc`; what to raise for it."""
