@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -209,9 +209,11 @@ def test_a_sale_that_is_done_again_after_a_rollback_is_not_committed(
 
 @on_sqlite
 @pytest.mark.promise("P8")
+@pytest.mark.parametrize("is_discarded", [False, True])
 def test_a_sale_that_is_done_again_on_the_connection_is_not_committed(
-    shop: Shop, producer: TransactionalProducer
+    shop: Shop, producer: TransactionalProducer, *, is_discarded: bool
 ) -> None:
+    """SQLAlchemy reports no rollback of a connection that was discarded, and connects anew under the same name."""
     txn_id = new_id()
     add = text(f"INSERT INTO shop_order (txn_id) VALUES ('{txn_id}')")
     with (  # noqa: PT012 - the block raises
@@ -221,6 +223,10 @@ def test_a_sale_that_is_done_again_on_the_connection_is_not_committed(
     ):
         tx.send("orders", value="v")
         tx.join(connection)
+        if is_discarded:
+            connection.invalidate()
+            with pytest.raises(PendingRollbackError):
+                connection.commit()
         connection.rollback()
         connection.execute(add)
         connection.commit()

@@ -213,6 +213,8 @@ class Watch:
             event.listen(engine, "prepare_twophase", self._before_twophase)
             event.listen(engine, "commit_twophase", self._before_twophase)
             event.listen(engine, "rollback", self._before_rollback)
+            # A discarded connection whose commit was refused reports no rollback, but its next transaction.
+            event.listen(engine, "begin", self._before_rollback)
             if engine.dialect.name == "sqlite":
                 event.listen(engine, "savepoint", self._before_savepoint)
             self._engines.add(engine)
@@ -262,6 +264,7 @@ class Watch:
                 raise joined.lost_error()
 
     def _before_rollback(self, connection: Connection) -> None:
+        """The transaction that was joined ends, or is over."""
         for joined in self._joined.get(connection, ()):
             joined.before_rollback()
 
