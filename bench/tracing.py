@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from txlayer import Message, TransactionalProducer
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.otel import OpenTelemetryTracing
-from txlayer.adapters.tracing import NO_TRACING, Tracing
+from txlayer.adapters.telemetry import NO_TRACING, Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.handlers import HandlerSet

@@ -20,10 +20,10 @@ from tests.support.console_site import Site
 from tests.support.core_records import txn_key
 from tests.support.waiting import wait_until
 from txlayer.console.access import AccessRules, parse_proxy
+from txlayer.console.acting import Note
 from txlayer.console.limits import REQUEST_BURST
 from txlayer.console.pages import ROUTES
 from txlayer.console.people import Person, Role, User, parse_users, user_line
-from txlayer.console.work import Note
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import HalfOptions
 from txlayer.operate.replay import DeadLetterResult

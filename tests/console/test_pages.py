@@ -19,8 +19,8 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
 from txlayer.console import show
 from txlayer.console.access import AccessRules
+from txlayer.console.acting import Desk, Jobs
 from txlayer.console.pages.overview import changes
-from txlayer.console.work import Desk, Jobs
 from txlayer.core.codec import HALF_HEADER, encode_op
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.leases import LockKind
@@ -730,8 +730,8 @@ def test_a_stream_says_when_there_is_a_newer_picture(site: Site) -> None:
 
 
 def test_a_page_waits_for_an_answer_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.console.work.DEADLINE_S", 0.01)
-    monkeypatch.setattr("txlayer.console.work.WAITING_MAX", 1)
+    monkeypatch.setattr("txlayer.console.acting.DEADLINE_S", 0.01)
+    monkeypatch.setattr("txlayer.console.acting.WAITING_MAX", 1)
 
     async def ask() -> None:
         desk, gate = Desk(), threading.Event()
@@ -780,7 +780,7 @@ def test_a_job_that_is_asked_to_stop_ends_with_what_it_has() -> None:
 
 
 def test_only_so_many_jobs_that_have_ended_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.console.work.ENDED_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.console.acting.ENDED_COUNT_MAX", 2)
     jobs = Jobs()
     for number in range(5):
         jobs.start(f"a {number}", lambda _note: None, now_ms=partial(int, number))

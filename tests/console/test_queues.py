@@ -237,7 +237,7 @@ def test_a_change_without_an_answer_in_time_is_not_said_to_have_failed(
         ask_queues(*arguments, **named)
 
     monkeypatch.setattr("txlayer.console.pages.queues.ask_queues", wait_and_ask)
-    monkeypatch.setattr("txlayer.console.work.DEADLINE_S", 0.05)
+    monkeypatch.setattr("txlayer.console.acting.DEADLINE_S", 0.05)
 
     answer = site.post(page, "/queues/pause", **PAUSE)
     may_end.set()

@@ -35,7 +35,7 @@ from txlayer.core.key_queue import PartitionQueue
 from txlayer.core.retry import Reject, Retry
 from txlayer.errors import BrokerUnavailableError, FencedError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
-from txlayer.operate.locks import LockAdmin
+from txlayer.operate.queues import LockAdmin
 from txlayer.operate.replay import Request, WrittenRequest, wait_until_taken
 from txlayer.operate.topics import plan_reset
 

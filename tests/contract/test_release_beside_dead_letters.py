@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.leases import LeaseEffect, queue_name
 from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
-from txlayer.operate.locks import LockAdmin
+from txlayer.operate.queues import LockAdmin
 
 LEASES: dict[str, Any] = {"lease_renewal": timedelta(seconds=1), "lease_expiry": timedelta(seconds=10)}
 

@@ -34,7 +34,7 @@ from txlayer import (
 )
 from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.tracing import parse_traceparent
+from txlayer.adapters.telemetry import parse_traceparent
 from txlayer.config import CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator, make_coordinator
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic

@@ -15,7 +15,7 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, Retry, RetryPolicy
 from txlayer.errors import BrokerUnavailableError, NotAuthorisedError
-from txlayer.testing.running import comes_true
+from txlayer.testing.stage import comes_true
 
 RATE = 2_000_000
 """Bytes a second of a slow line, or of a quota."""

@@ -13,7 +13,7 @@ from txlayer import Context, OrderedConsumer, ReceivedMessage, Reject
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.service import ConsumerService
-from txlayer.testing.running import RunningCoordinator
+from txlayer.testing.stage import RunningCoordinator
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "howto" / "consumers.md").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from contextlib import ExitStack, closing
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.testing import wait_until
 from txlayer.config import CoordinatorConfig
-from txlayer.testing.running import RunningCoordinator
+from txlayer.testing.stage import RunningCoordinator
 
 kafka = MemoryKafka()
 for name in ("orders", "points", "customers"):

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from txlayer.testing.running import POLL_S
+from txlayer.testing.stage import POLL_S
 
 __all__ = ["HANG_S", "POLL_S", "TimedOutError", "hang", "pause", "wait_until"]
 

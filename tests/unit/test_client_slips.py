@@ -11,8 +11,7 @@ import pytest
 from tests.support.commands import run_command
 from txlayer import OrderedConsumer, TransactionalProducer
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.client import plain_consumer
-from txlayer.adapters.kafka.group import KafkaGroupReader
+from txlayer.adapters.kafka.client import KafkaGroupReader, plain_consumer
 from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
 from txlayer.cli.main import build_app
 from txlayer.config import PROTECTED_CLIENT_SETTINGS, ClientConfig

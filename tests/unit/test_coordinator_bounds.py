@@ -11,7 +11,7 @@ from tests.simulation.unguarded import coordinator_with
 from tests.support.core_records import FAR_AWAY, GROUP, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator, seen_by, slow_for
 from tests.support.still_world import StillWorld
-from txlayer.adapters.memory.admin import MemoryAdmin
+from txlayer.adapters.memory.readers import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import QUICK_REBUILD_COUNT

@@ -10,7 +10,7 @@ from tests.support.core_records import GROUP, half_header, op_line, txn_key
 from tests.support.still_coordinator import RefusedTopic, StillCoordinator
 from tests.support.tracing import Spans
 from txlayer.adapters.errors import Code
-from txlayer.adapters.tracing import TraceContext
+from txlayer.adapters.telemetry import TraceContext
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.metrics import CoordinatorSpans

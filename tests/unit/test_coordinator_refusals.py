@@ -9,7 +9,7 @@ import pytest
 from tests.support.core_records import op_line, txn_key
 from tests.support.still_coordinator import RefusedTopic, StillCoordinator, widen
 from txlayer.adapters.errors import Code
-from txlayer.adapters.memory.admin import MemoryAdmin
+from txlayer.adapters.memory.readers import MemoryAdmin
 from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.namespace import START_OF_LOG
 from txlayer.adapters.ports import TopicLimits

@@ -18,7 +18,7 @@ from txlayer.cli.exits import guard
 from txlayer.config import MetricsConfig
 from txlayer.core.leases import QueueLease
 from txlayer.errors import UsageError
-from txlayer.operate.locks import LeaseStatus, LockState
+from txlayer.operate.queues import LeaseStatus, LockState
 
 FORGERIES = [
     "g\r2026-11-23T12:00:00.000Z ERROR   transaction.lost",

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from tests.support.still_world import StillWorld
-from txlayer.adapters.kafka import group
-from txlayer.adapters.kafka.group import KafkaGroupReader, KafkaStoringGroupReader, parse_member
+from txlayer.adapters.kafka import client as kafka_client
+from txlayer.adapters.kafka.client import KafkaGroupReader, KafkaStoringGroupReader, parse_member
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.ports import StoredOffset
@@ -90,7 +90,7 @@ class FakeConsumer:
 
 
 def reader_over(client: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> KafkaGroupReader:
-    monkeypatch.setattr(group, "new_client", lambda *_, **__: client)
+    monkeypatch.setattr(kafka_client, "new_client", lambda *_, **__: client)
     config = ClientConfig(bootstrap_servers="127.0.0.1:1")
     return KafkaGroupReader(config, group="g", session_timeout_ms=6_000)
 
@@ -130,7 +130,7 @@ def test_a_share_is_given_back_before_the_client_closes(late_rounds: int, monkey
 
 
 def test_a_share_that_nobody_takes_back_is_waited_for_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "_LEAVE_PATIENCE_S", 0.01)
+    monkeypatch.setattr(kafka_client, "_LEAVE_PATIENCE_S", 0.01)
     client = FakeConsumer()
     client.late_rounds = 1 << 40
     reader = reader_over(client, monkeypatch)
@@ -155,7 +155,7 @@ def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_static_member_gives_its_share_back_and_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     # The client itself leaves with `unsubscribe`; with nothing but its destructor the group keeps the place.
     clients = [FakeConsumer()]
-    monkeypatch.setattr(group, "new_client", lambda *_, **__: clients.pop())
+    monkeypatch.setattr(kafka_client, "new_client", lambda *_, **__: clients.pop())
     told: list[bool] = []
     calls, gone = clients[0].calls, weakref.ref(clients[0])
     reader = KafkaStoringGroupReader(
@@ -267,7 +267,7 @@ def test_without_that_check_two_coordinators_forward_one_transaction(
     with pytest.raises(MemberFencedError):
         visible_twice(A_MEMBERS, monkeypatch)
 
-    monkeypatch.setattr(group, "parse_member", unchecked)
+    monkeypatch.setattr(kafka_client, "parse_member", unchecked)
 
     both = [b"forwarded by the owner", b"forwarded once more"]
     metadata = PREFIX + struct.pack("<i", -1) + b"g\0\0\0" if "generation" in form else never_joined()

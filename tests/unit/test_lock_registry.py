@@ -11,7 +11,7 @@ from txlayer.cli import locks
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.lease_keeper import CLOSE_S, WRITE_AGAIN_S
 from txlayer.core.leases import LeaseEffect, LockKind, LockRecord, QueueLease
-from txlayer.operate.locks import LockAdmin
+from txlayer.operate.queues import LockAdmin
 
 MINUTE_MS = 60_000
 OTHER = ("orders", 4)

@@ -10,9 +10,9 @@ from txlayer.core.history import operator_reason
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.ledger.transitions import COMMITTING
 from txlayer.core.messages import OpMessage, Resolution, Source
+from txlayer.operate import bytes_json
 from txlayer.operate import settle as settle_text
 from txlayer.operate import settle as settling
-from txlayer.operate.history import bytes_json
 from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import OperatorAction, RecordedLine, SettlementOutcome, SettlementResult

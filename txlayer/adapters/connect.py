@@ -258,8 +258,7 @@ ConnectConsumer = Callable[[ConsumerConfig], ConsumerConnections]
 def kafka_clients(config: ClientConfig) -> Clients:
     """Clients of real Kafka with these settings; each connects at its first use."""
     from txlayer.adapters.kafka.admin import KafkaAdmin, SharedAdmin
-    from txlayer.adapters.kafka.client import PlainReader, serialize
-    from txlayer.adapters.kafka.group import KafkaGroupReader, KafkaStoringGroupReader
+    from txlayer.adapters.kafka.client import KafkaGroupReader, KafkaStoringGroupReader, PlainReader, serialize
     from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
 
     return Clients(

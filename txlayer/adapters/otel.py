@@ -12,7 +12,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, T
 from opentelemetry.trace.span import TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
-from txlayer.adapters.tracing import Attributes, NoSpan, Span, SpanRole, TraceContext
+from txlayer.adapters.telemetry import Attributes, NoSpan, Span, SpanRole, TraceContext
 
 logger = logging.getLogger("txlayer.tracing")
 

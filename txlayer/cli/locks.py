@@ -17,8 +17,8 @@ from txlayer.cli.output import cell
 from txlayer.config import ConsumerConfig
 from txlayer.core.leases import LeaseEffect
 from txlayer.operate import Json, length_text
-from txlayer.operate.locks import LeaseStatus, LockState, check_queue, lease_json, opened_locks, record_json
 from txlayer.operate.operators import signature_of
+from txlayer.operate.queues import LeaseStatus, LockState, check_queue, lease_json, opened_locks, record_json
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -22,8 +22,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from txlayer.adapters.telemetry import set_up_logging
-from txlayer.adapters.tracing import NO_TRACING, Tracing
+from txlayer.adapters.telemetry import NO_TRACING, Tracing, set_up_logging
 from txlayer.cli.options import Bundle, option
 from txlayer.config import MetricsConfig, from_environ
 from txlayer.errors import ConfigError

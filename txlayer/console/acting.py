@@ -1,19 +1,25 @@
-"""Routes, whose handlers get the console; and actions of people.
+"""Routes, whose handlers get the console; actions of people; and work that is not done in the event loop.
 
-Each action has an author and a reason, and waits for a second person where the console asks for one.
+Each action has an author and a reason, and waits for a second person where the console asks for one. Questions to the cluster
+have a deadline, and long jobs run beside the pages.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from txlayer.console.work import OverdueError
-from txlayer.errors import OutcomeUnknownError, RetriableError, UsageError
+from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError, TxLayerError, UsageError
 from txlayer.operate.operators import REASON_LENGTH_MAX
 
 if TYPE_CHECKING:
@@ -94,3 +100,146 @@ ROUTES = [
     route(f"{WAITING}/confirm", confirm, "POST"),
     route(f"{WAITING}/withdraw", withdraw, "POST"),
 ]
+
+
+# --- work that is not done in the event loop -------------------------------------------------------------------------
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger("txlayer.console")
+
+THREAD_COUNT = 8
+WAITING_MAX = 32
+"""Questions that are asked or wait for a thread; a further one is refused."""
+DEADLINE_S = 15.0
+"""How long a page waits for an answer. The question goes on: its thread is free when the client gives up."""
+
+
+class OverdueError(BrokerUnavailableError):
+    """No answer came within the deadline, and the question goes on."""
+
+
+class Desk:
+    """Asks for pages, each question in a thread of a few."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="txlayer-page")
+        self._count = 0
+
+    async def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What the function returns or raises.
+
+        Raises:
+            RetriableError: too many questions wait.
+            OverdueError: no answer within the deadline.
+        """
+        if self._count >= WAITING_MAX:
+            raise RetriableError("many pages wait for the cluster; try again in a moment")
+        self._count += 1
+        future = self._threads.submit(partial(function, *arguments, **named))
+        future.add_done_callback(self._is_done)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), DEADLINE_S)
+        except TimeoutError:
+            raise OverdueError("the cluster did not answer in time", waited_ms=int(DEADLINE_S * 1000)) from None
+
+    def close(self) -> None:
+        """Take no more questions."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _is_done(self, _future: object) -> None:
+        self._count -= 1  # one bytecode of one of eight threads; a page sees the new number a moment later
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A long piece of work, as it is now."""
+
+    name: str
+    started_ms: int
+    subject: str = ""
+    step: str = ""
+    done: int = 0
+    total: int = 0
+    is_stopping: bool = False
+    ended_ms: int | None = None
+    result: Any = None  # what came of it; while it runs, what has come of it so far
+    problem: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.ended_ms is None
+
+
+class Note:
+    """What a job's work gets: it notes with it how far it is, and looks whether it should stop."""
+
+    def __init__(self, change: Callable[..., None], is_stopping: Callable[[], bool]) -> None:
+        self._change = change
+        self._is_stopping = is_stopping
+
+    def __call__(self, step: str, done: int, total: int, result: Any = None) -> None:
+        """The work is at this step; so much of so much is done, with this result so far."""
+        self._change(step=step, done=done, total=total, result=result)
+
+    @property
+    def should_stop(self) -> bool:
+        return self._is_stopping()
+
+
+ENDED_COUNT_MAX = 100  # jobs that have ended and are kept for their pages
+
+
+class Jobs:
+    """The newest job of each name. One of a name runs at a time; nobody waits for it."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+
+    def newest(self, name: str) -> Job | None:
+        return self._jobs.get(name)
+
+    def named(self, prefix: str) -> list[Job]:
+        """The jobs whose names begin so, the newest first."""
+        with self._lock:
+            found = [job for name, job in self._jobs.items() if name.startswith(prefix)]
+        return sorted(found, key=lambda job: job.started_ms, reverse=True)
+
+    def start(self, name: str, work: Callable[[Note], Any], *, now_ms: Callable[[], int], subject: str = "") -> bool:
+        """Begin it in a thread. False: it runs already."""
+        with self._lock:
+            before = self._jobs.pop(name, None)
+            if before is not None and before.is_running:
+                self._jobs[name] = before
+                return False
+            self._jobs[name] = Job(name, now_ms(), subject)
+            ended = [each.name for each in self._jobs.values() if not each.is_running]
+            for each in ended[: max(len(ended) - ENDED_COUNT_MAX, 0)]:
+                del self._jobs[each]
+        threading.Thread(target=self._run, args=(name, work, now_ms), name=f"txlayer-{name}", daemon=True).start()
+        return True
+
+    def stop(self, name: str) -> None:
+        """Ask a job to stop; work that does not look goes on to its end."""
+        self._change(name, is_stopping=True)
+
+    def _change(self, name: str, **values: Any) -> None:
+        with self._lock:
+            job = self._jobs.get(name)
+            if job is not None and job.is_running:
+                self._jobs[name] = replace(job, **values)
+
+    def _run(self, name: str, work: Callable[[Note], Any], now_ms: Callable[[], int]) -> None:
+        end: dict[str, Any] = {}
+        try:
+            end["result"] = work(Note(partial(self._change, name), lambda: self._jobs[name].is_stopping))
+        except TxLayerError as exc:
+            end["problem"] = str(exc)
+        except Exception as exc:
+            # Border of a thread: the page says that it failed, the log why.
+            logger.exception("job.failed", extra={"job": name})
+            end["problem"] = f"a defect of txlayer: {type(exc).__name__}; its log has the details"
+        self._change(name, ended_ms=now_ms(), **end)

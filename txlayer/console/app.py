@@ -21,12 +21,11 @@ from txlayer.adapters.connect import Clients, CoordinatorConnections
 from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.console import show
 from txlayer.console.access import AccessRules, protected
-from txlayer.console.acting import Action
+from txlayer.console.acting import Action, Desk, Jobs
 from txlayer.console.limits import Connections, EventStreams
 from txlayer.console.pages import LOOKS, ROUTES, SECTIONS
 from txlayer.console.pages.settle import WORDS
 from txlayer.console.people import SecondPerson
-from txlayer.console.work import Desk, Jobs
 from txlayer.operate.live import LiveView
 from txlayer.operate.looks import Looks
 from txlayer.operate.operators import check_operator_rights

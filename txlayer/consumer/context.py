@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from txlayer.adapters.bodies import Deserializer
 from txlayer.adapters.ports import Record
-from txlayer.adapters.tracing import trace_context_of
+from txlayer.adapters.telemetry import trace_context_of
 from txlayer.core.codec import GROUP_HEADER, ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, decode_dead_letter
 from txlayer.core.messages import TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, Undecodable, user_headers

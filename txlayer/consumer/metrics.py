@@ -21,7 +21,7 @@ from txlayer.adapters.metrics import (
     histogram,
     stall_of,
 )
-from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, Tracing, age_ms, current, trace_context_of
+from txlayer.adapters.telemetry import LINKS_MAX, Span, SpanRole, Tracing, age_ms, current, trace_context_of
 from txlayer.consumer.context import Lease, ReceivedMessage
 from txlayer.consumer.pools import Job, items_of
 from txlayer.core.retry import Ack, WrongResult, checked

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Generic, Required, TypedDict, TypeVar, Unpack,
 
 from txlayer.adapters.bodies import Codec, Deserializer, function_of
 from txlayer.adapters.connect import ConnectConsumer, ConsumerConnections, connect_consumer
-from txlayer.adapters.telemetry import Log
-from txlayer.adapters.tracing import NO_TRACING, Tracing
+from txlayer.adapters.telemetry import NO_TRACING, Log, Tracing
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import (

@@ -14,8 +14,7 @@ from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
-from txlayer.adapters.telemetry import Log
-from txlayer.adapters.tracing import Tracing
+from txlayer.adapters.telemetry import Log, Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorSpans, CoordinatorView, log_reports

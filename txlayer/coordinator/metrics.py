@@ -37,8 +37,7 @@ from txlayer.adapters.metrics import (
     with_few_labels,
 )
 from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.telemetry import Log
-from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tracing, age_ms, trace_context_of
+from txlayer.adapters.telemetry import LINKS_MAX, Log, Span, SpanRole, TraceContext, Tracing, age_ms, trace_context_of
 from txlayer.config import SystemTopics
 from txlayer.coordinator.shard import Shard
 from txlayer.core.ledger.batch import Batch, Positions, ReportKind

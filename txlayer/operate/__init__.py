@@ -7,6 +7,7 @@ TopicMismatchError where a topic is missing, BrokerUnavailableError, NotAuthoris
 read.
 """
 
+import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -39,3 +40,14 @@ def time_text(at_ms: int | None) -> str:
 def age_of_old_look(age_max: float, *, took: float) -> float:
     """How old a look at the cluster may be before it is repeated; all in one unit. Looks take one part in twenty of the time at most."""
     return max(age_max, 19 * took)
+
+
+def bytes_json(raw: bytes | None) -> Json | None:
+    """Bytes as base64, and as text where they are UTF-8; null for null."""
+    if raw is None:
+        return None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        text = None
+    return {"base64": base64.b64encode(raw).decode("ascii"), "text": text}

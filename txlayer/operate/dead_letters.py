@@ -33,8 +33,7 @@ from txlayer.core.key_queue import lone_request_key
 from txlayer.core.messages import Undecodable, check_group, is_topic_name
 from txlayer.core.progress import NO_KEY, NOTHING, Attempts, Foreign, Progress, decode, hash_of_key
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError, UsageError
-from txlayer.operate import Json
-from txlayer.operate.history import bytes_json
+from txlayer.operate import Json, bytes_json
 
 COUNT_MAX = 100  # groups and topics that are looked at
 

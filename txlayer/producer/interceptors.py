@@ -17,10 +17,10 @@ from functools import partial
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
-from txlayer.adapters.telemetry import Log, showable
-from txlayer.adapters.tracing import (
+from txlayer.adapters.telemetry import (
     LINKS_MAX,
     Attributes,
+    Log,
     Span,
     SpanRole,
     TraceContext,
@@ -28,6 +28,7 @@ from txlayer.adapters.tracing import (
     current,
     has_trace,
     parse_traceparent,
+    showable,
     trace_context_of,
 )
 from txlayer.core.messages import Message, Resolution, nonce_of, txn_id_of

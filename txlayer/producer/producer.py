@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 from txlayer.adapters.bodies import Codec, function_of
 from txlayer.adapters.connect import LINGER_MS, LINGER_OF_TASKS_MS, ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
-from txlayer.adapters.tracing import HEADER_BYTES, NO_TRACING, Tracing
+from txlayer.adapters.telemetry import HEADER_BYTES, NO_TRACING, Tracing
 from txlayer.config import ProducerConfig, seconds
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import NONCE_LENGTH, Message, Resolution, UserHeaders, check_group

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from txlayer.adapters.ports import Record
 from txlayer.adapters.readers import CheckRequestsRead
-from txlayer.adapters.tracing import trace_context_of
+from txlayer.adapters.telemetry import trace_context_of
 from txlayer.core import codec
 from txlayer.core.messages import (
     UNKNOWN,

@@ -13,8 +13,7 @@ from typing import Any
 
 from txlayer.adapters.connect import ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
-from txlayer.adapters.telemetry import Log
-from txlayer.adapters.tracing import NO_TRACING, Tracing
+from txlayer.adapters.telemetry import NO_TRACING, Log, Tracing
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
 from txlayer.producer.check_handlers import CheckRequest

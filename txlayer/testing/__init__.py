@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from txlayer.testing.access import KafkaAccess, memory_access, real_access, unique_name
-    from txlayer.testing.running import RunningCoordinator, wait_until
-    from txlayer.testing.stage import Stage
+    from txlayer.testing.stage import RunningCoordinator, Stage, wait_until
 
 _MODULES = {
     "KafkaAccess": "txlayer.testing.access",
-    "RunningCoordinator": "txlayer.testing.running",
+    "RunningCoordinator": "txlayer.testing.stage",
     "Stage": "txlayer.testing.stage",
     "memory_access": "txlayer.testing.access",
     "real_access": "txlayer.testing.access",
     "unique_name": "txlayer.testing.access",
-    "wait_until": "txlayer.testing.running",
+    "wait_until": "txlayer.testing.stage",
 }
 
 __all__ = ["KafkaAccess", "RunningCoordinator", "Stage", "memory_access", "real_access", "unique_name", "wait_until"]

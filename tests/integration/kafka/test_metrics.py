@@ -20,7 +20,7 @@ from tests.support.prometheus import PACKAGE, Prometheus, get, promtool, running
 from tests.support.responders import ResponderProcess
 from tests.support.waiting import wait_until
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.testing.running import comes_true
+from txlayer.testing.stage import comes_true
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -7,10 +7,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from txlayer.adapters.connect import Clients, ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.adapters.errors import Code, translate_error
-from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.cluster import Cluster, Link
 from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
-from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader, MemoryStoringGroupReader
+from txlayer.adapters.memory.readers import MemoryAdmin, MemoryGroupReader, MemoryLogReader, MemoryStoringGroupReader
 from txlayer.adapters.memory.world import (
     ClientCrashedError,
     ClientError,

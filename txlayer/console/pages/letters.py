@@ -34,8 +34,8 @@ from txlayer.operate import Json, dead_letters
 from txlayer.operate.replay import DeadLetterResult, ReplayOrder, Watch, ask, author_of, choose, replace_value, why_not
 
 if TYPE_CHECKING:
+    from txlayer.console.acting import Note
     from txlayer.console.app import Console
-    from txlayer.console.work import Note
 
 logger = logging.getLogger("txlayer.console")
 

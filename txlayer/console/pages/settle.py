@@ -15,10 +15,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from txlayer.config import milliseconds, parse_duration
-from txlayer.console.acting import Action, act, route
+from txlayer.console.acting import Action, Job, Note, act, route
 from txlayer.console.pages.transactions import wanted_of
 from txlayer.console.show import fields_of, number_of, query
-from txlayer.console.work import Job, Note
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate import settle_requests as requests
 from txlayer.operate import time_text

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from txlayer.adapters.ports import HistoryStart
-from txlayer.adapters.tracing import trace_context_of
+from txlayer.adapters.telemetry import trace_context_of
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import route
 from txlayer.console.show import LENGTH_MAX, fields_of, number_of, query, transaction_query
@@ -222,7 +222,7 @@ def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values
             body["forwarded"], body["handled"], body["forwarded_problem"] = [], [], ""
             said = (line.op.resolution for line in history.op_lines if (line.offset, line.line) == history.decided_at)
             if history.state is TxnState.COMMITTED or Resolution.COMMIT in said:
-                from txlayer.operate.forwarded import forwarded_json  # imported when a page needs it
+                from txlayer.operate.history import forwarded_json  # imported when a page needs it
 
                 found = forwarded_json(console.clients, history, records)
                 body["forwarded"], body["handled"], body["forwarded_problem"] = found
