@@ -35,7 +35,7 @@ from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.ledger.batch import NO_LIMIT
 from txlayer.core.ledger.transaction import record_size
-from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
+from txlayer.core.messages import Undecodable, nonce_of, txn_id_of
 from txlayer.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -380,8 +380,8 @@ class LogHistoryReader:
         for record in self._records(positions, ends):
             headers = record.headers()
             if codec.asked_options_of(headers).query_id == query_id:
-                header = codec.decode_half_header(codec.half_header_of(headers) or b"")
-                assert isinstance(header, HalfHeader)  # its options were read
+                header = codec.half_of(headers)
+                assert header is not None  # its options were read
                 found.setdefault(txn_id_of(header.key), header.born_ms)
         return sorted(found, key=found.__getitem__)
 
@@ -421,8 +421,8 @@ class LogHistoryReader:
     ) -> dict[str, int]:
         found: dict[str, int] = {}
         for record in self._records(positions, ends):
-            header = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
-            if isinstance(header, HalfHeader) and header.key in keys:
+            header = codec.half_of(record.headers())
+            if header is not None and header.key in keys:
                 found[header.key] = record.offset()
         return found
 

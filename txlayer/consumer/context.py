@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 from txlayer.adapters.bodies import Deserializer
 from txlayer.adapters.ports import Record
 from txlayer.adapters.telemetry import trace_context_of
-from txlayer.core.codec import GROUP_HEADER, ID_HEADER, ORIGIN_HEADER, decode_origin
+from txlayer.core.codec import GROUP_HEADER, ID_HEADER, origin_of
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, decode_dead_letter
-from txlayer.core.messages import TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, Undecodable, user_headers
+from txlayer.core.messages import TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, user_headers
 from txlayer.core.retry import Later
 from txlayer.errors import UsageError
 
@@ -104,9 +104,8 @@ class ReceivedMessage:
     @property
     def origin(self) -> TransactionOrigin | None:
         """Position of the half message; None if txlayer did not forward the message."""
-        raw = header_of(self._record, ORIGIN_HEADER)
-        found = None if raw is None else decode_origin(raw)
-        return None if found is None or isinstance(found, Undecodable) else TransactionOrigin(*found)
+        found = origin_of(self._record.headers())
+        return None if found is None else TransactionOrigin(*found)
 
     @property
     def producer_group(self) -> str | None:

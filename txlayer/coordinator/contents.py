@@ -315,13 +315,11 @@ def _half_on_doubt(record: Any) -> tuple[HalfHeader, int, Any] | None:
     if record.value() is None:
         return None
     held = DoubtRecord(record.value(), record.headers())
-    origins = [value for name, value in held.headers() if name == codec.ORIGIN_HEADER]
-    origin = codec.decode_origin((origins[-1] if origins else None) or b"")
-    half = _half_of(held, record.offset() if isinstance(origin, Undecodable) else origin[1])
+    origin = codec.origin_of(held.headers())
+    half = _half_of(held, record.offset() if origin is None else origin[1])
     return half if half is not None and record.key() == codec.content_key(half[0].key, half[0].index) else None
 
 
 def _half_of(record: Any, offset: int) -> tuple[HalfHeader, int, Any] | None:
-    raw = codec.half_header_of(record.headers())
-    header = None if raw is None else codec.decode_half_header(raw)
-    return (header, offset, record) if isinstance(header, HalfHeader) else None
+    header = codec.half_of(record.headers())
+    return None if header is None else (header, offset, record)

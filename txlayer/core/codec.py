@@ -329,6 +329,13 @@ def half_header_of(headers: Headers | None) -> bytes | None:
     return None
 
 
+def half_of(headers: Headers | None) -> HalfHeader | None:
+    """The half header of a record with these headers; None: it has none that can be read."""
+    raw = half_header_of(headers)
+    half = None if raw is None else decode_half_header(raw)
+    return half if isinstance(half, HalfHeader) else None
+
+
 def begins_transaction(raw: bytes) -> bool:
     """True if the record of this half header is the first of its transaction. Only for statistics: the header is not checked."""
     fields = raw.split(b"|", 5)
@@ -492,8 +499,8 @@ def encode_details(record: Any) -> list[tuple[str, bytes | None]]:
     A null key or value is a null header. What is too large, or was not kept on doubt, is named in `txl-left-out`.
     """
     headers = record.headers()
-    half = decode_half_header(half_header_of(headers) or b"")
-    if not isinstance(half, HalfHeader):
+    half = half_of(headers)
+    if half is None:
         return []
     users, cut = user_headers(headers), is_cut(headers)
     found: list[tuple[str, bytes | None]] = []
@@ -814,3 +821,10 @@ def decode_origin(raw: bytes) -> tuple[int, int, int, int, int] | Undecodable:
         return whole(partition), whole(offset), whole(index), whole(count), whole(born)
     except ValueError as exc:
         return Undecodable(f"origin: {exc}")
+
+
+def origin_of(headers: Headers | None) -> tuple[int, int, int, int, int] | None:
+    """The last `txl-origin` among a record's headers, decoded; None: there is none that can be read."""
+    raw = next((value for name, value in reversed(headers or ()) if name == ORIGIN_HEADER), None)
+    origin = decode_origin(raw or b"")
+    return None if isinstance(origin, Undecodable) else origin

@@ -467,8 +467,8 @@ def find_forwarded(
     found: dict[int, ForwardedMessage] = {}
     with closing(clients.reader()) as reader:
         for record in islice(records_of(reader, ranges, patience_s=QUIET_S, clock=clients.clock), READ_COUNT_MAX):
-            half_offset = _origin_of(record, history.partition)
-            if half_offset in wanted:
+            partition, half_offset, *_ = codec.origin_of(record.headers()) or (-1, -1)
+            if partition == history.partition and half_offset in wanted:
                 place = (record.topic(), record.partition(), record.offset(), record.timestamp()[1], record.key())
                 found[half_offset] = ForwardedMessage(half_offset, *place)
                 if len(found) == len(wanted):
@@ -502,13 +502,6 @@ def _partitions_of(half: HalfRecord, record: Record | None, count: int) -> Itera
     else:
         numbers = range(count)
     return ((half.topic, number) for number in numbers)
-
-
-def _origin_of(record: Record, partition: int) -> int | None:
-    """The half offset that a forwarded record names, if it is of this half partition."""
-    raw = next((value for name, value in reversed(record.headers() or ()) if name == codec.ORIGIN_HEADER), None)
-    origin = None if raw is None else codec.decode_origin(raw)
-    return origin[1] if isinstance(origin, tuple) and origin[0] == partition else None
 
 
 def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> list[Handling]:

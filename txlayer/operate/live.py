@@ -844,7 +844,10 @@ class LiveView:
         followed.shown = now
         self._show_committing(followed)
         for group in {txn.group for txn in ledger.transactions.values()}:
-            self._saw_group(group)
+            self._groups.pop(group, None)
+            self._groups[group] = None
+        for group in list(islice(self._groups, max(len(self._groups) - GROUPS_MAX, 0))):
+            del self._groups[group]
         followed.now = PartitionNow(
             p,
             poll.at_ms,
@@ -884,12 +887,6 @@ class LiveView:
             self.rows.put_young(forwards, p, committed_at=_before(behind))
         followed.forwarded.clear()
 
-    def _saw_group(self, group: str) -> None:
-        self._groups.pop(group, None)
-        self._groups[group] = None
-        if len(self._groups) > GROUPS_MAX:
-            del self._groups[next(iter(self._groups))]
-
     def _count_quarantined(self, quarantine: Quarantine, before: Mapping[TopicPartition, int]) -> None:
         """Read what is before the fold in doubt, once: no position says where the first record that is kept aside is."""
         earlier = Quarantine()
@@ -917,14 +914,12 @@ class LiveView:
         limits = self._connections.topic_limits(self._topics.half)
         self.state = self.state._replace(closed_at_ms=None if limits is None else limits.closed_at_ms)
         try:
-            self._look_at_groups(at_ms)
+            group = self._connections.group(self._topics.coordinator_group)
+            names = list(dict.fromkeys([*self.rows.groups(GROUPS_MAX // 2), *reversed(self._groups)]))[:GROUPS_MAX]
+            responders = read_responders(self._connections, names, now_ms=at_ms)
         except TxLayerError as exc:  # rights that are missing there must not hide the rest
             self.state = self.state._replace(group_problem=str(exc))
-
-    def _look_at_groups(self, at_ms: int) -> None:
-        group = self._connections.group(self._topics.coordinator_group)
-        names = list(dict.fromkeys([*self.rows.groups(GROUPS_MAX // 2), *reversed(self._groups)]))[:GROUPS_MAX]
-        responders = read_responders(self._connections, names, now_ms=at_ms)
-        self.state = self.state._replace(
-            group_state=group.state, members=group.members, group_ms=at_ms, responders=responders, group_problem=""
-        )
+        else:
+            self.state = self.state._replace(
+                group_state=group.state, members=group.members, group_ms=at_ms, responders=responders, group_problem=""
+            )

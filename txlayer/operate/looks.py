@@ -85,10 +85,9 @@ class Looks:
 
     def _read_while_stale(self, name: str, read: Callable[[], Any]) -> None:
         kept = self._kept_of(name)
-        while self._takes_request(kept):
+        while True:
+            with self._lock:
+                kept.is_reading, kept.is_stale = kept.is_stale, False
+                if not kept.is_reading:
+                    return
             self.read(name, read)
-
-    def _takes_request(self, kept: _Kept) -> bool:
-        with self._lock:
-            kept.is_reading, kept.is_stale = kept.is_stale, False
-            return kept.is_reading

@@ -21,7 +21,7 @@ from txlayer.coordinator.setup import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, txn_id_of
+from txlayer.core.messages import OpMessage, Resolution, Source, txn_id_of
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.audit import shorten
 from txlayer.operate.live import LiveView
@@ -537,9 +537,9 @@ def _that_count(
     for turn in zip_longest(*there):
         ranges = {tp: (offset, offset + 1) for tp, offset in zip(named, turn, strict=True) if offset is not None}
         for record in committed_records(connections, ranges):
-            half = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
+            half = codec.half_of(record.headers())
             for line in named[topic, record.partition()][record.offset()]:
-                if not isinstance(half, Undecodable) and half[:2] == (line.op.key, line.op.producer_group):
+                if half is not None and half[:2] == (line.op.key, line.op.producer_group):
                     yield record.partition(), line, half.index + 1 == half.count
 
 

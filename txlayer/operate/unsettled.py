@@ -60,10 +60,6 @@ def read_responders(
     return tuple(found)
 
 
-def responders_json(found: GroupResponders) -> Json:
-    return found._asdict() | {"members": [member._asdict() for member in found.members]}
-
-
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """What `--parked` means, and what many at once are when no state is named."""
 
@@ -172,7 +168,10 @@ def stats_json(connections: CoordinatorConnections, *, now_ms: int) -> Json:
             {"producer_group": group, "state": state, "count": len(ages), "oldest_age_ms": max(ages)}
             for (group, state), ages in sorted(ages_ms.items())
         ],
-        "responders": [responders_json(found) for found in read_responders(connections, asked, now_ms=now_ms)],
+        "responders": [
+            found._asdict() | {"members": [member._asdict() for member in found.members]}
+            for found in read_responders(connections, asked, now_ms=now_ms)
+        ],
     }
 
 

@@ -187,7 +187,7 @@ class TraceRecords:
 
     def half(self, record: Record) -> None:
         headers, partition = record.headers(), record.partition()
-        head = _half_header(headers)
+        head = codec.half_of(headers)
         if head is None:
             self.strange_count += 1
             return
@@ -267,8 +267,9 @@ class TraceRecords:
         value = record.value()
         if index is not None:
             content = None if value is None else self._content_on_doubt(record, index)
-            trace = ContentTrace(nonce, record.partition(), offset, index, content, _half_offset_of(record))
-            self._trace_index.keep(txn_id, trace)
+            origin = codec.origin_of(record.headers())  # of the half record that doubt keeps
+            half_offset = UNBOUND if origin is None else origin[1]
+            self._trace_index.keep(txn_id, ContentTrace(nonce, record.partition(), offset, index, content, half_offset))
             return
         summary = None if value is None else codec.decode_summary(key, value)
         if isinstance(summary, Undecodable):
@@ -297,7 +298,7 @@ class TraceRecords:
         if line is not None:
             named = codec.decode_op((record.value() or b"").decode("ascii", "replace"))
         elif origin.topic == self._topics.half:
-            named = _half_header(record.headers())
+            named = codec.half_of(record.headers())
         if named is not None and not isinstance(named, Undecodable):
             trace = QuarantineTrace(origin.partition, origin.offset, -1 if line is None else line)
             self._trace_index.keep(txn_id_of(named.key), trace)
@@ -374,7 +375,7 @@ class TraceRecords:
         if codec.is_cut(record.headers()):
             return CUT
         key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
-        head = _half_header(headers)
+        head = codec.half_of(headers)
         return content_of("" if head is None else head.topic, index, key, value, headers)
 
 
@@ -385,20 +386,6 @@ def content_of(topic: str, index: int, key: bytes | None, value: bytes | None, h
     """
     ours: Any = tuple(user_headers(headers))
     return hash((topic, index, key, value, ours))
-
-
-def _half_header(headers: Headers | None) -> HalfHeader | None:
-    """None: it has none that can be read."""
-    raw = codec.half_header_of(headers)
-    head = None if raw is None else codec.decode_half_header(raw)
-    return None if isinstance(head, Undecodable) else head
-
-
-def _half_offset_of(content: Record) -> int:
-    """Where the half record was that doubt keeps."""
-    found = [value for name, value in content.headers() or () if name == codec.ORIGIN_HEADER]
-    origin = codec.decode_origin(found[-1] or b"") if found else None
-    return UNBOUND if origin is None or isinstance(origin, Undecodable) else origin[1]
 
 
 def _said(op: OpMessage) -> str:

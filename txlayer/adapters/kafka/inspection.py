@@ -29,7 +29,6 @@ from txlayer.adapters.ports import (
 from txlayer.adapters.readers import Range, records_of
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core import codec
-from txlayer.core.messages import Undecodable
 from txlayer.core.topics import Change
 from txlayer.errors import NotAuthorisedError
 
@@ -160,9 +159,8 @@ class _Inspection(KafkaAdmin):
         partitions = [(half, p) for p in range(len(own[half].leaders))]
         starts, ends = self.start_offsets(partitions), self.end_offsets(partitions)
         ranges = {p: (max(starts[p], ends[p] - RECENT_COUNT), ends[p]) for p in partitions}
-        raw = [codec.half_header_of(record.headers()) for record in self._read(ranges)]
-        heads = [codec.decode_half_header(txl or b"") for txl in raw]
-        named = {head.topic for head in heads if not isinstance(head, Undecodable)}
+        heads = (codec.half_of(record.headers()) for record in self._read(ranges))
+        named = {head.topic for head in heads if head is not None}
         return {name for name in named if not self._settings.topics.is_system(name)}
 
     # --- coordinators -------------------------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ from sqlalchemy.sql.dml import Delete, Update
 from txlayer.adapters.ports import LocalState
 from txlayer.adapters.sql import tables
 from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
-from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
+from txlayer.core.codec import ID_HEADER, origin_of
 from txlayer.core.dead_letters import DLQ_HEADER
-from txlayer.core.messages import Headers, Undecodable, check_group
+from txlayer.core.messages import Headers, check_group
 from txlayer.errors import LeaseLostError, RollbackRequiredError, UsageError
 
 INBOX_NAME = "txlayer_inbox"
@@ -68,12 +68,10 @@ def message_key(message: InboxMessage) -> str:
     In replays, on mirrors and after a restored backup, the same message has the same BORN.
     """
     headers = dict(message.headers)
-    txn_id, origin = headers.get(ID_HEADER), headers.get(ORIGIN_HEADER)
     # Several groups may give one message up. (A message that is replayed has the header no more.)
-    if txn_id and origin and DLQ_HEADER not in headers:
-        found = decode_origin(origin)
-        if not isinstance(found, Undecodable):
-            return f"txn:{txn_id.decode('ascii', errors='backslashreplace')}/{found[4]}/{found[2]}"
+    txn_id, origin = headers.get(ID_HEADER), None if DLQ_HEADER in headers else origin_of(message.headers)
+    if txn_id and origin:
+        return f"txn:{txn_id.decode('ascii', errors='backslashreplace')}/{origin[4]}/{origin[2]}"
     return f"at:{message.topic}/{message.partition}/{message.offset}"
 
 

@@ -26,6 +26,7 @@ from txlayer.operate import Json
 from txlayer.operate.history import (
     HALF_COUNT_MAX,
     are_applied,
+    forwarded_json,
     histories_at,
     histories_of,
     history_json,
@@ -222,8 +223,6 @@ def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values
             body["forwarded"], body["handled"], body["forwarded_problem"] = [], [], ""
             said = (line.op.resolution for line in history.op_lines if (line.offset, line.line) == history.decided_at)
             if history.state is TxnState.COMMITTED or Resolution.COMMIT in said:
-                from txlayer.operate.history import forwarded_json  # imported when a page needs it
-
                 found = forwarded_json(console.clients, history, records)
                 body["forwarded"], body["handled"], body["forwarded_problem"] = found
             events = timeline(body)

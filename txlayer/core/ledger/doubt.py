@@ -13,7 +13,7 @@ from txlayer.core import codec
 from txlayer.core.ledger.dormant import DormantTransactions
 from txlayer.core.ledger.transaction import ANY_SIZE, RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin, Undecodable
+from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin
 
 PASSED_MAX = 1_024
 """Obsolete entries of the index, in addition to as many as there are transactions on doubt."""
@@ -292,9 +292,8 @@ class DoubtFold:
 
     def _join(self, key: str, index: int, headers: Headers | None, place: _Place) -> bool:
         """Let a content behind the summary of a growing transaction belong to it. False: it is none of that."""
-        txn, half = self.transactions.get(key), codec.decode_half_header(codec.half_header_of(headers) or b"")
-        origin = codec.decode_origin(dict(headers or ()).get(codec.ORIGIN_HEADER) or b"")
-        if txn is None or isinstance(half, Undecodable) or isinstance(origin, Undecodable):
+        txn, half, origin = self.transactions.get(key), codec.half_of(headers), codec.origin_of(headers)
+        if txn is None or half is None or origin is None:
             return False
         extras = txn.ensure_extras()
         # A large one may be there twice, first with its origin alone.
@@ -384,9 +383,5 @@ def _quarantined_record(parsed: tuple[Origin, int | None], record: Any) -> Quara
 
 def named_by(line: int | None, value: bytes | None, headers: Headers | None) -> tuple[str, str]:
     """The transaction and the producer group that a line, or a header `txl`, names, if it is readable."""
-    named: object = None
-    if line is not None:
-        named = codec.decode_op((value or b"").decode("ascii", "replace"))
-    elif (raw := codec.half_header_of(headers)) is not None:
-        named = codec.decode_half_header(raw)
+    named = codec.half_of(headers) if line is None else codec.decode_op((value or b"").decode("ascii", "replace"))
     return (named.key, named.producer_group) if isinstance(named, OpMessage | HalfHeader) else ("", "")

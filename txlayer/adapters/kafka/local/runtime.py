@@ -389,16 +389,8 @@ def installed_pyspark() -> str:
 
 def has_vector_module(java: Path) -> bool:
     """Whether Spark's own launcher can start this Java as it is."""
-    try:
-        tried = subprocess.run(  # noqa: S603 - the Java that was found
-            [java, f"--add-modules={VECTOR_MODULE}", "-version"],
-            capture_output=True,
-            timeout=_JAVA_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return tried.returncode == 0
+    tried = _java_version(java, f"--add-modules={VECTOR_MODULE}")
+    return tried is not None and tried.returncode == 0
 
 
 def write_launcher(folder: Path, java: Path) -> Path:
@@ -454,13 +446,18 @@ def bundled_java() -> Path | None:
 
 def java_version(java: Path) -> int | None:
     """The major version that a `java` reports; None when it cannot be run or reports nothing known."""
+    answer = _java_version(java)
+    return None if answer is None else parse_version(answer.stderr)
+
+
+def _java_version(java: Path, *flags: str) -> subprocess.CompletedProcess[str] | None:
+    """What `java -version` says with these flags; None: it cannot be run."""
     try:
-        answer = subprocess.run(  # noqa: S603 - the user's own Java
-            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
+        return subprocess.run(  # noqa: S603 - the user's own Java
+            [java, *flags, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_version(answer.stderr)
 
 
 def parse_version(text: str) -> int | None:
