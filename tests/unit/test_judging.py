@@ -81,22 +81,18 @@ class Case:
         return judge(self.traces, window)
 
 
-def test_a_committed_transaction_that_nobody_sees_is_lost_and_its_half_message_named() -> None:
-    (found,) = Case().op(COMMIT).judged()
+def test_a_fault_names_its_place_and_what_is_young_is_on_its_way() -> None:
+    (lost,) = Case().op(COMMIT).judged()
+    (twice,) = Case().op(COMMIT).forward(at=5).forward(at=9).judged()
+    (leaked,) = Case().op(ROLLBACK).forward().judged()
+    (torn,) = Case(count=2).op(COMMIT, last=101).forward(count=2).judged()
+    (young,) = Case(at_ms=NOW_MS - 59_000).op(COMMIT).judged()
 
-    assert (Verdict.LOST, Origin("ns.half", 0, 100)) == (found.verdict, found.origin)
-
-
-def test_what_is_younger_than_the_grace_is_on_its_way_and_not_lost() -> None:
-    (found,) = Case(at_ms=NOW_MS - 59_000).op(COMMIT).judged()
-
-    assert (Verdict.OPEN, True) == (found.verdict, found.is_on_its_way)
-
-
-def test_a_message_that_is_visible_twice_is_a_duplicate_at_its_second_place() -> None:
-    (found,) = Case().op(COMMIT).forward(at=5).forward(at=9).judged()
-
-    assert (Verdict.DUPLICATE, Origin("orders", 0, 9)) == (found.verdict, found.origin)
+    assert (Verdict.LOST, Origin("ns.half", 0, 100)) == (lost.verdict, lost.origin)
+    assert (Verdict.DUPLICATE, Origin("orders", 0, 9)) == (twice.verdict, twice.origin)
+    assert (Verdict.LEAKED, Origin("orders", 0, 5), True) == (leaked.verdict, leaked.origin, leaked.is_rolled_back)
+    assert (Verdict.TORN, "messages 1 are not visible") == (torn.verdict, torn.detail)
+    assert (Verdict.OPEN, True) == (young.verdict, young.is_on_its_way)
 
 
 def test_two_visible_attempts_of_one_id_are_duplicates() -> None:
@@ -105,14 +101,6 @@ def test_two_visible_attempts_of_one_id_are_duplicates() -> None:
     case.op(COMMIT, at=2, last=200, nonce="m").forward(200, at=6)
 
     assert [Verdict.DUPLICATE] * 2 == case.verdicts()
-
-
-def test_an_attempt_that_nobody_decided_beside_a_visible_one_is_no_duplicate() -> None:
-    case = Case().op(COMMIT).forward()
-    case.half(first=200, nonce="m")
-    case.op(ROLLBACK, at=2, last=200, nonce="m")
-
-    assert [Verdict.OK, Verdict.ROLLED_BACK] == case.verdicts()
 
 
 @pytest.mark.parametrize(("is_past", "expected"), [(True, Verdict.OUT_OF_WINDOW), (False, Verdict.LEAKED)])
@@ -133,51 +121,6 @@ def test_what_was_the_last_half_record_on_doubt_may_be_followed_by_one_behind_a_
     del case.traces.halves[2:]
 
     assert [expected] == case.verdicts(replace(WINDOW, is_past=is_past))
-
-
-@pytest.mark.parametrize("said", [None, ROLLBACK])
-@pytest.mark.parametrize("is_committed", [True, False])
-def test_what_is_in_the_log_without_a_commit_is_leaked(said: str | None, is_committed: bool) -> None:
-    case = Case().forward(is_committed=is_committed)
-    if said:
-        case.op(said)
-
-    (found,) = case.judged()
-
-    assert (Verdict.LEAKED, Origin("orders", 0, 5)) == (found.verdict, found.origin)
-    assert (said == ROLLBACK) is found.is_rolled_back
-
-
-def test_an_aborted_copy_of_a_committed_message_is_no_fault() -> None:
-    assert [Verdict.OK] == Case().op(COMMIT).forward(at=4, is_committed=False).forward().verdicts()
-
-
-def test_a_part_of_a_transaction_is_torn() -> None:
-    (found,) = Case(count=2).op(COMMIT, last=101).forward(count=2).judged()
-
-    assert (Verdict.TORN, "messages 1 are not visible") == (found.verdict, found.detail)
-
-
-def test_what_names_a_half_record_before_the_window_is_out_of_it() -> None:
-    case = Case().op(ROLLBACK).forward(9)
-
-    assert [Verdict.ROLLED_BACK, Verdict.OUT_OF_WINDOW] == case.verdicts()
-
-
-def test_an_aborted_record_from_before_the_window_is_nobodys_business() -> None:
-    assert [Verdict.OK] == Case().op(COMMIT).forward().forward(9, is_committed=False).verdicts()
-
-
-def test_a_transaction_that_begins_behind_the_window_is_not_judged() -> None:
-    assert [] == Case(first=1_000).op(COMMIT, last=1_000).verdicts()
-
-
-def test_what_is_missing_on_a_topic_that_was_not_read_is_out_of_the_window() -> None:
-    unread = Window(
-        half_topic="ns.half", starts={0: 0}, ends={0: 1_000}, cut_ms=NOW_MS, unread_topics=frozenset({"orders"})
-    )
-
-    assert [Verdict.OUT_OF_WINDOW] == Case().op(COMMIT).verdicts(unread)
 
 
 @pytest.mark.parametrize("said", [None, ROLLBACK])
@@ -202,29 +145,6 @@ def test_what_is_not_visible_proves_nothing_where_its_topic_was_not_read_or_lack
 
     (of_p3,) = (status for status in proof.statuses() if status.promise is Promise.P3)
     assert (is_proof, not is_proof) == (of_p3.proved_count == 1, of_p3.undecidable_count == 1)
-
-
-def test_what_retention_may_have_taken_is_out_of_the_window() -> None:
-    gone = replace(WINDOW, partition_counts={"orders": 1}, real_from_ms={("orders", 0): 0})
-    assert [Verdict.OUT_OF_WINDOW] == Case().op(COMMIT).verdicts(gone)
-    assert [Verdict.LOST] == Case(at_ms=1).op(COMMIT).verdicts(gone)
-    lines_gone = replace(WINDOW, op_from_ms={0: 0})
-    assert [Verdict.OUT_OF_WINDOW] == Case().verdicts(lines_gone)
-    assert [Verdict.OPEN] == Case(at_ms=NOW_MS).verdicts(lines_gone)
-
-
-def test_a_held_transaction_is_not_lost_and_in_time_overdue() -> None:
-    assert [Verdict.OPEN] == Case(at_ms=NOW_MS - 200_000).op(COMMIT).doubt("held").verdicts()
-    assert [Verdict.OVERDUE] == Case().op(COMMIT).doubt("held").verdicts()
-
-
-def test_a_line_in_another_partition_decides_nothing() -> None:
-    assert [Verdict.OVERDUE] == Case().op(COMMIT, partition=1).verdicts()
-
-
-def test_an_undecided_transaction_is_open_and_in_time_overdue() -> None:
-    assert [Verdict.OPEN] == Case(at_ms=NOW_MS - 300_000).verdicts()
-    assert [Verdict.OVERDUE] == Case(at_ms=NOW_MS - 300_001).verdicts()
 
 
 @pytest.mark.parametrize("immunity_ms", [IMMUNITY_MS_MAX, IMMUNITY_MS_MAX + 1, 1 << 62])
