@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from txlayer.config import (
     KNOWN_NAMES,
-    PROTECTED_CLIENT_SETTINGS,
     ROLES,
     ClientConfig,
     ConsumerConfig,
@@ -22,7 +21,6 @@ from txlayer.config import (
     from_environ,
     milliseconds,
     parse_duration,
-    parse_settings,
 )
 from txlayer.errors import ConfigError
 
@@ -134,27 +132,6 @@ def test_a_limit_of_zero_stays_zero_and_is_refused(role: type[ClientConfig]) -> 
         with pytest.raises(ConfigError) as refused:
             role(**{name: zero})
         assert (name, zero) == (refused.value.name, refused.value.value)
-
-
-@pytest.mark.parametrize("setting", sorted(PROTECTED_CLIENT_SETTINGS))
-def test_a_client_setting_that_carries_a_promise_is_refused(setting: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        ClientConfig(client_settings={setting: "1"})
-
-    assert setting == refused.value.name
-
-
-def test_client_settings_are_not_shown() -> None:
-    config = ClientConfig(client_settings={"sasl.password": "secret"})
-
-    assert "secret" not in repr(config)
-
-
-def test_an_error_in_client_settings_does_not_show_their_values() -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse_settings("TXLAYER_CLIENT_SETTINGS", ["sasl.username=u", "=secret"])
-
-    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
