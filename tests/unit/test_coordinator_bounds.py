@@ -390,7 +390,7 @@ def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(*, is
 @pytest.mark.parametrize("is_shortened", [False, True])
 def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_whole(*, is_shortened: bool) -> None:
     """Its producer is not ours, and prepares for longer than `doubt_after`."""
-    limit, count, size = 256 * 1024, 200, 10_000
+    limit, count, size = 256 * 1024, 100, 10_000
     still = Measured(content_bytes, transaction_bytes_max=limit)
     key = txn_key("large")
     for index in range(count // 10):

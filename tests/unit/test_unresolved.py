@@ -2,6 +2,7 @@
 
 import logging
 from datetime import timedelta
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -58,8 +59,7 @@ def test_the_policy_of_the_namespace_ends_what_stays_without_an_answer(
 
 
 @pytest.mark.promise("P7")
-@pytest.mark.parametrize("own", UnresolvedAction)
-@pytest.mark.parametrize("policy", ["park", "rollback", "commit"])
+@pytest.mark.parametrize(("own", "policy"), [(own, other.value) for own, other in permutations(UnresolvedAction, 2)])
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_transactions_own_policy_counts_also_after_a_restart(
     own: UnresolvedAction, policy: str, is_restarted: bool

@@ -271,7 +271,7 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(shape: HalfO
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("is_keyed", [False, True])
 def test_scheduled_transactions_take_no_more_memory_than_is_counted(is_keyed: bool) -> None:
-    count, at_ms = 3_000, 1_800_000_000_000
+    count, at_ms = 1_000, 1_800_000_000_000
     fold = DoubtFold()
     gc.collect()
     tracemalloc.start()
