@@ -42,25 +42,6 @@ def test_a_transaction_without_ordering_key_is_free() -> None:
     assert order.is_free(plain)
 
 
-def test_one_key_does_not_wait_for_another() -> None:
-    blue = transaction(2, state=WAITING, key="blue", decided=4)
-
-    assert ForwardOrder([transaction(1, state=HELD, decided=3), blue]).is_free(blue)
-
-
-def test_a_prepare_ordered_one_that_was_held_and_waits_again_stops_nobody() -> None:
-    earlier = transaction(0)
-    held = transaction(1, state=HELD, order=PREPARE, decided=3)
-    later = transaction(2, state=WAITING, decided=4)
-    order = ForwardOrder([earlier, held, later])
-    assert not order.is_free(later)
-
-    held.state = WAITING
-    order.stuck(held)
-
-    assert order.is_free(later)
-
-
 def test_a_prepare_ordered_one_that_is_held_late_takes_its_place_among_the_decisions() -> None:
     first = transaction(0, state=HELD, decided=1)
     waits = transaction(1, state=WAITING, order=PREPARE, decided=3)
@@ -72,19 +53,6 @@ def test_a_prepare_ordered_one_that_is_held_late_takes_its_place_among_the_decis
     order.remove(first)
 
     assert not order.is_free(later)
-
-
-def test_a_parked_one_that_is_committed_takes_its_old_place() -> None:
-    parked = transaction(1, state=TxnState.PARKED, order=PREPARE, doubt_offset=0)
-    second = transaction(2, state=WAITING, order=PREPARE, decided=5)
-    order = ForwardOrder([parked, second])
-    assert order.is_free(second)
-
-    parked.state = WAITING
-    order.put_back(parked)
-
-    assert order.is_free(parked)
-    assert not order.is_free(second)
 
 
 class Watched(Transaction):
@@ -166,15 +134,6 @@ def test_it_knows_which_keys_have_something_on_doubt() -> None:
 
     assert not order.is_on_doubt(here.key_hash)
     assert not order.is_on_doubt(None)
-
-
-def test_what_has_no_key_or_is_parked_is_not_counted_as_on_doubt() -> None:
-    order = ForwardOrder()
-
-    order.goes_to_doubt(transaction(1, key=None))
-    order.goes_to_doubt(parked := transaction(1, state=TxnState.PARKED))
-
-    assert (False, False) == (order.is_on_doubt(None), order.is_on_doubt(parked.key_hash))
 
 
 def test_nothing_stays_behind_when_all_are_gone() -> None:
@@ -275,34 +234,3 @@ def test_who_passes_may_go_and_lets_nobody_go(members: list[tuple[TxnState, Orde
     assert passes is (not able and may_go(last, txns) and PREPARE not in [m[1] for m in members])
     if passes:
         assert not [t for t in txns if t.state is WAITING and order.is_free(t)]
-
-
-@pytest.mark.promise("P6")
-@given(MEMBERS)
-def test_who_is_looked_for_late_is_who_was_told_of_early(members: list[tuple[TxnState, OrderMode, int]]) -> None:
-    known: list[Transaction] = []
-    told, looking = ForwardOrder(), ForwardOrder(known)
-    for n, (_, mode, _decided) in enumerate(members):
-        txn = transaction(n, order=mode)
-        known.append(txn)
-        told.add(txn)
-        looking.add(txn)
-    last = transaction(len(known), order=PREPARE)
-    known.append(last)
-    told.add(last)
-    looking.add(last)
-
-    assert told.__dict__ | {"_transactions": known} == looking.__dict__
-
-
-@pytest.mark.promise("P6")
-@given(MEMBERS)
-def test_no_two_wait_for_each_other(members: list[tuple[TxnState, OrderMode, int]]) -> None:
-    # Everybody is decided and nobody is held: then somebody can always go.
-    txns = [transaction(n, state=WAITING, order=mode, decided=decided) for n, (_, mode, decided) in enumerate(members)]
-    order = ForwardOrder(txns)
-
-    for _ in txns:
-        txn = order.next_free(txns[0].key_hash or "")
-        assert txn is not None
-        order.remove(txn)

@@ -1,17 +1,14 @@
 """What a ledger says and counts, word for word: reports, records kept aside, limits, bytes, times, and who is still known afterwards."""
 
-from dataclasses import replace
-
 import pytest
 
-from tests.support.core_records import BORN_MS, FAR_AWAY, PARTITION, half_bytes, op_line, options, txn_key
+from tests.support.core_records import BORN_MS, FAR_AWAY, PARTITION, half_bytes, op_line, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.ledger.batch import RecordToQuarantine, Report, ReportKind
 from txlayer.core.ledger.ledger import Ledger
-from txlayer.core.ledger.transaction import from_summary
 from txlayer.core.ledger.transitions import TxnEvent, TxnState, transition
-from txlayer.core.messages import Origin, ParkReason, Resolution, Source, Undecodable
+from txlayer.core.messages import Origin, ParkReason, Source, Undecodable
 from txlayer.errors import InvalidTransitionError
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -169,16 +166,6 @@ def test_a_replay_that_finds_its_record_gone_begins_with_the_first_line_of_the_n
     assert [A, B] == [report.key for report in ledger.batch.reports]
 
 
-def test_a_topic_that_nobody_asked_about_yet_is_held() -> None:
-    driver = PartitionDriver()
-    driver.op("C", A, driver.half(A))
-    driver.read()
-
-    batch = driver.ledger.advance(line_count_max=10, byte_count_max=10)
-
-    assert [Report(ReportKind.HELD, A, "topic-missing")] == batch.reports
-
-
 def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -200,19 +187,6 @@ def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
-
-
-def test_no_more_content_is_dropped_than_is_asked_for() -> None:
-    driver = PartitionDriver()
-    driver.half(A)
-    driver.half(B)
-    driver.read()
-
-    driver.ledger.drop_content(1)
-
-    contents = [driver.ledger.transactions[key].content for key in (A, B)]
-    assert [True, False] == [content is None for content in contents]
-    assert half_bytes(B) == driver.ledger.content_bytes
 
 
 def test_content_that_is_fetched_again_is_counted_beside_the_rest() -> None:
@@ -242,28 +216,6 @@ def test_a_summary_of_what_was_never_checked_counts_no_check() -> None:
     assert (0, 0) == (summary.checked_count, summary.answered_count)
 
 
-def test_a_restored_transaction_of_one_topic_has_no_list_of_topics() -> None:
-    driver = PartitionDriver()
-    driver.move_to_doubt(A)
-    summary = driver.log.on_doubt()[A].summary()
-
-    assert from_summary(summary, doubt_offset=1).ensure_extras().topics is None
-
-
-def test_going_to_doubt_twice_is_going_once() -> None:
-    driver = PartitionDriver()
-    driver.half(A, options=options("red"))
-    driver.read()
-    order, txn = driver.ledger.order, driver.ledger.transactions[A]
-
-    order.goes_to_doubt(txn)
-    order.goes_to_doubt(txn)
-    assert order.is_on_doubt(txn.key_hash)
-    order.remove(txn)
-
-    assert not order.is_on_doubt(txn.key_hash)
-
-
 MINUTE_MS = 60_000
 WEEK_MS = 7 * 24 * 60 * MINUTE_MS
 IMMUNITY_MS = 6_000
@@ -277,39 +229,6 @@ def holding(*keys: str) -> PartitionDriver:
     driver.turn()
     assert set(keys) == set(driver.log.on_doubt())
     return driver
-
-
-# --- what a batch says ------------------------------------------------------------------------------------------------
-
-
-def test_forwards_are_marked_with_the_times_at_which_their_op_records_were_appended() -> None:
-    driver = PartitionDriver()
-    places = [driver.half(key) for key in (A, B, C)]
-    first_ms = driver.now_ms
-    driver.op("C", A, places[0])
-    driver.op("C", B, places[1])
-    driver.now_ms += 5
-    driver.op("C", C, places[2])
-    driver.read()
-
-    marks = driver.advance().marks
-
-    assert [(0, first_ms), (2, first_ms + 5)] == marks
-
-
-def test_rollbacks_and_answers_are_counted_one_by_one() -> None:
-    driver = PartitionDriver()
-    places = {key: driver.half(key) for key in (A, B, C)}
-    driver.op_lines(
-        op_line("R", A, places[A], source=Source.CHECK),
-        op_line("R", B, places[B], source=Source.BARRIER),
-        op_line("C", C, places[C]),
-    )
-    driver.read()
-
-    batch = driver.advance()
-
-    assert (2, {Resolution.ROLLBACK: 2}) == (batch.rollback_count, batch.answers)
 
 
 # --- how much may go to doubt at once -----------------------------------------------------------------------------------
@@ -388,18 +307,3 @@ def test_those_that_are_open_stay_known_when_the_settled_ones_among_them_are_for
 
     assert {keys[0], A} == set(driver.log.on_doubt())
     assert young + 1 == driver.log.stored.low_water
-
-
-def test_who_goes_to_doubt_while_it_is_immune_is_asked_about_when_it_is_not() -> None:
-    driver = PartitionDriver(settings=replace(SETTINGS, doubt_after_ms=1_000))
-    driver.half(A)
-    driver.turn()
-    driver.tick(after_ms=1_000, is_present=True)
-    assert [] == list(driver.ledger.batch.checks)
-    driver.publish()
-    assert {A: TxnState.OPEN} == {key: t.state for key, t in driver.log.on_doubt().items()}
-    driver.turn()  # half needs it no more
-
-    driver.tick(after_ms=IMMUNITY_MS - 1_000, is_present=True)
-
-    assert [A] == list(driver.ledger.batch.checks)
