@@ -6,7 +6,7 @@ from tests.support.core_records import BORN_MS, GROUP, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, quarantine_key
 from txlayer.core.ledger.dormant import DormantTransactions
-from txlayer.core.ledger.doubt import REWRITE_LAG_MIN, SMALL_OFFSET_MAX, DoubtFold, DoubtIndex
+from txlayer.core.ledger.doubt import SMALL_OFFSET_MAX, DoubtFold, DoubtIndex
 from txlayer.core.ledger.transaction import Transaction, TransactionExtras, from_summary
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode, Origin
@@ -83,38 +83,10 @@ def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
     assert (TxnState.PARKED, 10) == (found.state, found.ensure_extras().doubt_offset)
 
 
-def test_what_was_written_again_stands_at_the_new_place() -> None:
-    fold = folded(*whole(A, 10), *whole(B, 12), *whole(A, 30))
-
-    assert {A: 30, B: 12} == {txn.key: txn.ensure_extras().doubt_offset for txn in fold.all_unsettled().values()}
-    assert 30 == fold.all_unsettled()[A].ensure_extras().doubt_offset
-
-
-def test_a_content_that_was_ended_is_no_place() -> None:
-    # Its summary and its tombstone are gone by compaction; a content's tombstone says nothing about another one.
-    fold = folded((9, content_key(A, 0), None), *whole(A, 10)[1:])
-
-    assert 11 == fold.all_unsettled()[A].ensure_extras().doubt_offset
-
-
-def test_further_contents_are_passed_over() -> None:
-    fold = folded((9, content_key(A, 0), b"v"), (10, content_key(A, 1), b"w"), *whole(A, 10)[1:])
-
-    assert 9 == fold.all_unsettled()[A].ensure_extras().doubt_offset
-
-
 def test_records_kept_aside_are_passed_over() -> None:
     aside = quarantine_key(Origin("txlayer.half", 0, 5))
 
     assert {} == folded((0, aside, b"garbage"), (1, b"\xff", b""), (2, b"x", b"")).all_unsettled()
-
-
-def test_a_record_without_key_is_passed_over() -> None:
-    fold = DoubtFold()
-
-    fold.fold(0, None, b"")
-
-    assert ({}, {}) == (fold.all_unsettled(), fold.unreadable)
 
 
 @pytest.mark.fault("operation: two versions in one group, a wrong setting, or a return to an older version")
@@ -166,13 +138,6 @@ def test_offsets_of_a_partition_with_very_many_records_are_kept_whole(is_restore
     assert SMALL_OFFSET_MAX + 1 == shelf.low
 
 
-def test_an_empty_shelf_needs_nothing_but_what_comes() -> None:
-    shelf = shelf_of()
-    shelf.next_offset = 42
-
-    assert (42, 0) == (shelf.low, shelf.count)
-
-
 def test_the_low_water_mark_is_the_oldest_that_is_not_settled() -> None:
     first, second = on_doubt(A, at=-1), on_doubt(B, at=-1)
     shelf = shelf_of(first, second, is_restored=False)
@@ -187,15 +152,6 @@ def test_the_low_water_mark_is_the_oldest_that_is_not_settled() -> None:
     assert (11, 0) == (shelf.low, shelf.count)
 
 
-def test_what_is_written_again_holds_the_low_water_mark_at_its_new_place() -> None:
-    first, second = on_doubt(A, at=-1), on_doubt(B, at=-1)
-    shelf = shelf_of(first, second, is_restored=False)
-
-    shelf.put(first, 30)
-
-    assert (10, 2) == (shelf.low, shelf.count)
-
-
 def test_what_was_restored_is_on_the_shelf() -> None:
     held = on_doubt(B, at=20, state=TxnState.HELD)
     shelf = shelf_of(held, on_doubt(A, at=10))
@@ -204,46 +160,9 @@ def test_what_was_restored_is_on_the_shelf() -> None:
     assert (10, 2, {B: held}) == (shelf.low, shelf.count, shelf.held)
 
 
-def test_nothing_is_written_again_while_a_restart_is_cheap() -> None:
-    shelf = shelf_of(on_doubt(at=-1), is_restored=False)
-    shelf.next_offset = REWRITE_LAG_MIN - 1
-
-    assert [] == shelf.to_write_again(10)
-
-
-def test_the_oldest_are_written_again_when_they_keep_too_much_readable() -> None:
-    gone, first, second = on_doubt(A, at=-1), on_doubt(B, at=-1), on_doubt(txn_key("c"), at=-1)
-    shelf = shelf_of(gone, first, second, is_restored=False)
-    gone.state = TxnState.COMMITTED
-    shelf.next_offset = REWRITE_LAG_MIN + 20
-
-    assert [first.key] == shelf.to_write_again(1)
-    assert [first.key, second.key] == shelf.to_write_again(10)
-    assert [] == shelf.to_write_again(0)
-
-
-def test_a_settled_one_between_others_is_not_written_again() -> None:
-    first, gone, last = on_doubt(A, at=-1), on_doubt(B, at=-1), on_doubt(txn_key("c"), at=-1)
-    shelf = shelf_of(first, gone, last, is_restored=False)
-    gone.state = TxnState.ROLLED_BACK
-    shelf.next_offset = REWRITE_LAG_MIN + 20
-
-    assert [first.key, last.key] == shelf.to_write_again(10)
-
-
 def held(key: str, *, decided: int, topics: tuple[str, ...], moved_ms: int = 0) -> Transaction:
     """A committed transaction that waits for its topics."""
     return on_doubt(key, state=TxnState.HELD, decided_at=(decided, 0), topics=topics, moved_ms=moved_ms)
-
-
-def test_what_is_held_for_a_topic_comes_in_the_order_of_the_decisions() -> None:
-    late = held(A, decided=9, topics=("orders",))
-    early = held(B, decided=4, topics=("stock", "orders"))
-    other = held(txn_key("c"), decided=1, topics=("loyalty",))
-    shelf = shelf_of(late, early, other)
-
-    assert [early, late] == shelf.held_for(["orders"])
-    assert [] == shelf.held_for(["nothing"])
 
 
 def test_what_is_held_in_vain_is_what_no_topic_refuses() -> None:

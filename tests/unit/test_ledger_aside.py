@@ -263,20 +263,6 @@ def test_what_was_kept_aside_holds_back_doubt_no_longer_than_op_is_read_again() 
     assert driver.log.stored.doubt_low == driver.ledger.doubt_index.next_offset > 0
 
 
-@pytest.mark.parametrize("line_count", [1, 15])
-def test_lines_beyond_the_end_of_half_are_given_up_together(line_count: int) -> None:
-    driver = PartitionDriver()
-    keys = [txn_key(f"far{number}") for number in range(line_count)]
-    good = driver.half(B)
-    lines = [op_line("C", key, FAR_AWAY + n) for n, key in enumerate(keys)]
-    driver.op_lines(*lines, op_line("C", B, good))
-
-    give_up(driver)
-
-    assert [B] == driver.log.forwarded
-    assert set(keys) == driver.log.on_doubt().keys()
-
-
 def test_a_line_that_came_after_the_wait_is_waited_for_anew() -> None:
     driver = PartitionDriver()
     driver.say("C", A, FAR_AWAY)

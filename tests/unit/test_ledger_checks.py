@@ -63,14 +63,6 @@ def answer(driver: PartitionDriver, resolution: str, number: int, *, source: Sou
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_asked_about_a_transaction_that_is_immune() -> None:
-    driver = open_driver()
-
-    driver.tick(after_ms=IMMUNITY_MS - 1, is_present=True)
-
-    assert driver.ledger.batch.is_empty
-
-
 def test_the_first_question_names_the_transaction_and_moves_it_to_doubt() -> None:
     driver = PartitionDriver()
     driver.half(B, count=2, topic="loyalty")
@@ -280,17 +272,6 @@ def test_too_old_counts_from_the_end_of_the_immunity_whether_or_not_somebody_is_
 
     driver.pass_time(after_ms=1, is_present=is_present)
     assert {A: ParkReason.TOO_OLD.value} == driver.reasons()
-
-
-def test_a_parked_one_holds_its_key_no_more_and_a_later_commit_settles_it() -> None:
-    driver = PartitionDriver(settings=settings(CheckPolicy(transaction_age_max_ms=HOUR_MS)))
-    first = driver.half(A, options=options("red"))
-    driver.turn()
-
-    driver.pass_time(after_ms=2 * HOUR_MS)
-    driver.say("C", A, first)
-
-    assert ([A], {}) == (driver.log.forwarded, driver.log.on_doubt())
 
 
 def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> None:

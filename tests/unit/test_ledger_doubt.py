@@ -53,17 +53,6 @@ def test_moves_are_limited_per_batch_and_the_oldest_goes_first() -> None:
     assert ({A, B}, 2) == (set(driver.log.on_doubt()), driver.log.stored.low_water)
 
 
-def test_moving_twice_in_one_batch_is_moving_once() -> None:
-    driver = PartitionDriver()
-    driver.half(A)
-    driver.turn()
-
-    driver.tick(after_ms=60_000)
-    driver.pass_time()
-
-    assert [A] == driver.reported(ReportKind.MOVED)
-
-
 def test_a_summary_that_is_written_again_says_when_the_transaction_was_born() -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)

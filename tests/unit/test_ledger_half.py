@@ -113,15 +113,6 @@ def test_the_quick_way_and_the_careful_way_make_the_same_of_a_half_record(
         assert folded(*headers, is_topic_known=False) == folded(*headers, is_topic_known=True)
 
 
-def test_a_topic_that_is_not_known_yet_is_told() -> None:
-    driver = PartitionDriver()
-    driver.half(A, topic="stock")
-
-    driver.read()
-
-    assert {"stock"} == driver.ledger.unknown_topics
-
-
 @pytest.mark.promise("P1")
 class Counted(str):
     """A real topic that counts how often one of them is looked at."""
@@ -470,21 +461,6 @@ def test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_with
 
 
 # --- content ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_content_of_what_is_open_is_counted_until_it_ends() -> None:
-    driver = PartitionDriver()
-    driver.half(A, value=b"12345")
-    driver.half(B, index=0, count=2, value=b"123")
-    driver.half(B, index=1, count=2, value=b"12")
-    driver.read()
-    sizes = [half_bytes(B, value=v, index=n, count=2) for n, v in enumerate((b"123", b"12"))]
-    assert half_bytes(A, value=b"12345") + sum(sizes) == driver.ledger.content_bytes
-
-    driver.op_lines(op_line("C", A, 0), op_line("R", B, 2))
-    driver.turn()
-
-    assert 0 == driver.ledger.content_bytes
 
 
 @pytest.mark.fault("coordinator: is short of memory")

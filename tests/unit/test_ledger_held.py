@@ -51,14 +51,6 @@ def test_many_commits_of_a_held_one_look_at_none_of_those_that_wait_for_it(monke
     assert looks < 10 * count
 
 
-def test_a_transaction_whose_topic_is_missing_is_held_whole() -> None:
-    driver = held()
-
-    assert (TxnState.HELD, {A: "topic-missing"}) == (driver.state(A), driver.reasons())
-    assert [b"v"] == [r.value() for r in driver.log.contents_on_doubt(A).values()]
-    assert [A] == driver.reported(ReportKind.HELD)
-
-
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("is_told", [False, True])
 @pytest.mark.parametrize("is_new_process", [None, False, True])
@@ -330,19 +322,6 @@ def test_what_one_decision_releases_in_pieces_is_forwarded_once_and_in_order(
         assert len(keys) - len(forwarded) == again.open_count
 
     assert keys == driver.log.forwarded
-
-
-def test_mending_twice_is_mending_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 2)
-    driver = many(3)
-
-    driver.set_target("orders", ACCEPTS)
-    driver.set_target("orders", ACCEPTS)
-    driver.publish()
-    driver.turn()
-
-    assert [txn_key(f"t{n}") for n in range(3)] == driver.log.forwarded
-    assert 3 == len(driver.log.visible)
 
 
 @pytest.mark.promise("P1")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.support.core_records import BORN_MS, GROUP, options, plain_record, txn_key
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.codec import decode_summary, encode_summary
-from txlayer.core.ledger.transaction import Content, Transaction, from_summary, held_bytes, record_size, records_of
+from txlayer.core.ledger.transaction import Content, Transaction, from_summary, held_bytes, record_size
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfOptions, OrderMode, ParkReason, UnresolvedAction
 
@@ -30,29 +30,6 @@ def of_three(*offsets: int) -> Transaction:
     return txn
 
 
-def test_a_plain_one_has_no_options_and_one_topic() -> None:
-    txn = plain()
-
-    assert (NO_OPTIONS, None, False, ("orders",), False) == (
-        txn.options,
-        txn.key_hash,
-        txn.waits_for_undecided,
-        txn.topics,
-        txn.is_in_doubt,
-    )
-
-
-def test_a_line_speaks_of_a_plain_one_by_its_one_offset() -> None:
-    assert [7] == [offset for offset in range(20) if plain(offset=7).has_half_at(offset)]
-
-
-def test_a_line_speaks_of_a_transaction_by_any_of_its_offsets() -> None:
-    txn = of_three(4, 7, 12)
-    txn.ensure_extras().second_copies = [14]
-
-    assert [4, 7, 12, 14] == [offset for offset in range(20) if txn.has_half_at(offset)]
-
-
 def test_what_doubt_holds_is_named_by_its_ends_and_second_copies_before_and_after_a_restart() -> None:
     txn = of_three(4, 7, 12)
     txn.ensure_extras().second_copies = [14]
@@ -68,40 +45,6 @@ def test_what_stands_there_on_a_lines_word_alone_is_named_by_any_offset() -> Non
     txn.seen = txn.count = 0
 
     assert all(txn.has_half_at(offset) for offset in range(5))
-
-
-def test_it_is_complete_as_of_its_last_half_record() -> None:
-    txn = of_three(4, 7, 12)
-
-    assert [12, 13] == [offset for offset in range(14) if txn.is_complete_at(offset)]
-
-
-def test_it_is_not_complete_while_one_is_missing_or_there_is_none() -> None:
-    nothing = plain()
-    nothing.seen = nothing.count = 0
-
-    assert not of_three(4, 7).is_complete_at(99)
-    assert not nothing.is_complete_at(99)
-
-
-def test_forgetting_its_content_keeps_when_it_was_born() -> None:
-    txn = plain(record=plain_record())
-    before = txn.summary()
-
-    txn.forget_content()
-
-    assert before == txn.summary()
-    assert None is txn.content
-
-
-def test_forgetting_twice_changes_nothing() -> None:
-    txn = of_three(4, 7, 12)
-    txn.forget_content()
-    before = txn.summary()
-
-    txn.forget_content()
-
-    assert before == txn.summary()
 
 
 SUMMARIES = st.builds(
@@ -160,13 +103,6 @@ def test_the_size_of_a_record_counts_key_value_and_headers() -> None:
     assert 2 + 5 + (1 + 3 + 2) + (1 + 0 + 2) == record_size(record)
     assert 0 == record_size(plain_record(value=None))
     assert 64 + record_size(record) == held_bytes(record)
-
-
-def test_the_records_of_a_transaction_come_with_their_topics() -> None:
-    txn = of_three(4, 7, 12)
-
-    assert ["orders"] * 3 == [topic for topic, _ in records_of(txn)]
-    assert [] == list(records_of(plain(record=None)))
 
 
 def test_a_transaction_on_doubt_forgets_that_its_messages_name_the_group_as_its_contents_say_it() -> None:
