@@ -109,10 +109,6 @@ def logs() -> Logs:
     return Logs()
 
 
-def test_nothing_read_is_no_history(logs: Logs) -> None:
-    assert [] == logs.fold.histories()
-
-
 def test_other_ids_and_garbage_are_passed_over(logs: Logs) -> None:
     logs.half(0, key="order-11/00000001")
     logs.half(1, key="order-/00000001")
@@ -259,30 +255,11 @@ def test_an_abandon_behind_a_complete_commit_acts_while_messages_wait_for_their_
     assert state is logs.only().state
 
 
-def test_a_line_that_releases_messages_decides_nothing(logs: Logs) -> None:
-    logs.half(0)
-    logs.op(5, Resolution.COMMIT, source=Source.POLICY, time_ms=1_000)
-    undecided = logs.only()
-    logs.op(6, Resolution.ROLLBACK)
-    history = logs.only()
-
-    assert (TxnState.OPEN, None) == (undecided.state, undecided.decided_at)
-    assert (TxnState.ROLLED_BACK, (6, 1)) == (history.state, history.decided_at)
-
-
 def test_what_was_released_is_committed_by_a_line_before_those_that_were_read(logs: Logs) -> None:
     logs.op(5, Resolution.COMMIT, source=Source.POLICY, time_ms=1_000)
     history = logs.only()
 
     assert (TxnState.COMMITTED, None, None) == (history.state, history.decided_at, history.ending)
-
-
-def test_a_line_whose_half_records_were_not_read_is_believed(logs: Logs) -> None:
-    logs.op(5, Resolution.ROLLBACK, last=7)
-
-    history = logs.only()
-    assert (TxnState.ROLLED_BACK, None, None) == (history.state, history.message_count, history.appended_ms)
-    assert ("g", 900) == (history.producer_group, history.born_ms)
 
 
 def test_two_nonces_of_one_id_are_two_histories(logs: Logs) -> None:
@@ -310,22 +287,6 @@ def test_what_stands_on_doubt_alone_tells_its_times(logs: Logs) -> None:
     history = logs.only()
 
     assert (900, 1_000, ()) == (history.born_ms, history.appended_ms, history.half_records)
-
-
-def test_what_left_doubt_long_ago_has_no_times(logs: Logs) -> None:
-    logs.settled()
-
-    assert (None, None) == (logs.only().born_ms, logs.only().appended_ms)
-
-
-def test_what_left_doubt_says_when(logs: Logs) -> None:
-    logs.half(0)
-    logs.doubt("held")
-    logs.op(5, Resolution.COMMIT)
-    logs.settled()
-
-    history = logs.only()
-    assert (TxnState.COMMITTED, None, 4_000) == (history.state, history.summary, history.left_doubt_ms)
 
 
 def test_a_summary_that_nobody_can_read_is_passed_over(logs: Logs) -> None:

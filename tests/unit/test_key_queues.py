@@ -12,28 +12,6 @@ A, B = b"a", b"b"
 
 
 @pytest.mark.promise("P9")
-def test_a_failing_record_holds_back_its_own_key_alone() -> None:
-    stage = QueueStage([A, B, A, B])
-    first, second = stage.take()
-
-    stage.fail(first)
-    stage.queue.handled([second])
-
-    assert ["3"] == stage.taken()
-
-
-def test_a_back_off_is_waited_for() -> None:
-    stage = QueueStage([A], QueueSettings(policy=RetryPolicy(backoff_first_ms=1_000)))
-    stage.fail_next()
-
-    assert stage.queue.next_retry_at_ms == stage.now_ms + 750
-    stage.advance(749)
-    assert [] == stage.taken()
-    stage.advance(1)
-    assert ["0"] == stage.taken()
-
-
-@pytest.mark.promise("P9")
 def test_a_back_off_is_waited_for_anew_after_a_restart() -> None:
     stage = QueueStage([A, A, B], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
     stage.fail_next()
@@ -99,18 +77,6 @@ def test_restarts_without_end_put_no_attempt_off_without_end() -> None:
     assert 3 == restart_count
 
 
-def test_when_attempts_are_exhausted_the_record_becomes_a_dead_letter_and_its_key_goes_on() -> None:
-    stage = QueueStage([A, A], QueueSettings(policy=RetryPolicy(attempt_count_max=1)))
-    stage.fail(stage.take()[0])
-    assert [] == stage.write_due()
-    stage.store()
-
-    assert ["0"] == stage.write_due()
-
-    assert [(A, 0, DeadLetterReason.ATTEMPTS_EXHAUSTED)] == stage.dead_letters
-    assert ["1"] == stage.taken()
-
-
 @pytest.mark.promise("P9")
 def test_no_last_attempt_ends_before_it_began_on_a_machine_that_was_suspended() -> None:
     stage = QueueStage([A], QueueSettings(policy=RetryPolicy(attempt_count_max=1)))
@@ -137,10 +103,6 @@ def test_null_keys_are_in_order_or_free() -> None:
 
     assert ["0", "2"] == ordered.taken()
     assert ["0", "1", "2"] == free.taken()
-
-
-def test_without_order_nothing_waits() -> None:
-    assert ["0", "1"] == QueueStage([A, A], QueueSettings(order=QueueOrder.NONE)).taken()
 
 
 def test_a_batch_is_consecutive_records_of_one_key() -> None:

@@ -108,18 +108,6 @@ def test_more_keys_that_fail_than_have_room_fill_the_metadata_until_one_ends() -
 # --- fair picking -----------------------------------------------------------------------------------------------------
 
 
-def test_a_key_with_many_records_has_one_turn_at_a_time() -> None:
-    stage = QueueStage([A] * 100 + [B])
-
-    turns = []
-    for _ in range(3):
-        (item,) = stage.take(1)
-        turns.append(item.record)
-        stage.queue.handled([item])
-
-    assert ["0", "100", "1"] == turns
-
-
 def test_fresh_records_go_first_and_one_start_of_ten_is_a_retry() -> None:
     stage = QueueStage(many(200), QueueSettings(policy=AT_ONCE))
     for item in stage.take(100):

@@ -34,17 +34,6 @@ def test_every_key_has_a_turn_before_one_has_its_next() -> None:
     assert ["2"] == stage.taken()
 
 
-def test_nothing_goes_along_behind_what_failed_before() -> None:
-    stage = QueueStage([A, A], QueueSettings(policy=AT_ONCE))
-    stage.queue.failed(stage.take(), FAILED, now_ms=0, draw=0.0)
-    stage.store()
-
-    taken, lasts = stage.queue.take_runs(4, now_ms=stage.now_ms)
-
-    assert ["0"] == [item.record for item in taken]
-    assert [] == lasts
-
-
 def test_when_the_metadata_are_full_nothing_goes_along() -> None:
     settings = QueueSettings(metadata_bytes_max=1_000, parked_keys_max=1)
     stage = QueueStage([A, *(b"%d" % n for n in range(8_000)), A], settings)

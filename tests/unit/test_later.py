@@ -26,19 +26,6 @@ def stage_of(*keys: bytes, **policy: Any) -> QueueStage:
     return QueueStage(keys, QueueSettings(RetryPolicy(**policy)))
 
 
-def test_what_is_postponed_waits_with_its_key_and_others_go_on() -> None:
-    stage = stage_of(A, A, B)
-
-    assert "" == postpone(stage)
-    assert ["2"] == stage.taken()
-    assert 1 == stage.queue.figures().retry_count
-    stage.advance(499)
-    assert [] == stage.taken()
-    assert stage.now_ms + 1 == stage.queue.next_retry_at_ms
-    stage.advance(1)
-    assert ["0"] == stage.taken()
-
-
 def test_no_attempt_of_what_is_postponed_is_counted_or_stored() -> None:
     stage = stage_of(A, attempt_count_max=1)
     stage.store()
@@ -53,17 +40,6 @@ def test_no_attempt_of_what_is_postponed_is_counted_or_stored() -> None:
     stage.queue.handled([item])
     stage.store()
     assert 1 == stage.stored[TOPIC][0]
-
-
-def test_attempts_before_are_kept() -> None:
-    stage = stage_of(A)
-    stage.fail_next()
-    stage.advance(10_000)
-
-    assert "" == postpone(stage)
-    stage.advance(500)
-
-    assert [1] == [item.attempt_count for item in stage.take()]
 
 
 @pytest.mark.promise("P11")

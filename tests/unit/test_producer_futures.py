@@ -14,16 +14,8 @@ import pytest
 
 from tests.support.producer_stage import ProducerStage
 from tests.support.waiting import wait_until
-from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
-from txlayer.errors import (
-    LifecycleError,
-    OutcomeUnknownError,
-    RefusedRecordError,
-    RetriableError,
-    TxLayerError,
-    UsageError,
-)
+from txlayer.errors import LifecycleError, OutcomeUnknownError, RefusedRecordError, RetriableError, UsageError
 from txlayer.producer import pipeline
 from txlayer.producer.submitted import SubmittedTransaction
 
@@ -353,15 +345,6 @@ def test_a_half_message_that_is_not_stored_ends_the_future_and_runs_nothing(stag
     assert [] == ran
 
 
-def test_an_op_line_that_is_not_stored_is_an_unknown_outcome(stage: ProducerStage) -> None:
-    def refuse(record: MemoryRecord) -> TxLayerError | None:
-        return None if record.topic() == HALF else RefusedRecordError("no", topic="txlayer.op")
-
-    stage.writer.refuse = refuse
-    with pytest.raises(OutcomeUnknownError):
-        stage.producer().submit(ORDER).result(10)
-
-
 def test_a_full_producer_refuses_who_may_not_wait(stage: ProducerStage) -> None:
     producer = stage.producer(in_flight_max=2)
     stage.writer.hold(True)
@@ -372,15 +355,6 @@ def test_a_full_producer_refuses_who_may_not_wait(stage: ProducerStage) -> None:
     stage.writer.hold(False)
     wait(futures, timeout=10)
     assert COMMIT is producer.submit(ORDER, block=True).result(10).resolution
-
-
-def test_a_client_without_room_is_waited_for(stage: ProducerStage) -> None:
-    stage.writer.room = 3
-    producer = stage.producer()
-
-    futures = [producer.submit([ORDER] * n) for n in (1, 10, 1)]
-    assert [COMMIT] * 3 == [future.result(10).resolution for future in futures]
-    assert 12 == len(stage.writer.of(HALF))
 
 
 def test_a_single_message_that_the_client_has_no_room_for_follows_later(stage: ProducerStage) -> None:

@@ -300,16 +300,6 @@ def test_a_prepare_that_sent_nothing_may_be_repeated_as_an_attempt_of_its_own(st
     assert nonce != second.nonce
 
 
-def test_one_id_twice_is_two_transactions(stage: ProducerStage) -> None:
-    producer = stage.producer()
-
-    first = producer.publish(ORDER, txn_id="order-1")
-    second = producer.publish(ORDER, txn_id="order-1")
-
-    assert (first.txn_id, first.half_partition) == (second.txn_id, second.half_partition)
-    assert first.nonce != second.nonce
-
-
 def test_a_result_is_waited_for_no_longer_than_asked(stage: ProducerStage) -> None:
     with stage.producer().transaction() as tx:
         tx.send("orders", value="v")

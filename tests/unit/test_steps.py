@@ -5,7 +5,7 @@ import pytest
 from tests.support.producer_stage import HALF, KEY, OP, ORDER, World, finish, waits
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, HalfHeader, Message, OpMessage
-from txlayer.errors import ForbiddenTopicError, RefusedRecordError
+from txlayer.errors import RefusedRecordError
 from txlayer.producer import steps
 from txlayer.producer.identity import ANYWHERE
 from txlayer.producer.pipeline import PendingTransaction
@@ -144,24 +144,6 @@ def test_a_transaction_knows_its_first_half_record_and_its_last() -> None:
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_topic_is_asked_about_once() -> None:
-    world = World()
-    world.launch()
-    world.launch()
-
-    assert ["orders"] == world.stage.asked
-
-
-def test_nothing_is_sent_to_a_topic_that_does_not_exist() -> None:
-    world = World()
-
-    with pytest.raises(ForbiddenTopicError):
-        world.launch([ORDER, Message("ordres")])
-    world.serve()
-    assert [] == world.writer.stored
-    assert 0 == world.engine.pipeline.in_flight_count
 
 
 def test_a_topic_that_has_grown_is_asked_about_again_before_a_message_is_refused() -> None:
