@@ -175,14 +175,6 @@ def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> Non
     assert (5, {}) == (place[0], fold.transactions)
 
 
-def test_a_tombstone_ends_a_sleeper() -> None:
-    fold = fold_with_a_sleeper()
-
-    fold.fold(7, A.encode(), None)
-
-    assert {} == fold.all_unsettled()
-
-
 # --- who wakes --------------------------------------------------------------------------------------------------------
 
 
@@ -209,14 +201,6 @@ def test_a_replay_wakes_nobody() -> None:
     driver.crash(is_new_process=True)
 
     assert [] == awake(driver)
-
-
-def test_before_its_time_a_sleeper_is_not_asked() -> None:
-    driver = asleep(A)
-
-    driver.tick(after_ms=29_999, is_present=True)
-
-    assert ([], []) == (questions(driver), awake(driver))
 
 
 @pytest.mark.promise("P11")
@@ -299,15 +283,6 @@ def test_a_sleeper_holds_the_low_water_mark_of_doubt_until_it_is_settled() -> No
     driver.say("R", B, 1)
 
     assert low < with_b < driver.ledger.doubt_index.low
-
-
-def test_a_second_restart_finds_the_same_sleepers() -> None:
-    driver = asleep(A, B)
-    before = {txn.key: txn.summary() for txn in driver.ledger.all_unsettled()}
-
-    driver.crash(is_new_process=True)
-
-    assert before == {txn.key: txn.summary() for txn in driver.ledger.all_unsettled()}
 
 
 def test_sleepers_are_written_again_when_they_keep_too_much_readable() -> None:

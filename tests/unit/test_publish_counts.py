@@ -15,7 +15,7 @@ from tests.support.still_coordinator import AT_ONCE_MAX, AtOnce, StillCoordinato
 from txlayer.config import CoordinatorConfig, milliseconds
 from txlayer.coordinator.publish import Publisher
 from txlayer.core.batch_size import PASSES_TO_GROW, BatchSize, Bisection
-from txlayer.core.ledger.batch import Batch, MoveToDoubt, RecordToQuarantine, Report, ReportKind
+from txlayer.core.ledger.batch import Batch, MoveToDoubt, RecordToQuarantine
 from txlayer.core.ledger.transaction import Content, Transaction
 from txlayer.core.messages import NO_OPTIONS, OrderMode, Origin, Undecodable
 from txlayer.errors import BrokerUnavailableError, ProducerFencedError
@@ -167,10 +167,6 @@ TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), plain_record
 ASIDE = RecordToQuarantine(Origin("txlayer.half", 0, 0), plain_record(), None, 0, Undecodable("garbage"))
 
 
-def test_a_fresh_batch_is_empty() -> None:
-    assert Batch().is_empty
-
-
 @pytest.mark.parametrize(
     "batch",
     [
@@ -182,12 +178,6 @@ def test_a_fresh_batch_is_empty() -> None:
 )
 def test_a_batch_with_something_to_write_is_not_empty(batch: Batch) -> None:
     assert not batch.is_empty
-
-
-def test_reports_and_counts_alone_are_nothing_to_write() -> None:
-    batch = Batch(reports=[Report(ReportKind.REPEAT, TXN.key, "")], line_count=5, byte_count=9)
-
-    assert batch.is_empty
 
 
 class Line:
@@ -241,14 +231,6 @@ def test_suspicion_ends_when_all_suspects_went_through() -> None:
     assert not bisection.is_active
 
 
-def test_a_run_without_lines_that_fails_is_as_small_as_it_gets() -> None:
-    # Time alone may forward: what was held for a topic that is mended.
-    bisection = Bisection()
-
-    assert bisection.failed(0)
-    assert 1 == bisection.line_count_max
-
-
 @pytest.mark.promise("P11")
 def test_the_run_shrinks_even_when_one_line_brings_more_records_than_lines_were_allowed() -> None:
     # make simulate SEED=656917073739: two lines released two waiting transactions more, and were tried for ever.
@@ -276,15 +258,6 @@ def test_batches_shrink_until_they_go_through_and_grow_slowly() -> None:
     for _ in range(3 * PASSES_TO_GROW):
         size.passed()
     assert 16 == size.of(16)
-
-
-def test_a_batch_never_shrinks_to_nothing() -> None:
-    size = BatchSize()
-    for _ in range(100):
-        size.failed()
-
-    assert 1 == size.of(1)
-    assert 2 == size.of(10_000)
 
 
 COUNT = 40
