@@ -32,17 +32,9 @@ from txlayer.core.verification import Severity
 from txlayer_spark.verdicts import SEVERITIES
 
 
-@pytest.mark.parametrize("expression", dashboard_expressions())
-def test_a_query_of_the_dashboard_names_series_that_exist(expression: str) -> None:
+@pytest.mark.parametrize("expression", [*dashboard_expressions(), *(alert["expr"] for alert in alerts())])
+def test_a_query_of_the_dashboard_or_of_an_alert_names_series_that_exist(expression: str) -> None:
     names = named_in(expression)
-
-    assert names
-    assert set() == names - series_names()
-
-
-@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: str(alert["alert"]))
-def test_an_alert_names_series_that_exist(alert: dict[str, str]) -> None:
-    names = named_in(alert["expr"])
 
     assert names
     assert set() == names - series_names()

@@ -1,5 +1,7 @@
 """The time as the log tells it."""
 
+import pytest
+
 from txlayer.coordinator.shard import WINDOW_S, LogTime
 
 
@@ -13,40 +15,25 @@ class Clock:
         return self.now
 
 
-def test_nothing_seen_is_no_time() -> None:
-    assert 0 == LogTime(Clock()).now_ms()
-
-
-def test_time_goes_on_from_what_was_seen() -> None:
+@pytest.mark.parametrize(
+    ("seen_ms", "now_ms"),
+    [
+        ([], 0),
+        ([50_000], 51_000),
+        ([50_000, 10_000], 51_000),  # a record of a backlog does not turn time back
+        ([50_000, 60_000], 60_000),
+    ],
+)
+def test_time_goes_on_from_the_newest_record_that_was_seen(seen_ms: list[int], now_ms: int) -> None:
     clock = Clock()
     time = LogTime(clock)
-    time.see(50_000)
-
-    clock.now += 2.5
-
-    assert 52_500 == time.now_ms()
-
-
-def test_a_record_of_a_backlog_does_not_turn_time_back() -> None:
-    clock = Clock()
-    time = LogTime(clock)
-    time.see(50_000)
+    for at_ms in seen_ms[:1]:
+        time.see(at_ms)
     clock.now += 1
+    for at_ms in seen_ms[1:]:
+        time.see(at_ms)
 
-    time.see(10_000)
-
-    assert 51_000 == time.now_ms()
-
-
-def test_a_newer_record_moves_time_forward() -> None:
-    clock = Clock()
-    time = LogTime(clock)
-    time.see(50_000)
-    clock.now += 1
-
-    time.see(60_000)
-
-    assert 60_000 == time.now_ms()
+    assert now_ms == time.now_ms()
 
 
 def test_a_long_backlog_stops_time_and_does_not_turn_it_back() -> None:
