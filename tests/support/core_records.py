@@ -5,7 +5,17 @@ from typing import Any
 
 from txlayer.adapters.memory.log import APPEND_TIME, MemoryRecord
 from txlayer.core import codec
-from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, Headers, OpMessage, OrderMode, Resolution, Source
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    DoubtSummary,
+    HalfHeader,
+    HalfOptions,
+    Headers,
+    OpMessage,
+    OrderMode,
+    Resolution,
+    Source,
+)
 from txlayer.core.partitions import half_partition, key_hash
 
 PARTITION_COUNT = 2
@@ -92,6 +102,14 @@ def half_bytes(key: str, *, value: bytes | None = b"v", **header: Any) -> int:
     """What a half record of `half_record` counts for: 64 bytes beside its key, value and header."""
     raw = half_header(key, **header)
     return 64 + len(b"k") + len(value or b"") + len("txl") + len(raw) + 2
+
+
+def summary(key: str, **changes: Any) -> DoubtSummary:
+    """What doubt says of an undecided transaction with one half record, at offset 7."""
+    plain = DoubtSummary(
+        key, "open", "", GROUP, 7, 7, 1, 1, 1_000, BORN_MS, None, OrderMode.COMMIT, None, None, 0, ("orders",)
+    )
+    return plain._replace(**changes)
 
 
 def op_line(

@@ -1,61 +1,24 @@
 """The doubt topic as its partition's owner knows it: the fold at a restart, and the shelf while it works."""
 
+from typing import Any
+
 import pytest
 
-from tests.support.core_records import BORN_MS, GROUP, txn_key
+from tests.support.core_records import summary, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, quarantine_key
 from txlayer.core.ledger.dormant import DormantTransactions
 from txlayer.core.ledger.doubt import SMALL_OFFSET_MAX, DoubtFold, DoubtIndex
 from txlayer.core.ledger.transaction import Transaction, TransactionExtras, from_summary
 from txlayer.core.ledger.transitions import SETTLED, TxnState
-from txlayer.core.messages import DoubtSummary, OrderMode, Origin
+from txlayer.core.messages import Origin
 
 A, B = txn_key("a"), txn_key("b")
 
 
-def summary(
-    key: str = A,
-    *,
-    state: str = "open",
-    moved_ms: int = 0,
-    decided_at: tuple[int, int] | None = None,
-    topics: tuple[str, ...] = ("orders",),
-    reason: str = "",
-) -> DoubtSummary:
-    """One message, in doubt."""
-    return DoubtSummary(
-        key,
-        state,
-        reason,
-        GROUP,
-        7,
-        7,
-        1,
-        1,
-        1_000,
-        BORN_MS,
-        None,
-        OrderMode.COMMIT,
-        None,
-        decided_at,
-        moved_ms,
-        topics,
-    )
-
-
-def on_doubt(
-    key: str = A,
-    *,
-    at: int = 0,
-    state: TxnState = TxnState.OPEN,
-    moved_ms: int = 0,
-    decided_at: tuple[int, int] | None = None,
-    topics: tuple[str, ...] = ("orders",),
-) -> Transaction:
+def on_doubt(key: str = A, *, at: int = 0, state: TxnState = TxnState.OPEN, **changes: Any) -> Transaction:
     """A transaction whose content stands on doubt at offset `at`."""
-    found = summary(key, state=state.value, moved_ms=moved_ms, decided_at=decided_at, topics=topics)
-    return from_summary(found, doubt_offset=at)
+    return from_summary(summary(key, state=state.value, **changes), doubt_offset=at)
 
 
 # --- fold -------------------------------------------------------------------------------------------------------------
@@ -75,7 +38,7 @@ def whole(key: str, at: int, *, state: str = "open") -> list[tuple[int, bytes, b
 
 
 def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
-    newer = encode_summary(summary(state="parked"))
+    newer = encode_summary(summary(A, state="parked"))
     fold = folded(*whole(A, 10), (20, A.encode(), newer))
 
     (found,) = fold.transactions.values()
@@ -94,9 +57,9 @@ def test_records_kept_aside_are_passed_over() -> None:
     "value",
     [
         b"garbage",
-        encode_summary(summary(state="asleep")),
-        encode_summary(summary(state="committed")),
-        encode_summary(summary(reason="no such reason")),
+        encode_summary(summary(A, state="asleep")),
+        encode_summary(summary(A, state="committed")),
+        encode_summary(summary(A, reason="no such reason")),
     ],
 )
 def test_what_the_newest_summary_hides_is_left_as_it_is_whatever_an_older_one_says(value: bytes) -> None:

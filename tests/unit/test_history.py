@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.core_records import summary
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, TransactionHistory, operator_reason, split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
@@ -9,11 +10,9 @@ from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
     CheckRecord,
-    DoubtSummary,
     HalfHeader,
     HalfOptions,
     OpMessage,
-    OrderMode,
     Resolution,
     Source,
 )
@@ -54,25 +53,18 @@ class Logs:
         self.fold.op(partition=3, offset=offset, appended_ms=2_000 + offset, value=codec.encode_ops(lines))
 
     def doubt(self, state: str, *, reason: str = "", at_ms: int = 3_000, copies: tuple[int, ...] = ()) -> None:
-        summary = DoubtSummary(
-            key=KEY,
+        said = summary(
+            KEY,
             state=state,
             reason=reason,
             producer_group="g",
             first_offset=0,
             last_offset=0,
-            seen=1,
-            count=1,
-            appended_ms=1_000,
             born_ms=900,
-            key_hash=None,
-            order=OrderMode.COMMIT,
-            immunity_ms=None,
-            decided_at=None,
             moved_ms=at_ms,
             twin_offsets=copies,
         )
-        self.fold.doubt(partition=3, appended_ms=at_ms, key=KEY.encode(), value=codec.encode_summary(summary))
+        self.fold.doubt(partition=3, appended_ms=at_ms, key=KEY.encode(), value=codec.encode_summary(said))
         self.fold.doubt(partition=3, appended_ms=at_ms, key=f"{KEY}/0".encode(), value=b"content")
 
     def check(self, offset: int, kind: CheckKind, number: int, *, key: str = KEY) -> None:

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from tests.support.core_records import half_header, half_record, op_line, options, txn_key
+from tests.support.core_records import half_header, half_record, op_line, options, summary, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
@@ -16,7 +16,7 @@ from txlayer.core.ledger.batch import Positions
 from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.ledger import DORMANT_BYTES, FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, UNSETTLED_BYTES, Ledger
 from txlayer.core.ledger.transaction import accepting_target
-from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, DoubtSummary, HalfOptions, OrderMode, UnresolvedAction
+from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, HalfOptions, OrderMode, UnresolvedAction
 from txlayer.core.partitions import half_partition, key_hash
 
 READ_COUNT = 5
@@ -280,32 +280,25 @@ def test_scheduled_transactions_take_no_more_memory_than_is_counted(is_keyed: bo
         for number in range(count):
             hashed = key_hash(f"customer-{number}".encode()) if is_keyed else None
             key = f"019012ab-1234-7abc-89ab-{number:012x}/0000000a"
-            summary = DoubtSummary(
-                key=key,
+            said = summary(
+                key,
                 state="scheduled",
-                reason="",
-                producer_group="shop",
-                topics=("orders",),
                 first_offset=number,
                 last_offset=number,
-                seen=1,
-                count=1,
                 appended_ms=at_ms,
                 born_ms=at_ms,
                 key_hash=hashed,
-                order=OrderMode.COMMIT,
-                immunity_ms=None,
                 decided_at=(number, 0),
                 committed_at=(number, 0),
                 moved_ms=at_ms,
                 times=(at_ms + 3_600_000 + number,),
             )
             fold.fold(2 * number, content_key(key, 0), b"v")
-            fold.fold(2 * number + 1, key.encode(), encode_summary(summary))
+            fold.fold(2 * number + 1, key.encode(), encode_summary(said))
         ledger = Ledger(0, settings=SETTINGS, targets={"orders": accepting_target(10**6)})
         ledger.start_replay(Positions(count, count, count, 0, count, 0, 0, count), fold, doubt_next=2 * count)
         ledger.end_replay(Positions(count, count, count, 0, count, 0, 0, count))
-        del fold, summary
+        del fold, said
         gc.collect()
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
