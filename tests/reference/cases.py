@@ -11,6 +11,7 @@ from tests.reference.wire import History, Record
 
 AGAIN = "again/0000000b"
 AHEAD = "ahead/0000000c"
+STRANGE = "order-1/zzzzzzzz"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Case:
 
     @property
     def txn_key(self) -> str:
+        if self.name.startswith("nonces"):
+            return STRANGE
         return AGAIN if "two_attempts" in self.name else KEY
 
     def history(self) -> History:
@@ -910,3 +913,127 @@ def scheduled_and_visible_at_the_time_before_it_was_moved(log: Log) -> None:
     timed.line("U", timed.times[1] + MINUTE)
     timed.release(0)
     timed.show(1)
+
+
+# --- values and keys that are swapped ---------------------------------------------------------------------------------
+
+Content = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+CONTENTS: dict[str, tuple[str, Content, Content]] = {
+    "tombstone_of_a_key_is_shown_with_the_key_as_its_value": ("corrupt", (b"k-7", None, []), (None, b"k-7", [])),
+    "value_without_a_key_is_shown_as_a_tombstone": ("corrupt", (None, b"k-7", []), (b"k-7", None, [])),
+    "headers_without_values_are_shown_as_one_with_a_value": (
+        "corrupt",
+        (b"k", b"v", [("a", None), ("b", None)]),
+        (b"k", b"v", [("a", b"b")]),
+    ),
+    "a_header_has_the_value_that_the_next_one_should_have": (
+        "corrupt",
+        (b"k", b"v", [("a", None), ("b", b"c")]),
+        (b"k", b"v", [("a", b"b"), ("c", None)]),
+    ),
+    "value_is_shown_as_a_header": ("corrupt", (b"k", b"paid", []), (b"k", None, [("paid", None)])),
+    "nothing_is_shown_as_an_empty_value": ("corrupt", (b"k", None, []), (b"k", b"", [])),
+    "without_key_and_value_and_shown_so": ("ok", (None, None, [("a", None)]), (None, None, [("a", None)])),
+}
+"""{case: (its verdict, the key, value and headers of a committed message, and those that are visible)}."""
+
+
+def _shown_as(content: Content, seen: Content, log: Log) -> None:
+    key, value, headers = content
+    half = log.half(key=key, value=value)
+    log.records[-1] = half = replace(half, headers=[*headers, half.headers[-1]])
+    log.op(("C", half))
+    shown = log.show(half)
+    key, value, headers = seen
+    log.records[-1] = replace(shown, key=key, value=value, headers=[*headers, *list(shown.headers)[-2:]])
+
+
+for _name, (_word, _content, _seen) in CONTENTS.items():
+    CASES[_name] = Case(_name, partial(_shown_as, _content, _seen), _word, has_orphan=False)
+
+
+@case("lost", "orphan")
+def id_on_the_real_topic_has_a_slash_behind_it(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    shown = log.show(half)
+    headers = [(n, b"order-1/00000000" if n == "txl-id" else v) for n, v in shown.headers]
+    log.records[-1] = replace(shown, headers=headers)
+
+
+@case("lost")
+def held_without_a_value_and_its_content_has_the_key_there(log: Log) -> None:
+    half = log.half(key=b"customer-7", value=None)
+    log.op(("C", half))
+    log.summary("held", half, reason="topic-missing")
+    log.content(half, value=b"customer-7", headers=[*half.headers])
+
+
+# --- numbers of any size, and wrong clocks ----------------------------------------------------------------------------
+
+
+@case("ok")
+def nonces_of_two_attempts_are_no_hexadecimal_digits(log: Log) -> None:
+    """A producer in another language: coordinators take any eight characters."""
+    first = log.half(STRANGE)
+    log.op(("C", first), key=STRANGE)
+    log.show(first)
+    second = log.half("order-1/YYYYYYYY")
+    log.op(("R", second), key="order-1/YYYYYYYY")
+
+
+def _half_born(log: Log, born_ms: int | str, *, key: str = KEY, numbers: str = "0/1", options: str = "") -> Record:
+    """A half record whose producer says another time, or something else."""
+    half = log.half(key, numbers)
+    txl = f"1|{key}|orders|shop|{numbers}|{born_ms}|{options}".encode()
+    log.records[-1] = replace(half, headers=[("trace", b"t"), ("txl", txl)])
+    return log.records[-1]
+
+
+@case("leaked")
+def clocks_of_two_brokers_are_five_seconds_apart(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    shown = log.show(half)
+    log.records[-1] = replace(shown, timestamp_ms=shown.timestamp_ms - 5_000)
+
+
+@case("lost")
+def lost_by_a_producer_whose_clock_is_three_days_ahead(log: Log) -> None:
+    born_ms = log.now_ms + 3 * 86_400_000
+    halves = [_half_born(log, born_ms, numbers=f"{index}/70") for index in range(70)]
+    log.add(OP, value=f"1|C|{KEY}|orders|{halves[-1].offset}|{born_ms}|producer||".encode())
+
+
+@case("ok")
+def born_at_the_largest_time_that_is_in_form(log: Log) -> None:
+    half = _half_born(log, 2**63 - 1)
+    log.add(OP, value=f"1|C|{KEY}|orders|{half.offset}|{2**63 - 1}|producer||".encode())
+    log.show(half)
+
+
+@case("open")
+def asked_for_the_largest_immunity_and_open_at_the_largest_time(log: Log) -> None:
+    _half_born(log, 2**63 - 1)
+
+
+MALFORMED: dict[str, tuple[int | str, str]] = {
+    "with_a_header_of_more_than_2048_bytes": (1_700_000_000_000, "x" * 2_048),
+    "that_was_born_at_a_number_of_more_than_63_bits": (TOO_LARGE, ""),
+    "for_a_partition_that_kafka_cannot_have": (1_700_000_000_000, "n2147483648"),
+    **{f"with_the_option_{o}_of_more_than_63_bits": (1_700_000_000_000, o + TOO_LARGE) for o in "intm"},
+}
+"""{what a half record is like that coordinators keep aside: (when it was born, its options)}."""
+
+
+def _malformed(born_ms: int | str, options: str, log: Log) -> None:
+    """It is committed, and stands beside a good one."""
+    half = _half_born(log, born_ms, key="malformed/00000001", options=options)
+    log.op(("C", half), key="malformed/00000001")
+    good = log.half()
+    log.op(("C", good))
+    log.show(good)
+
+
+for _name, _said in MALFORMED.items():
+    CASES[_name := f"malformed_half_record_{_name}"] = Case(_name, partial(_malformed, *_said), "ok", has_orphan=False)

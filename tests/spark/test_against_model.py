@@ -9,14 +9,16 @@ from pyspark.sql import Row, SparkSession
 
 from tests.reference.cases import CASES
 from tests.reference.histories import make, seeds
-from tests.reference.steps import DOUBT, HASH, Log, Timed
+from tests.reference.steps import DOUBT, HASH, Log
 from tests.reference.test_times import random_history
 from tests.reference.wire import History, Settings
 from tests.support.seed import say
-from tests.support.spark_histories import Judged, TogetherJudged, row_of
+from tests.support.spark_histories import CUT_AFTER_MS, Judged, TogetherJudged, readable, row_of
+from txlayer.operate.verify import WantedWindow
 from txlayer_spark.events import Names, events, hashed
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.schemas import BRONZE
+from txlayer_spark.verdicts import Judging
 
 SEEDS = (
     770004,
@@ -53,6 +55,9 @@ def together(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> T
     histories = {name: each.history() for name, each in CASES.items()}
     histories |= {f"seed {seed}": make(seed).history for seed in (*SEEDS, *seeds(0, EACH_TIME))}
     histories |= {f"timed {seed}": random_history(seed) for seed in range(TIMED)}
+    cut_ms = CUT_AFTER_MS + max(r.timestamp_ms for each in histories.values() for r in readable(each).records)
+    overdue_ms = Judging(cut_ms=0).overdue_ms
+    histories |= {LATE: scheduled(cut_ms - 2 * overdue_ms), IN_TIME: scheduled(cut_ms - overdue_ms // 2)}
     return judge_together(spark, histories, tmp_path_factory.mktemp("model"))
 
 
@@ -79,17 +84,21 @@ def ledger_of(spark: SparkSession, together: TogetherJudged, root: Path, **given
     return read_ledger(spark, str(root / "ledger")).collect()
 
 
-@pytest.mark.fault("Spark: a history that was once judged wrongly, or any random one")
+@pytest.mark.fault(
+    "Spark: a history that was once judged wrongly, or any random one",
+    "Spark: wrong clocks, times and counts of any size, values and keys that are swapped",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_the_ledger_gives_a_case_its_right_verdict_and_says_what_the_model_says(
-    name: str, judged: dict[str, list[Judged]]
+    name: str, judged: dict[str, list[Judged]], together: Together
 ) -> None:
-    case = CASES[name]
+    case, (both, rows) = CASES[name], together
 
     assert [] == [str(each) for each in judged[name] if each.expected != each.found]
     # A transaction whose half records are gone may have no row; what is visible of none is an orphan of its own.
     assert {case.word} >= {each.found for each in judged[name] if each.txn_key == case.txn_key}
-    assert case.has_orphan == any("orphan" == each.found for each in judged[name])
+    ours = [row for row in rows if row.txn_id.startswith(f"{both.renamed[name].number}~")]
+    assert case.has_orphan == any("orphan" == row.verdict for row in ours)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("line_of_another_producer_group")])
@@ -136,21 +145,38 @@ def test_one_that_may_have_been_parked_is_in_no_order_where_doubt_has_forgotten_
     assert {expected, "ok"} == {row.verdict for row in rows}
 
 
-def test_a_scheduled_message_is_late_by_its_time_and_not_by_the_age_of_its_transaction(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    late, in_time = Timed(), Timed()
-    for timed in (late, in_time):
-        timed.show(0)
-    late.on_doubt("scheduled", f"1/1/{late.times[0]}+{late.times[1]}/0:0")
-    in_time.release(0)
-    in_time.show(1)
-    in_time.on_doubt("scheduled", f"{in_time.times[0] + 1}/{in_time.times[0] + 1}/{in_time.times[1]}/0:0")
-    together = TogetherJudged({"late": late.log.history(), "in time": in_time.log.history()})
+def scheduled(due_ms: int) -> History:
+    """One that doubt keeps until then."""
+    log = Log()
+    half = log.half(options=f"d{due_ms}")
+    log.op(("C", half))
+    log.summary("scheduled", half, due=f"1/1/{due_ms}/0:0")
+    log.content(half)
+    return log.history()
 
-    rows = ledger_of(spark, together, tmp_path, overdue_ms=together.cut_ms - late.times[0] - 1)
 
-    assert ["overdue", "open"] == [row.verdict for row in sorted(rows, key=lambda row: str(row.txn_id))]
+LATE, IN_TIME = "a scheduled one that is late", "a scheduled one that is in time"
+
+
+def test_a_scheduled_message_is_late_by_its_time_and_not_by_the_age_of_its_transaction(together: Together) -> None:
+    both, rows = together
+    ids = {both.renamed[name].ids[b"order-1"].decode(): name for name in (LATE, IN_TIME)}
+
+    assert {LATE: "overdue", IN_TIME: "open"} == {ids[row.txn_id]: row.verdict for row in rows if row.txn_id in ids}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("malformed_half_record")])
+def test_a_malformed_half_record_has_no_row(name: str, together: Together) -> None:
+    both, rows = together
+
+    assert [] == [row for row in rows if row.txn_id == both.renamed[name].ids[b"malformed"].decode()]
+
+
+def test_the_two_judges_allow_the_clocks_of_brokers_the_same() -> None:
+    allowed = WantedWindow(since_ms=0).clock_error_ms
+
+    assert allowed == LedgerSettings(bronze="", root="").clock_error_ms
+    assert allowed == Judging(cut_ms=0).clock_error_ms
 
 
 @pytest.mark.parametrize("seed", SEEDS)
