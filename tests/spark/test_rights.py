@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from tests.support.planted import Field, Message
 from tests.support.secured import USERS, SecuredServers
-from tests.support.spark_audit import Audit
+from tests.support.spark_audit import HOUR_MS, Audit
 from tests.support.waiting import wait_until
+from txlayer_spark.catalog import Catalog
+from txlayer_spark.jobs.bronze import read_new
 
 pytestmark = pytest.mark.kafka
 OPTIONS = {
@@ -95,11 +97,17 @@ def audit_of(spark: SparkSession, secured: SecuredServers, field: Field, root: P
 
 
 def test_the_role_spark_suffices_for_an_audit(spark: SparkSession, secured: SecuredServers, tmp_path: Path) -> None:
+    """Of an audit, bronze alone asks brokers."""
     field = Field(secured.open_servers)
-    good = field.whole()
+    txn = field.whole()
     grant(secured, field, field.orders)
 
-    assert {good.txn_id: "ok"} == audit_of(spark, secured, field, tmp_path).verdicts()
+    state = read_new(spark, audit_of(spark, secured, field, tmp_path).bronze, now_ms=lambda: txn.born_ms + HOUR_MS)
+
+    assert {field.orders} == state.judged_topics
+    catalog = Catalog(spark, str(tmp_path / "bronze"))
+    rows = catalog.records(catalog.complete()).select("kind").collect()
+    assert ["forwarded", "half", "op"] == sorted(row.kind for row in rows)
 
 
 def grant_locks(secured: SecuredServers, field: Field) -> None:
