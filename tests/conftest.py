@@ -159,9 +159,9 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     return started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def secured(broker: Broker) -> Iterator[SecuredServers]:  # noqa: ARG001 - it skips where no broker can run
-    """A broker with users, for one file: what one file allows them, another one must not find."""
+    """A broker with users: a test allows them only topics and groups with names of its own."""
     servers = secured_broker(LOCAL_CONFIG)
     with servers.broker:
         yield servers

@@ -30,11 +30,18 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 GROUP = "orders"
 
 
-@pytest.fixture
-def own_broker(broker: Broker, local_config: LocalConfig) -> Iterator[LocalBroker]:  # noqa: ARG001 - it skips where no broker can run
-    """One that a test may kill."""
+@pytest.fixture(scope="module")
+def mortal(broker: Broker, local_config: LocalConfig) -> Iterator[LocalBroker]:  # noqa: ARG001 - it skips where no broker can run
+    """One for the tests of this file, which may kill it."""
     with LocalBroker(config=local_config) as started:
         yield started
+
+
+@pytest.fixture
+def own_broker(mortal: LocalBroker) -> LocalBroker:
+    """That one, which runs, also if the test before has killed it."""
+    mortal.start()
+    return mortal
 
 
 def made_for(arena: Arena, **settings: Any) -> TransactionalProducer:
