@@ -225,6 +225,7 @@ compiled: setup
 jars: setup
 	@$(BIN)/python -m txlayer broker fetch
 	@$(BIN)/txlayer-spark jars
+	@$(BIN)/python -m tests.support.class_archive
 
 # A stamp is written last: an interrupted set-up is done again.
 $(STAMP): pyproject.toml $(CONSTRAINTS)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.support.broker import GivenBroker
+from tests.support.class_archive import use_archive
 from tests.support.debian import IS_CI
 from tests.support.nightly import Choice
 from tests.support.repeats import Repeats
@@ -148,7 +149,7 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     if GIVEN_SERVERS:
         return GivenBroker(GIVEN_SERVERS)
     try:
-        prepare_runtime(LOCAL_CONFIG)
+        use_archive(prepare_runtime(LOCAL_CONFIG))
     except (ConfigError, RepositoryUnreachableError) as exc:
         # At home a machine without Java or network still runs the other tests; in CI nothing is skipped.
         if IS_CI:

@@ -298,7 +298,7 @@ def check_port(port: int) -> None:
 
 
 def _format(runtime: Runtime, *, cluster_id: str, properties_file: Path) -> None:
-    flags = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", _LOG_LEVEL_FLAG)
+    flags = (*BRIEF, "-XX:-UsePerfData", _LOG_LEVEL_FLAG)
     line = runtime.line(_FORMAT_CLASS, "format", "-t", cluster_id, "-c", str(properties_file), flags=flags)
     answer = subprocess.run(  # noqa: S603 - our own command line
         line, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False
