@@ -4,6 +4,7 @@ import re
 import shutil
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.conftest import Broker
 from tests.support.broker import create_topic
 from tests.support.logs import read_log
 from tests.support.planted import Field, Message
-from tests.support.spark_processes import files_in, has_content, killed_when
+from tests.support.spark_processes import files_in, has_content
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
@@ -492,53 +493,44 @@ def test_a_topic_is_subscribed_to_as_the_pattern_says() -> None:
     assert [True, False, False, False, False] == [is_subscribed(t, ["x.a.b"], but=real) for t in topics]
 
 
-PROGRAM = """
-import sys
-from pyspark.sql import functions as F
-from txlayer.cli.spark.main import spark_session
-from txlayer_spark.jobs import bronze
-root, namespace, servers = sys.argv[1:]
-quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-rows_of = bronze.to_bronze
-
-def to_bronze(raw, *, namespace, batch):
-    rows = rows_of(raw, namespace=namespace, batch=batch)
-    if batch < 2:
-        return rows
-    # The task of one partition sleeps within its rows; the task of the other one ends.
-    stands = "partition = 0 AND offset % 100 = 99 AND reflect('java.lang.Thread', 'sleep', 600000L) IS NOT NULL"
-    return rows.where(~F.expr(stands))
-
-bronze.to_bronze = to_bronze
-with spark_session(master="local[2]", memory="1g", settings=quick) as spark:
-    settings = bronze.BronzeSettings(root=root, namespace=namespace, bootstrap_servers=servers, batch_offsets_max=1500)
-    bronze.read_new(spark, settings, now_ms=lambda: 1)
-"""
-
-
 @pytest.mark.fault("Spark: bronze is killed at any step, also between its readers, while a ledger is made")
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
-    spark: SparkSession, field: Field, tmp_path: Path
+    spark: SparkSession, field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_records(field.servers, [Record(field.topic("op"), b"x" * 50, partition=n % 2) for n in range(12_000)])
-    root = tmp_path / "data"
-    third = root / "v1" / "records" / f"folder={BatchFolder(0, 2, 2).name}"
+    root, killed = tmp_path / "data", tmp_path / "killed"
+    third = Path("v1", "records", f"folder={BatchFolder(0, 2, 2).name}")
+
+    def standing(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
+        """The task of one partition sleeps within its rows; the task of the other one ends."""
+        rows = to_bronze(raw, namespace=namespace, batch=batch)
+        stands = "partition = 0 AND offset % 100 = 99 AND reflect('java.lang.Thread', 'sleep', 600000L) IS NOT NULL"
+        return rows if batch < 2 else rows.where(f"NOT ({stands})")
 
     def written() -> list[Path]:
         """Whole files of the batch that does not end."""
-        return [path for path in files_in(third, ".parquet") if has_content(path)]
+        return [path for path in files_in(root / third, ".parquet") if has_content(path)]
 
-    def finished() -> int:
-        return len(files_in(root, "_SUCCESS"))
+    with monkeypatch.context() as patched, ThreadPoolExecutor() as beside:
+        patched.setattr("txlayer_spark.jobs.bronze.to_bronze", standing)
+        reading = beside.submit(read_new, spark, settings_of(field, root, batch_offsets_max=1500), now_ms=clock)
+        wait_until(
+            lambda: written() or reading.done(),
+            within=300,
+            growing=lambda: len(files_in(root, "_SUCCESS")),
+            what="the moment of a kill",
+        )
+        assert not reading.done()
+        # The files at this moment are what a kill leaves.
+        shutil.copytree(root, killed)
+        for query in spark.streams.active:
+            query.stop()
+        reading.exception(60)
 
-    where = (str(root), field.namespace, field.servers)
-    with killed_when(written, PROGRAM, *where, folder=tmp_path, growing=finished):
-        pass
-
-    assert written()
-    assert not (third / "_SUCCESS").exists()
+    assert files_in(killed / third, ".parquet")
+    assert not (killed / third / "_SUCCESS").exists()
     # The batch that was killed is read again as it was; what is left in one.
-    read_new(spark, settings_of(field, root), now_ms=clock)
-    assert in_topics(field) == places(spark, root)
+    read_new(spark, settings_of(field, killed), now_ms=clock)
+    assert in_topics(field) == places(spark, killed)

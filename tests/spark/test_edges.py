@@ -264,7 +264,7 @@ def test_a_wrong_clock_of_this_machine_is_held_against_what_the_brokers_append(f
     """An hour behind when a gap is noted; then an hour ahead, while a coordinator runs and without one."""
     taken = field.whole(Message(field.stock))
     field.take((field.stock, 0, 1))
-    audit.verdicts(later_ms=-HOUR_MS)
+    audit.read(later_ms=-HOUR_MS)
     committed = field.prepare()
     field.commit(committed)
     group = field.topic("coordinator")
