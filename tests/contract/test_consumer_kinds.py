@@ -57,20 +57,6 @@ def test_what_nobody_can_read_of_a_batch_is_a_dead_letter_at_once_with_its_reaso
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-@OF_HANDLERS
-def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -> None:
-    stage.write(b"0", b"deadly", b"2")
-    consumer = stage.plain(workers="processes", worker_count=1)
-    consumer.handler(die_once)
-
-    with consumer:
-        stage.wait_stored(3)
-
-    figures = consumer.stats().topics[stage.topic]
-    assert (3, 0) == (figures.handled, figures.dead_lettered)
-    assert figures.failed >= 1
-
-
 @pytest.mark.fault("consumer: a handler process dies, and the machine cannot start another")
 @pytest.mark.promise("P9")
 @OF_HANDLERS

@@ -11,7 +11,6 @@ import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
-from tests.support.process_handlers import hang_always
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -138,33 +137,6 @@ def test_a_closing_consumer_does_not_wait_for_hung_handlers(stage: Stage, hangin
 
     assert not consumer.is_running
     assert not hanging.ended_count
-
-
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.fault("consumer: a handler hangs")
-@pytest.mark.slow
-@pytest.mark.promise("P9")
-@OF_HANDLERS
-def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_nothing(stage: Stage) -> None:
-    for n in range(10):
-        stage.write(b"%d" % n, key=b"k%d" % n)
-    stage.write(b"hang", b"behind")
-    for n in range(10):
-        stage.write(b"%d" % n, key=b"l%d" % n)
-    consumer = stage.plain(workers="processes", worker_count=1, retry=TWICE, attempt_timeout=timedelta(seconds=1))
-    consumer.handler(hang_always)
-
-    with consumer:
-        stage.wait_for_letters([b"hang"])
-        stage.wait_stored(22)
-
-    figures = consumer.stats().topics[stage.topic]
-    assert (21, 1, 2, 2) == (figures.handled, figures.dead_lettered, figures.failed, figures.timed_out)
-    letter = dead_letter_of(stage.lab.read(stage.letters)[0].headers)
-    assert isinstance(letter, DeadLetter)
-    assert (2, "AttemptTimeout") == (letter.attempt_count, letter.error_type)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

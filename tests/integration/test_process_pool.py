@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,25 @@ def failures(outcome: JobOutcome) -> list[tuple[bytes, str]]:
     return list(zip(jobs, [failed.error_type for failed in outcome.failed], strict=True))
 
 
+MakeStage = Callable[..., PoolStage]
+
+
 @pytest.fixture
-def stage() -> Iterator[PoolStage]:
-    made = PoolStage()
-    yield made
-    made.pool.close(0.0)
+def make_stage() -> Iterator[MakeStage]:
+    """Stages with settings of the test's own."""
+    with ExitStack() as ends:
+
+        def make(**settings: Any) -> PoolStage:
+            made = PoolStage(**settings)
+            ends.callback(made.pool.close, 0.0)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def stage(make_stage: MakeStage) -> PoolStage:
+    return make_stage()
 
 
 def test_what_stands_ready_behind_the_chunk_of_a_process_that_dies_is_charged_with_nothing(stage: PoolStage) -> None:
@@ -144,16 +159,15 @@ def test_what_failed_before_its_process_died_keeps_its_own_failure(stage: PoolSt
     assert [b"last"] == words(died.not_run)
 
 
-def test_a_process_whose_handler_hangs_is_killed_and_the_next_one_goes_on() -> None:
-    stage = PoolStage(attempt_timeout_s=0.5)
-    try:
-        stage.begin(b"first", b"fail", b"hang", b"last")
-        stage.begin(b"a", b"b")
-        hung, spared = stage.outcomes(2)
-        stage.begin(b"go")
-        *_, gone_on = stage.outcomes(3)
-    finally:
-        stage.pool.close(0.0)
+@pytest.mark.fault("consumer: a handler hangs")
+@pytest.mark.promise("P9")
+def test_a_process_whose_handler_hangs_is_killed_and_the_next_one_goes_on(make_stage: MakeStage) -> None:
+    stage = make_stage(attempt_timeout_s=0.5)
+    stage.begin(b"first", b"fail", b"hang", b"last")
+    stage.begin(b"a", b"b")
+    hung, spared = stage.outcomes(2)
+    stage.begin(b"go")
+    *_, gone_on = stage.outcomes(3)
 
     assert [(b"fail", "ValueError"), (b"hang", "AttemptTimeout")] == failures(hung)
     assert ([b"first"], [b"last"]) == (words(hung.done), words(hung.not_run))
@@ -161,13 +175,10 @@ def test_a_process_whose_handler_hangs_is_killed_and_the_next_one_goes_on() -> N
     assert [b"go"] == words(gone_on.done)
 
 
-def test_a_process_that_starts_slowly_does_not_hang() -> None:
-    stage = PoolStage(attempt_timeout_s=0.2)  # importing alone takes longer
-    try:
-        stage.begin(b"go")
-        (outcome,) = stage.outcomes(1)
-    finally:
-        stage.pool.close(0.0)
+def test_a_process_that_starts_slowly_does_not_hang(make_stage: MakeStage) -> None:
+    stage = make_stage(attempt_timeout_s=0.2)  # importing alone takes longer
+    stage.begin(b"go")
+    (outcome,) = stage.outcomes(1)
 
     assert [b"go"] == words(outcome.done)
 
@@ -189,44 +200,22 @@ class HangsElsewhere:
 
 
 @pytest.mark.fault("consumer: a handler process hangs before it begins a message")
+@pytest.mark.parametrize("given", [[b"first", b"second"], [BIG]], ids=["small", "longer than its pipe holds"])
 def test_a_process_that_never_begins_is_replaced_and_no_message_is_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, given: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The thread that sends a large message waits, too."""
     monkeypatch.setattr(process_pool, "START_S", 8.0)
-    stage = PoolStage(deserializer=HangsElsewhere(tmp_path / "began", os.getpid()))
-    try:
-        stage.begin(b"first", b"second")
-        (never,) = stage.outcomes(1)
-        monkeypatch.undo()  # a busy machine may start the next one slowly
-        stage.begin(b"first", b"second")
-        *_, gone_on = stage.outcomes(2)
-    finally:
-        stage.pool.close(0.0)
+    stage = make_stage(deserializer=HangsElsewhere(tmp_path / "began", os.getpid()))
+    stage.begin(*given)
+    (never,) = stage.outcomes(1)
+    monkeypatch.undo()  # a busy machine may start the next one slowly
+    stage.begin(*given)
+    *_, gone_on = stage.outcomes(2)
 
-    assert [b"first", b"second"] == words(never.not_run)
+    assert given == words(never.not_run)
     assert not never.failed
-    assert [b"first", b"second"] == words(gone_on.done)
-
-
-@pytest.mark.fault("consumer: a handler process hangs before it begins a message")
-def test_a_process_that_never_reads_a_large_message_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its pipe does not hold the message, so that the thread that sends it waits, too."""
-    monkeypatch.setattr(process_pool, "START_S", 8.0)
-    stage = PoolStage(deserializer=HangsElsewhere(tmp_path / "began", os.getpid()))
-    try:
-        stage.begin(BIG)
-        (never,) = stage.outcomes(1)
-        monkeypatch.undo()  # a busy machine may start the next one slowly
-        stage.begin(BIG)
-        *_, gone_on = stage.outcomes(2)
-    finally:
-        stage.pool.close(0.0)
-
-    assert [BIG] == words(never.not_run)
-    assert not never.failed
-    assert [BIG] == words(gone_on.done)
+    assert given == words(gone_on.done)
 
 
 class DiesElsewhere(HangsElsewhere):
@@ -244,13 +233,12 @@ class DiesElsewhere(HangsElsewhere):
 
 @pytest.mark.fault("consumer: a handler process is killed before it begins a message")
 @pytest.mark.promise("P9")
-def test_of_a_chunk_that_a_process_did_not_begin_only_the_first_message_is_charged(tmp_path: Path) -> None:
-    stage = PoolStage(deserializer=DiesElsewhere(tmp_path / "began", os.getpid()))
-    try:
-        stage.begin(b"first", b"second", b"third")
-        (died,) = stage.outcomes(1)
-    finally:
-        stage.pool.close(0.0)
+def test_of_a_chunk_that_a_process_did_not_begin_only_the_first_message_is_charged(
+    make_stage: MakeStage, tmp_path: Path
+) -> None:
+    stage = make_stage(deserializer=DiesElsewhere(tmp_path / "began", os.getpid()))
+    stage.begin(b"first", b"second", b"third")
+    (died,) = stage.outcomes(1)
 
     assert [(b"first", "ProcessDied")] == failures(died)
     assert [b"second", b"third"] == words(died.not_run)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from tests.support.waiting import hang, wait_until
+from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.retry import Ack, HandlerResult, Reject, Retry
 
@@ -26,12 +26,6 @@ def die_always(message: ReceivedMessage, _context: Context) -> None:
     """Kills its process at every attempt at one message."""
     if message.value == b"deadly":
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def hang_always(message: ReceivedMessage, _context: Context) -> None:
-    """Never comes back from one message."""
-    if message.value == b"hang":
-        hang()
 
 
 def hold(message: ReceivedMessage, _context: Context) -> None:
