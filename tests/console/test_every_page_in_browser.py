@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.asgi import served
 from tests.support.browser import Visitor, chromium, is_wider_than_its_window, serious
@@ -53,6 +53,20 @@ BROKEN_WORDS = r"""() => {
 """The words in tables, unless they are very long, that a line ends inside of."""
 LONG = "a-service-with-a-name-that-is-as-long-as-people-make-them.eu-central-1"
 GONE = "f" * 11 + "-" + "f" * 8
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for all tests here: each page is opened in a context of its own."""
+    with chromium() as started:
+        yield started
+
+
+@contextmanager
+def visiting(browser: Browser, site: Site, *, port: int = 0) -> Iterator[Visitor]:
+    """A person in front of that console, which ends with the block."""
+    with served(site.browser.app, site.console.connections, port=port) as port:
+        yield Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
 
 
 def busy_site() -> Site:
@@ -136,11 +150,10 @@ PAGES: dict[str, tuple[str, Callable[[Page], None] | None]] = {
 }
 
 
-def test_nothing_on_any_page_keeps_people_from_using_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_on_any_page_keeps_people_from_using_it(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.console.limits.REQUEST_BURST", 10 * REQUEST_BURST)
     site, found, seen = busy_site(), [], set()
-    with chromium() as browser, served(site.browser.app, site.console.connections) as port:
-        visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
+    with visiting(browser, site) as visitor:
         for path in ("/", "/letters"):  # what is read beside these pages is there when they are looked at
             with visitor.page(path):
                 pass
@@ -175,19 +188,17 @@ def problems_of(page: Page, name: str) -> Iterator[str]:
         yield from serious(page)
 
 
-def test_a_page_follows_again_after_its_stream_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_follows_again_after_its_stream_was_refused(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy answers 502 while its console restarts, a console with too many streams 503: browsers give such a stream up."""
     site = busy_site()
     monkeypatch.setattr("txlayer.console.limits.STREAM_COUNT_MAX", 0)
-    with chromium() as browser, served(site.browser.app, site.console.connections) as port:
-        visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
-        with visitor.page("/transactions?sort=id") as page:
-            expect(page.locator("#list tbody tr")).to_have_count(4)
-            monkeypatch.undo()
-            wait_until(lambda: site.console.streams._counts.total() == 1, within=60, what="it follows again")
-            site.stage.half(txn_key("new"))
-            site.onlooker.look()
-            expect(page.locator("#list tbody tr")).to_have_count(5)
+    with visiting(browser, site) as visitor, visitor.page("/transactions?sort=id") as page:
+        expect(page.locator("#list tbody tr")).to_have_count(4)
+        monkeypatch.undo()
+        wait_until(lambda: site.console.streams._counts.total() == 1, within=60, what="it follows again")
+        site.stage.half(txn_key("new"))
+        site.onlooker.look()
+        expect(page.locator("#list tbody tr")).to_have_count(5)
 
 
 COUNT_CHANGES = """
@@ -200,10 +211,9 @@ COUNT_CHANGES = """
 
 
 @contextmanager
-def following_list(site: Site) -> Iterator[Page]:
+def following_list(browser: Browser, site: Site) -> Iterator[Page]:
     """The list of transactions, which follows by itself; no script of it fails."""
-    with chromium() as browser, served(site.browser.app, site.console.connections) as port:
-        visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
+    with visiting(browser, site) as visitor:
         with visitor.page("/login") as page:
             page.add_init_script(COUNT_CHANGES)
             page.goto("/transactions?sort=id")
@@ -212,10 +222,10 @@ def following_list(site: Site) -> Iterator[Page]:
         assert [] == visitor.complaints
 
 
-def test_a_page_shows_what_came_while_its_newer_picture_was_on_its_way() -> None:
+def test_a_page_shows_what_came_while_its_newer_picture_was_on_its_way(browser: Browser) -> None:
     """A picture that is overtaken by a change is asked for once more, although no further change comes."""
     site = busy_site()
-    with following_list(site) as page:
+    with following_list(browser, site) as page:
         rows = page.locator("#list tbody tr")
         expect(rows).to_have_count(4)
 
@@ -240,9 +250,9 @@ def test_a_page_shows_what_came_while_its_newer_picture_was_on_its_way() -> None
     assert overtaken
 
 
-def test_a_person_chooses_local_times_the_look_and_whether_a_page_moves() -> None:
+def test_a_person_chooses_local_times_the_look_and_whether_a_page_moves(browser: Browser) -> None:
     site = busy_site()
-    with following_list(site) as page:
+    with following_list(browser, site) as page:
         page.click("#switch-updates")
         shown = page.locator("#truth time")
         utc = shown.inner_text()
@@ -273,7 +283,7 @@ def test_a_person_chooses_local_times_the_look_and_whether_a_page_moves() -> Non
 
 
 @pytest.mark.parametrize("name", ["settle", "letters"])
-def test_the_button_that_stops_a_request_goes_when_it_has_ended(name: str) -> None:
+def test_the_button_that_stops_a_request_goes_when_it_has_ended(browser: Browser, name: str) -> None:
     site, may_end = busy_site(), threading.Event()
     asked = SettlementRequest(GONE, OperatorAction.COMMIT, "alice", "ticket 12", 1, (txn_key("young"),))
     result = RequestState(asked) if name == "settle" else (Counter[DeadLetterResult](), "")
@@ -286,26 +296,21 @@ def test_the_button_that_stops_a_request_goes_when_it_has_ended(name: str) -> No
     job = f"settle {GONE}" if name == "settle" else "letters loyalty"
     path = f"/request?id={GONE}" if name == "settle" else f"/letters/request?group=loyalty&id={GONE}"
     site.console.jobs.start(job, work, now_ms=site.console.now_ms, subject=GONE)
-    with chromium() as browser, served(site.browser.app, site.console.connections) as port:
-        visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
-        with visitor.page(path) as page:
-            stop = page.get_by_role("button", name="Stop", exact=True)
-            expect(stop).to_have_count(1)
-            may_end.set()
-            expect(page.locator("main")).to_contain_text("It ended")
-            expect(stop).to_have_count(0)
+    with visiting(browser, site) as visitor, visitor.page(path) as page:
+        stop = page.get_by_role("button", name="Stop", exact=True)
+        expect(stop).to_have_count(1)
+        may_end.set()
+        expect(page.locator("main")).to_contain_text("It ended")
+        expect(stop).to_have_count(0)
 
 
-def test_a_page_says_that_the_console_is_away_and_goes_on_with_the_next_one() -> None:
-    with chromium() as browser, ExitStack() as stack:
-        site = busy_site()
-        with served(site.browser.app, site.console.connections) as port:
-            visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
+def test_a_page_says_that_the_console_is_away_and_goes_on_with_the_next_one(browser: Browser) -> None:
+    with ExitStack() as stack:
+        with visiting(browser, busy_site()) as visitor:
             page = stack.enter_context(visitor.page("/transactions"))
             expect(page.locator("#list tbody tr")).to_have_count(4)
         lost = page.locator("#following [data-when=lost]")
         expect(lost).to_be_visible()
-        site = busy_site()
-        with served(site.browser.app, site.console.connections, port=port):
+        with visiting(browser, busy_site(), port=int(visitor.address.rpartition(":")[2])):
             expect(lost).to_be_hidden()
             page.close()

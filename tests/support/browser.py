@@ -44,14 +44,12 @@ class Visitor:
     """Of each request, as a proxy adds them."""
 
     @contextmanager
-    def page(
-        self, path: str = "/", *, size: tuple[int, int] = WIDE, is_dark: bool = False, has_scripts: bool = True
-    ) -> Iterator[Page]:
+    def page(self, path: str = "/", *, has_scripts: bool = True) -> Iterator[Page]:
         """A page of this address in a browser of its own: no cookie and no choice is left from another one."""
         context = self.browser.new_context(
             base_url=self.address,
-            viewport={"width": size[0], "height": size[1]},
-            color_scheme="dark" if is_dark else "light",
+            viewport={"width": WIDE[0], "height": WIDE[1]},
+            color_scheme="light",
             java_script_enabled=has_scripts,
             reduced_motion="reduce",
             timezone_id="Europe/Berlin",

@@ -39,10 +39,10 @@ class Authority:
         self.root = folder / f"{name}.pem"
         self.root.write_bytes(_pem(certificate))
 
-    def sign(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> Signed:
-        """A certificate for a server at `hosts`, or for a client whose principal is `CN=<name>`."""
+    def sign(self, name: str) -> Signed:
+        """A certificate for a server of this machine, or for a client whose principal is `CN=<name>`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [_alternative(host) for host in hosts]
+        alternatives = [_alternative(host) for host in ("127.0.0.1", "localhost")]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
             _begun(_named(name), self._name, key)
