@@ -39,10 +39,10 @@ class Desk:
             if self.on_wait:
                 self.on_wait.pop(0)()
             if self.is_worked:
-                self.stage.work(seconds=2)
+                self.work()
             else:
                 self.stage.world.advance(ms=round(seconds * 1000))
-            self.look()
+                self.look()
 
     def plan(self, page: str, action: str, *keys: str, **fields: str) -> str:
         """The page that says what would happen."""
@@ -67,6 +67,40 @@ class Desk:
         self.site.wait_for("settle " + address.rpartition("=")[2])
         return self.get(address)
 
+    def killed(self, plan: str, **more: str) -> str:
+        """The id of a request that no coordinator carried out before its console was killed; there is a new one now."""
+        self.is_worked = False
+        self.settle(plan, **more)
+        self.is_worked = True
+        return self.restart()
+
+    def restart(self) -> str:
+        """As after kill -9: the console knows nothing any more of its request, whose id this is."""
+        (job,) = self.site.console.jobs.named("settle ")
+        self.site.console.jobs._jobs.clear()
+        return job.subject
+
+    def resume(self, page: str, request_id: str) -> None:
+        """Let it go on, to its end."""
+        self.site.post(page, "/request/resume", id=request_id)
+        self.site.wait_for(f"settle {request_id}")
+
+    def stop(self) -> None:
+        (job,) = self.site.console.jobs.named("settle ")
+        self.site.console.jobs.stop(job.name)
+
+    def work(self) -> None:
+        """The coordinator works, and the console looks."""
+        self.stage.work(seconds=2)
+        self.look()
+
+    def schedule(self, *keys: str) -> None:
+        """Commit them for an hour later."""
+        due_ms = self.stage.world.now_ms() + 3_600_000
+        for key in keys:
+            self.stage.commit(key, self.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+        self.work()
+
     def prepare(self, *names: str) -> list[str]:
         keys = [txn_key(name) for name in names]
         for key in keys:
@@ -76,6 +110,10 @@ class Desk:
 
     def operator_lines(self) -> list[str]:
         return [line.decode() for line in self.stage.said() if b"|operator|" in line]
+
+    def settled(self) -> list[str]:
+        """The transactions that these lines are about."""
+        return [line.split("|")[2] for line in self.operator_lines()]
 
 
 @pytest.fixture
@@ -115,11 +153,7 @@ def test_each_action_writes_its_own_line(desk: Desk, action: str, letter: str) -
 
 def test_scheduled_messages_are_moved_and_cancelled(desk: Desk) -> None:
     keys = [txn_key(name) for name in ("moved", "cancelled")]
-    due_ms = desk.stage.world.now_ms() + 3_600_000
-    for key in keys:
-        desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.schedule(*keys)
 
     plan = desk.plan(desk.get("/transactions"), "reschedule", keys[0])
     assert 400 == desk.ask(plan, to="soon").status_code
@@ -139,8 +173,7 @@ def test_what_was_released_meanwhile_is_not_moved_and_the_page_says_so(desk: Des
     key = txn_key("a")
     due_ms = desk.stage.world.now_ms() + 60_000
     desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
     plan = desk.plan(desk.get("/transactions"), "reschedule", key)
     desk.stage.work(seconds=90)
     assert [txn_id_of(key)] == desk.stage.visible()
@@ -156,10 +189,7 @@ def test_what_was_released_meanwhile_is_not_moved_and_the_page_says_so(desk: Des
 
 def test_a_time_that_makes_no_sense_moves_nothing(desk: Desk) -> None:
     key = txn_key("a")
-    due_ms = desk.stage.world.now_ms() + 3_600_000
-    desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.schedule(key)
     plan = desk.plan(desk.get("/transactions"), "reschedule", key)
 
     for to in ("", "soon", "9" * 40 + "d", "0001-01-01", "2023-11-14", "2026-02-30", "\x00"):
@@ -168,10 +198,7 @@ def test_a_time_that_makes_no_sense_moves_nothing(desk: Desk) -> None:
 
 def test_a_request_to_move_is_found_again_with_its_time(desk: Desk) -> None:
     key = txn_key("a")
-    offset = desk.stage.half(key, options=HalfOptions(deliver_at_ms=desk.stage.world.now_ms() + 3_600_000))
-    desk.stage.commit(key, offset)
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.schedule(key)
     desk.settle(desk.plan(desk.get("/transactions"), "reschedule", key), to="2h")
 
     with closing(desk.stage.kafka.connect_coordinator(desk.stage.config, client="look")) as connections:
@@ -187,8 +214,7 @@ def test_of_two_people_the_first_line_wins_and_the_page_of_the_other_says_so(des
     plan = desk.plan(desk.get("/transactions"), "commit", *keys)
     # One is rolled back before the console writes, the other one between its look and its line.
     desk.stage.op(op_line("R", keys[0], 0, source=Source.OPERATOR, reason="anna: she asked"))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
     desk.stage.op(op_line("R", keys[1], 1, source=Source.OPERATOR, reason="anna: he asked"))
 
     page = desk.settle(plan, confirm="2")
@@ -226,12 +252,11 @@ def test_what_is_prepared_in_the_millisecond_of_the_look_is_not_touched_either(d
         key = txn_key(name, is_home=not partition)
         desk.stage.half(key, partition=partition, ahead_s=prepared_s - desk.stage.world.passed_s)
     desk.stage.op(op_line("C", keys[0], 0))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
 
     desk.settle(plan, confirm="2")
 
-    assert keys[1:] == [line.split("|")[2] for line in desk.operator_lines()]
+    assert keys[1:] == desk.settled()
 
 
 def test_what_is_prepared_after_the_look_is_not_touched_where_a_brokers_clock_is_behind(desk: Desk) -> None:
@@ -241,12 +266,11 @@ def test_what_is_prepared_after_the_look_is_not_touched_where_a_brokers_clock_is
     plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
     desk.stage.op(op_line("C", keys[0], 0))
     desk.stage.half(txn_key("late", is_home=False), partition=1, ahead_s=-30)
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
 
     desk.settle(plan, confirm="3")
 
-    assert {keys[1], txn_key("elsewhere", is_home=False)} == {line.split("|")[2] for line in desk.operator_lines()}
+    assert {keys[1], txn_key("elsewhere", is_home=False)} == set(desk.settled())
 
 
 def test_what_is_left_of_a_view_is_settled_after_the_newest_one_of_a_fast_clock_is_gone(desk: Desk) -> None:
@@ -256,12 +280,11 @@ def test_what_is_left_of_a_view_is_settled_after_the_newest_one_of_a_fast_clock_
     desk.look()
     plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
     desk.stage.commit(keys[0], 0)
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
 
     desk.settle(plan, confirm="2")
 
-    assert [keys[1]] == [line.split("|")[2] for line in desk.operator_lines()]
+    assert [keys[1]] == desk.settled()
 
 
 @pytest.mark.parametrize("why", ["ticket 12", 930 * "x"])
@@ -275,25 +298,19 @@ def test_what_is_prepared_after_the_look_is_not_touched_by_a_new_console_that_re
     prepared_s = desk.stage.world.passed_s
     keys = desk.prepare(*"bcd")
     plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
-    desk.is_worked = False
-    desk.settle(plan, confirm="4", why=why)
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()  # as after kill -9
-    desk.is_worked = True
+    request_id = desk.killed(plan, confirm="4", why=why)
     desk.stage.op(op_line("C", keys[0], 1))
     for name, partition in (("a", 0), ("e", 1)):
         key = txn_key(name, is_home=not partition)
         desk.stage.half(key, partition=partition, ahead_s=prepared_s - desk.stage.world.passed_s)
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
 
-    found = desk.get(f"/request?id={job.subject}")
-    desk.site.post(found, "/request/resume", id=job.subject)
-    desk.site.wait_for(job.name)
+    found = desk.get(f"/request?id={request_id}")
+    desk.resume(found, request_id)
 
     is_known = len(why) < 100
     assert is_known == ("is left alone" not in found)
-    assert [old, *(keys[1:] if is_known else ())] == [line.split("|")[2] for line in desk.operator_lines()]
+    assert [old, *(keys[1:] if is_known else ())] == desk.settled()
 
 
 def test_many_with_one_id_of_the_users_are_settled_and_no_others(desk: Desk) -> None:
@@ -307,7 +324,7 @@ def test_many_with_one_id_of_the_users_are_settled_and_no_others(desk: Desk) -> 
 
     page = desk.settle(plan, confirm="2")
 
-    assert {txn_key("a"), txn_key("b")} == {line.split("|")[2] for line in desk.operator_lines()}
+    assert {txn_key("a"), txn_key("b")} == set(desk.settled())
     assert "own id" in page or "query invoice 7" in page
     assert not any(other in line for line in desk.operator_lines())
 
@@ -324,12 +341,9 @@ def test_an_id_of_the_users_that_is_hostile_names_its_own_transactions_alone(des
     found = desk.site.browser.get("/search", params={"by": "query", "what": own})
 
     page = desk.settle(desk.plan(view.text, "rollback", is_view="1", state="open", query=own))
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()
-    (line,) = desk.operator_lines()
-    again = desk.get(f"/request?id={job.subject}")
+    again = desk.get(f"/request?id={desk.restart()}")
 
-    assert txn_key("a") == line.split("|")[2]
+    assert [txn_key("a")] == desk.settled()
     assert "The op log has 1 of at most 1 lines" in again
     shown = [everything, page, again, desk.get("/requests"), desk.get("/audit")]
     assert not any("<script>alert" in each for each in (view.text, found.text, *shown))
@@ -342,23 +356,16 @@ def test_a_request_that_is_stopped_is_resumed_and_nothing_is_written_twice(
     monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 3)
     desk.prepare(*(f"t{number}" for number in range(8)))
     plan = desk.plan(desk.get("/transactions"), "check-now", is_view="1", state="open")
-
-    def stop() -> None:
-        (job,) = desk.site.console.jobs.named("settle ")
-        desk.site.console.jobs.stop(job.name)
-
-    desk.on_wait.append(stop)
+    desk.on_wait.append(desk.stop)
     stopped = desk.settle(plan, confirm="8")
     assert 3 == len(desk.operator_lines())
     assert "before its end: it was stopped" in stopped
 
     (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.post(stopped, "/request/resume", id=job.subject)
-    desk.site.wait_for(job.name)
+    desk.resume(stopped, job.subject)
     page = desk.get(f"/request?id={job.subject}")
 
-    lines = desk.operator_lines()
-    assert (8, 8) == (len(lines), len({line.split("|")[2] for line in lines}))
+    assert (8, 8) == (len(desk.settled()), len(set(desk.settled())))
     assert "3 of them written before or by others" in page
 
 
@@ -368,22 +375,15 @@ def test_a_request_that_another_console_worked_off_too_is_resumed_with_no_line_m
     monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 3)
     keys = desk.prepare(*(f"t{number}" for number in range(12)))
     plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
-
-    def stop() -> None:
-        (job,) = desk.site.console.jobs.named("settle ")
-        desk.site.console.jobs.stop(job.name)
-
-    desk.on_wait.append(stop)
+    desk.on_wait.append(desk.stop)
     stopped = desk.settle(plan, count="4", confirm="4")  # as many as there were when the person looked
     own = desk.operator_lines()
     for key in keys[7:9]:
         desk.stage.op(own[0].replace(own[0].split("|")[2], key))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
 
     (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.post(stopped, "/request/resume", id=job.subject)
-    desk.site.wait_for(job.name)
+    desk.resume(stopped, job.subject)
 
     assert 5 == len(desk.operator_lines())
 
@@ -422,7 +422,7 @@ def test_two_consoles_that_work_off_one_request_at_once_settle_no_more_than_its_
         desk.on_wait.append(resume_elsewhere)
     page = desk.settle(plan, count="5", confirm="5")  # as many as there were when the person looked
 
-    assert 5 == len({line.split("|")[2] for line in desk.operator_lines()})
+    assert 5 == len(set(desk.settled()))
     assert "It ended" in page
 
 
@@ -439,23 +439,20 @@ def test_a_request_is_found_again_in_the_op_log_by_a_new_console(
     page = desk.settle(plan, confirm="5")
     assert "no coordinator carries its lines out now" in page
     assert "<dt>written</dt><dd>2</dd>" in page
-    (job,) = desk.site.console.jobs.named("settle ")
 
-    desk.site.console.jobs._jobs.clear()  # as after kill -9
+    request_id = desk.restart()
     desk.is_worked = True
     listed = desk.get("/requests")
-    found = desk.get(f"/request?id={job.subject}")
+    found = desk.get(f"/request?id={request_id}")
 
-    assert job.subject in listed
+    assert request_id in listed
     assert "The op log has 2 of at most 5 lines" in found
     assert "coordinators have gone past 0 of them" in found
     desk.stage.op(op_line("C", desk.operator_lines()[0].split("|")[2], 0))
-    desk.site.post(found, "/request/resume", id=job.subject)
-    desk.site.wait_for(job.name)
+    desk.resume(found, request_id)
     assert 5 == len(desk.operator_lines())
     assert [] == desk.stage.visible()
-    desk.site.console.jobs._jobs.clear()
-    assert "coordinators have gone past 5 of them" in desk.get(f"/request?id={job.subject}")
+    assert "coordinators have gone past 5 of them" in desk.get(f"/request?id={desk.restart()}")
 
 
 def test_a_request_behind_more_records_than_a_page_reads_is_resumed_with_no_line_twice(
@@ -465,21 +462,15 @@ def test_a_request_behind_more_records_than_a_page_reads_is_resumed_with_no_line
     desk.prepare(*(f"t{number}" for number in range(4)))
     desk.stage.op(*(op_line("U", "x/0000000a", 0) for _ in range(3)))
     plan = desk.plan(desk.get("/transactions"), "check-now", is_view="1", state="open")
-    desk.is_worked = False
-    desk.settle(plan, confirm="4")
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()  # as after kill -9
-    desk.is_worked = True
+    request_id = desk.killed(plan, confirm="4")
     monkeypatch.setattr("txlayer.operate.settle_requests.SCANNED_MAX", 2)
 
     listed = desk.get("/requests")
-    found = desk.get(f"/request?id={job.subject}")
-    desk.site.post(found, "/request/resume", id=job.subject)
-    desk.site.wait_for(job.name)
+    found = desk.get(f"/request?id={request_id}")
+    desk.resume(found, request_id)
 
-    lines = desk.operator_lines()
-    assert (4, 4) == (len(lines), len({line.split("|")[2] for line in lines}))
-    assert job.subject in listed
+    assert (4, 4) == (len(desk.settled()), len(set(desk.settled())))
+    assert request_id in listed
     assert "only the newest are read" in listed
     assert "There may be more" in found
 
@@ -509,7 +500,7 @@ def test_what_is_prepared_after_the_look_is_not_touched_by_a_console_whose_clock
 
     desk.settle(plan, confirm="2")
 
-    assert [second] == [line.split("|")[2] for line in desk.operator_lines()]
+    assert [second] == desk.settled()
 
 
 def test_a_console_whose_clock_is_behind_settles_what_it_shows(desk: Desk) -> None:
@@ -518,7 +509,7 @@ def test_a_console_whose_clock_is_behind_settles_what_it_shows(desk: Desk) -> No
 
     desk.settle(desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open"), confirm="2")
 
-    assert keys == [line.split("|")[2] for line in desk.operator_lines()]
+    assert keys == desk.settled()
 
 
 @pytest.mark.parametrize("ahead_s", [3_600, -3_600])
@@ -534,7 +525,7 @@ def test_what_is_older_is_so_by_the_brokers_time(desk: Desk, ahead_s: int) -> No
 
     desk.settle(desk.plan(view, "rollback", is_view="1", state="open", older="30m"))
 
-    assert [old] == [line.split("|")[2] for line in desk.operator_lines()]
+    assert [old] == desk.settled()
     assert "1 not settled" in view
 
 
@@ -542,27 +533,17 @@ def test_a_request_to_cancel_that_a_new_console_finds_again_touches_nothing_but_
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 2)
-    due_ms = desk.stage.world.now_ms() + 3_600_000
     scheduled = [txn_key(f"t{number}") for number in range(4)]
-    for key in scheduled[:2]:
-        desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    desk.schedule(*scheduled[:2])
     undecided = desk.prepare("undecided")
-    for key in scheduled[2:]:
-        desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.schedule(*scheduled[2:])
     plan = desk.plan(desk.get("/transactions"), "cancel", is_view="1", state="scheduled,open")
-    desk.is_worked = False
-    desk.settle(plan, confirm="4")
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()  # as after kill -9
-    desk.is_worked = True
+    request_id = desk.killed(plan, confirm="4")
 
-    found = desk.get(f"/request?id={job.subject}")
-    desk.site.post(found, "/request/resume", id=job.subject)
-    desk.site.wait_for(job.name)
+    found = desk.get(f"/request?id={request_id}")
+    desk.resume(found, request_id)
 
-    assert sorted(scheduled) == sorted(line.split("|")[2] for line in desk.operator_lines())
+    assert sorted(scheduled) == sorted(desk.settled())
     assert not any(undecided[0] in line for line in desk.operator_lines())
     assert "Cancel" in found
 
@@ -572,22 +553,14 @@ def test_a_line_that_came_too_late_is_named_when_the_request_is_found_again(desk
     plan = desk.plan(desk.get("/transactions"), "commit", key)
     desk.stage.op(op_line("R", key, 0, source=Source.OPERATOR, reason="anna: she asked"))
     desk.settle(plan)
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()
 
-    assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={job.subject}")
+    assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={desk.restart()}")
 
 
 def incomplete(desk: Desk, key: str) -> None:
     """A commit that came before the last half message."""
     desk.stage.commit(key, desk.stage.half(key, count=2))
     desk.stage.half(key, index=1, count=2)
-
-
-def scheduled(desk: Desk, key: str) -> None:
-    due_ms = desk.stage.world.now_ms() + 3_600_000
-    desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
-    desk.stage.work(seconds=2)
 
 
 def held(desk: Desk, key: str) -> None:
@@ -601,8 +574,8 @@ def held(desk: Desk, key: str) -> None:
         (incomplete, "abandon", {}),
         (held, "abandon", {}),
         (held, "commit", {}),
-        (scheduled, "cancel", {}),
-        (scheduled, "reschedule", {"to": "1m"}),
+        (Desk.schedule, "cancel", {}),
+        (Desk.schedule, "reschedule", {"to": "1m"}),
     ],
 )
 def test_of_what_acts_after_a_commit_the_commit_is_not_told_as_what_came_first(
@@ -612,9 +585,7 @@ def test_of_what_acts_after_a_commit_the_commit_is_not_told_as_what_came_first(
     make(desk, key)
     desk.look()
     page = desk.settle(desk.plan(desk.get("/transactions"), action, key), **more)
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()
-    again = desk.get(f"/request?id={job.subject}")
+    again = desk.get(f"/request?id={desk.restart()}")
 
     assert "<dt>refused</dt>" not in page
     assert "came first" not in again
@@ -626,11 +597,9 @@ def test_an_abandon_after_what_is_forwarded_says_that_the_commit_came_first(desk
     plan = desk.plan(desk.get("/transactions"), "abandon", key)
     desk.stage.commit(key, 0)
     desk.settle(plan)
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()
 
     assert [txn_id_of(key)] == desk.stage.visible()
-    assert "commit by producer" in desk.get(f"/request?id={job.subject}")
+    assert "commit by producer" in desk.get(f"/request?id={desk.restart()}")
 
 
 def test_what_was_abandoned_after_an_incomplete_commit_is_not_told_as_committed(desk: Desk) -> None:
@@ -640,8 +609,7 @@ def test_what_was_abandoned_after_an_incomplete_commit_is_not_told_as_committed(
     desk.look()
     plan = desk.plan(desk.get("/transactions"), "abandon", key)
     desk.stage.op(op_line("A", key, 1, source=Source.OPERATOR, reason="anna: she asked"))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
 
     page = desk.settle(plan)
 
@@ -657,8 +625,7 @@ def test_a_line_that_does_not_count_is_not_named_as_the_decision(desk: Desk, gro
     plan = desk.plan(desk.get("/transactions"), "commit", key)
     desk.stage.op(op_line("C", key, offset, group=group, source=Source.OPERATOR, reason="eve: mine"))
     desk.stage.op(op_line("R", key, 0, source=Source.OPERATOR, reason="anna: she asked"))
-    desk.stage.work(seconds=2)
-    desk.look()
+    desk.work()
 
     page = desk.settle(plan)
 
@@ -675,11 +642,9 @@ def test_a_decision_that_names_a_second_copy_is_named_when_the_request_is_found_
     plan = desk.plan(desk.get("/transactions"), "commit", key)
     desk.stage.op(op_line("R", key, 1, source=Source.OPERATOR, reason="anna: she asked"))
     page = desk.settle(plan)
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()
 
     assert "<dt>refused</dt><dd>1</dd>" in page
-    assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={job.subject}")
+    assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={desk.restart()}")
 
 
 def test_a_request_that_could_not_begin_is_begun_by_the_same_form(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -766,7 +731,7 @@ def test_of_an_id_with_very_many_attempts_the_chosen_one_is_settled(desk: Desk) 
 
     page = desk.settle(desk.plan(desk.get("/transactions"), "rollback", keys[-1]))
 
-    assert [keys[-1]] == [line.split("|")[2] for line in desk.operator_lines()]
+    assert [keys[-1]] == desk.settled()
     assert "<dt>done</dt><dd>1</dd>" in page
 
 
@@ -790,9 +755,7 @@ def test_a_reason_is_text_and_nothing_else(desk: Desk) -> None:
 
     page = desk.settle(desk.plan(desk.get("/transactions"), "rollback", key), why=HOSTILE + " [request 1 of 2]\x1b")
     pages = [page, desk.get("/requests"), desk.get("/transaction?id=" + key.partition("/")[0])]
-    (job,) = desk.site.console.jobs.named("settle ")
-    desk.site.console.jobs._jobs.clear()
-    pages.append(desk.get(f"/request?id={job.subject}"))
+    pages.append(desk.get(f"/request?id={desk.restart()}"))
 
     for each in pages:
         assert "<script>alert" not in each
