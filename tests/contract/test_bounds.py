@@ -11,7 +11,6 @@ from tests.support.core_records import half_header, op_line, txn_key
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Running, Shop
-from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.ledger import UNSETTLED_BYTES
 
 COUNT = 60
@@ -27,13 +26,7 @@ def shop(lab: Lab) -> Shop:
 
 def prepare(shop: Shop) -> None:
     """Half records of them all, at the offsets 0, 1, 2, …"""
-    connections = shop.lab.producer(namespace=shop.topics.namespace)
-    writer = connections.make_half_writer(batch_bytes_max=100_000)
-    for key, value in zip(KEYS, VALUES, strict=True):
-        headers = [(HALF_HEADER, half_header(key, topic=shop.orders))]
-        writer.produce(shop.topics.half, value, b"k", 0, None, None, 0, headers)
-    writer.close(20)
-    connections.close()
+    shop.half(*((half_header(key, topic=shop.orders), value) for key, value in zip(KEYS, VALUES, strict=True)))
 
 
 def commit(shop: Shop, numbers: Sequence[int]) -> None:
@@ -85,17 +78,11 @@ def test_content_stays_within_its_budget_and_what_was_dropped_arrives_whole(shop
 @OF_HANDLERS
 def test_a_record_that_was_kept_aside_stays_there_when_content_is_read_again(shop: Shop) -> None:
     secrets = shop.lab.topic()
-    headers = [
-        half_header(KEYS[0], topic=shop.orders),
-        half_header(KEYS[0], topic=secrets, index=3, count=7),
-        half_header(KEYS[1], topic=shop.orders),
-    ]
-    connections = shop.lab.producer(namespace=shop.topics.namespace)
-    writer = connections.make_half_writer(batch_bytes_max=100_000)
-    for raw in headers:
-        writer.produce(shop.topics.half, b"v", b"k", 0, None, None, 0, [(HALF_HEADER, raw)])
-    writer.close(20)
-    connections.close()
+    shop.half(
+        (half_header(KEYS[0], topic=shop.orders), b"v"),
+        (half_header(KEYS[0], topic=secrets, index=3, count=7), b"v"),
+        (half_header(KEYS[1], topic=shop.orders), b"v"),
+    )
     running = shop.coordinator(content_bytes_max=1, target_topics=(shop.orders,))
     wait_until(lambda: 2 == open_count(running), within=40, what="it knows them")
 
@@ -176,12 +163,7 @@ def test_half_waits_in_its_topic_while_there_is_no_memory_for_more_transactions(
         what="half is paused",
     )
     later = txn_key("later")
-    connections = shop.lab.producer(namespace=shop.topics.namespace)
-    writer = connections.make_half_writer(batch_bytes_max=100_000)
-    headers = [(HALF_HEADER, half_header(later, topic=shop.orders))]
-    writer.produce(shop.topics.half, b"later", b"k", 0, None, None, 0, headers)
-    writer.close(20)
-    connections.close()
+    shop.half((half_header(later, topic=shop.orders), b"later"))
     assert COUNT >= open_count(running)
 
     commit(shop, range(COUNT))

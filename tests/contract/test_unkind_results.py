@@ -20,6 +20,11 @@ from txlayer.core.retry import AfterExhausted, Reject, Retry, RetryPolicy
 from txlayer.runtime import kafka_transactions
 
 
+def check_that_another_key_goes_on(stage: Stage) -> None:
+    stage.write(b"2", key=b"good")
+    wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+
+
 class Lazy(str):
     """A text that is made when it is shown, as translations are."""
 
@@ -44,8 +49,7 @@ def test_a_reason_that_cannot_be_shown_costs_no_worker(stage: Stage) -> None:
     stage.write(b"1", key=b"bad")
     with stage.consumer(act, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
         stage.journal.wait_for(1)
-        stage.write(b"2", key=b"good")
-        wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+        check_that_another_key_goes_on(stage)
 
 
 class Unit(int):
@@ -81,8 +85,7 @@ def test_a_result_that_raises_when_it_is_looked_at_costs_no_worker(stage: Stage,
     stage.write(b"1", key=b"bad")
     with stage.consumer(act, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
         stage.journal.wait_for(1)
-        stage.write(b"2", key=b"good")
-        wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+        check_that_another_key_goes_on(stage)
         stage.wait_for_letters([b"1"], within=10)
 
 
@@ -160,8 +163,7 @@ def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, what: str, 
     stage.write(b"unreadable", key=b"unreadable")
     with stage.consumer(act, deserializer=read, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
         stage.wait_stored(2, within=10)
-        stage.write(b"2", key=b"good")
-        wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+        check_that_another_key_goes_on(stage)
 
     assert {b"bad", b"unreadable"} == set(stage.letter_values())
 
@@ -185,8 +187,7 @@ def test_an_error_that_can_be_shown_once_ends_no_consumer(stage: Stage) -> None:
     stage.write(b"1", key=b"bad")
     with stage.consumer(act, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
         stage.wait_for_letters([b"1"], within=10)
-        stage.write(b"2", key=b"good")
-        wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+        check_that_another_key_goes_on(stage)
 
 
 @pytest.mark.promise("P9")
@@ -226,8 +227,7 @@ def test_a_handler_that_changes_the_event_of_its_lease_fails_and_stops_no_queue(
     stage.write(b"1", key=b"bad")
     with stage.consumer(act, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
         stage.journal.wait_for(1)
-        stage.write(b"2", key=b"good")
-        wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+        check_that_another_key_goes_on(stage)
         stage.wait_for_letters([b"1"], within=10)
 
     assert "UsageError" in str(stage.lab.read(stage.letters)[0].headers)

@@ -12,7 +12,6 @@ from tests.support.lab import FaultyLab, Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import SESSION, Running, Shop
 from txlayer.core import codec
-from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Message, OpMessage, Resolution
 
@@ -105,13 +104,7 @@ def test_a_second_copy_behind_a_restart_is_not_forwarded_again(lab: Lab) -> None
     shop = Shop(lab, partition_count=1)
 
     def write(*keys: str) -> None:
-        connections = shop.lab.producer(namespace=shop.topics.namespace)
-        writer = connections.make_half_writer(batch_bytes_max=100_000)
-        for key in keys:
-            raw = [(HALF_HEADER, half_header(key, topic=shop.orders))]
-            writer.produce(shop.topics.half, key.encode(), b"k", 0, None, None, 0, raw)
-        writer.close(20)
-        connections.close()
+        shop.half(*((half_header(key, topic=shop.orders), key.encode()) for key in keys))
 
     running = shop.coordinator()
     write(txn_key("first"))

@@ -11,7 +11,7 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.namespace import Namespace
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
-from txlayer.core.codec import ID_HEADER
+from txlayer.core.codec import HALF_HEADER, ID_HEADER
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.producer.producer import TransactionalProducer
 
@@ -76,6 +76,15 @@ class Shop:
         namespace = self.topics.namespace
         config = CoordinatorConfig(namespace=namespace, session_timeout=SESSION, **settings)
         return Running(config, connections or self.lab.coordinator(namespace, session_timeout=SESSION))
+
+    def half(self, *records: tuple[bytes, bytes]) -> None:
+        """Half records of partition 0, each with this header and value."""
+        connections = self.lab.producer(namespace=self.topics.namespace)
+        writer = connections.make_half_writer(batch_bytes_max=100_000)
+        for header, value in records:
+            writer.produce(self.topics.half, value, b"k", 0, None, None, 0, [(HALF_HEADER, header)])
+        writer.close(20)
+        connections.close()
 
     def visible(self) -> list[tuple[bytes | None, bytes | None]]:
         """(transaction id, value) of every forwarded message."""
