@@ -26,6 +26,8 @@ OF_HANDLERS = pytest.mark.parametrize("lab", AT_NIGHT, indirect=True)
 """Marks tests of what becomes of a message in our own code, whichever cluster it comes from: on Kafka they run at night."""
 OF_USERS_CODE = pytest.mark.parametrize("kafka", AT_NIGHT, indirect=True)
 """The same for tests whose cluster is the fixture `kafka`."""
+IN_MEMORY = pytest.mark.parametrize("lab", ["memory"], indirect=True)
+"""Marks tests of our own code whose cluster does what real Kafka cannot be made to do."""
 
 
 SOONER = [

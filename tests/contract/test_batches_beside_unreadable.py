@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import IN_MEMORY
 from tests.support.consumers import PATIENCE_S, Stage
-from tests.support.lab_memory import MemoryLab
 from tests.support.process_handlers import hold
 from tests.support.waiting import wait_until
 from txlayer.consumer.consumer import OrderedConsumer
@@ -18,12 +18,7 @@ from txlayer.core.dead_letters import ReplayKind, ReplayRecord, dead_letter_of, 
 from txlayer.core.messages import Undecodable
 from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
 
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage(MemoryLab())
-    yield made
-    made.close()
+pytestmark = IN_MEMORY
 
 
 def reasons(stage: Stage) -> list[tuple[bytes | None, str, int]]:
@@ -35,9 +30,9 @@ def reasons(stage: Stage) -> list[tuple[bytes | None, str, int]]:
     return found
 
 
-def run(stage: Stage, act: Any, *, attempt_count_max: int) -> list[int]:
-    """The batch handler's calls over the messages 1, one that nobody can read, and 3."""
-    stage.write(b"1", b"?", b"3")
+def run(stage: Stage, act: Any, *, attempt_count_max: int, values: tuple[bytes, ...] = (b"1", b"?", b"3")) -> list[int]:
+    """The batch handler's calls over three messages, one of which nobody can read."""
+    stage.write(*values)
     handled: list[int] = []
     consumer: OrderedConsumer = stage.plain(
         retry=RetryPolicy(attempt_count_max=attempt_count_max, backoff_first_ms=5, backoff_max_ms=5),
@@ -68,8 +63,14 @@ def test_a_rejected_part_of_a_batch_rejects_none_behind_the_message_that_nobody_
     assert [(b"1", "rejected", 1), (b"?", "undecodable", 0)] == reasons(stage)
 
 
-def test_what_is_handled_before_a_message_that_cannot_be_read_is_counted(stage: Stage) -> None:
-    assert [1, 3] == run(stage, lambda *_: None, attempt_count_max=1)
+@pytest.mark.parametrize("values", [(b"1", b"?", b"3"), (b"?", b"2", b"3")])
+def test_what_nobody_can_read_of_a_batch_is_a_dead_letter_at_once_and_the_others_are_counted(
+    stage: Stage, values: tuple[bytes, ...]
+) -> None:
+    handled = run(stage, lambda *_: None, attempt_count_max=1, values=values)
+
+    assert [int(value) for value in values if value != b"?"] == handled
+    assert [(b"?", "undecodable", 0)] == reasons(stage)
 
 
 @pytest.mark.promise("P9")
@@ -128,12 +129,10 @@ class Held:
 
 
 @pytest.fixture
-def beside_quick() -> Iterator[Stage]:
-    made = Stage(MemoryLab())
+def beside_quick(stage: Stage) -> Stage:
     for n in range(QUICK_COUNT):  # so many that a thread is given dozens at once
-        made.write(b"quick", key=b"q%d" % n)
-    yield made
-    made.close()
+        stage.write(b"quick", key=b"q%d" % n)
+    return stage
 
 
 @pytest.fixture

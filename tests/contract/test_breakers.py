@@ -22,7 +22,6 @@ from txlayer import (
     Retry,
     RetryPolicy,
 )
-from txlayer.config import ConsumerConfig
 from txlayer.core.retry import HandlerResult
 from txlayer.errors import BrokerUnavailableError, RetriableError, UsageError
 
@@ -241,8 +240,7 @@ class _Reader:
 
 @pytest.fixture
 def wavering(lab: Lab, stage: Stage) -> Wavering:
-    config = ConsumerConfig(bootstrap_servers=lab.servers, namespace=stage.namespace)
-    return Wavering(lab.connect_consumer(config))
+    return Wavering(lab.consumer(namespace=stage.namespace))
 
 
 def consumer(stage: Stage, wavering: Wavering, **settings: Any) -> OrderedConsumer:

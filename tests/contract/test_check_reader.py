@@ -170,20 +170,6 @@ def test_a_rebalance_loses_and_repeats_nothing(lab: Lab, topic: str, make: Calla
     assert sorted(expected) == first.values
 
 
-def test_who_leaves_gives_its_questions_to_the_others(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
-    first, second = make(), make()
-    for instance in (first, second):
-        instance.reader.start()
-    settled(first, second)
-
-    second.reader.close()
-    settled(first)
-    write(lab, topic, "q")
-    hear(first, count=PARTITION_COUNT)
-
-    assert {True} == {is_own for _, is_own in first.heard}
-
-
 def test_the_group_has_a_member_that_an_administrator_sees(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
     del topic
     instance = make()

@@ -15,43 +15,12 @@ from tests.support.process_handlers import die_always, die_once, fail_and_say_wh
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import (
-    DeadLetterReason,
-    ReplayKind,
-    ReplayRecord,
-    dead_letter_of,
-    decode_replay,
-    encode_replay,
-)
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.messages import Undecodable
 from txlayer.core.retry import AfterExhausted, HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError
 
 PARKING = RetryPolicy(attempt_count_max=2, backoff_first_ms=5, backoff_max_ms=10, after_exhausted=AfterExhausted.PARK)
-
-
-# --- batches ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("values", [[b"1", b"?", b"3"], [b"?", b"2", b"3"]])
-def test_what_nobody_can_read_of_a_batch_is_a_dead_letter_at_once_with_its_reason(
-    stage: Stage, values: list[bytes]
-) -> None:
-    stage.write(*values)
-    consumer = stage.plain(deserializer=lambda raw, _: int(raw))
-    handled: list[int] = []
-
-    def note(messages: list[ReceivedMessage], _context: Context) -> None:
-        handled.extend(message.value for message in messages)
-
-    consumer.batch_handler(count_max=10)(note)
-    with consumer:
-        stage.wait_stored(3)
-
-    letters = [dead_letter_of(record.headers) for record in stage.lab.read(stage.letters)]
-    reasons = [each.reason for each in letters if not isinstance(each, Undecodable)]
-    assert [DeadLetterReason.UNDECODABLE] == reasons
-    assert [int(value) for value in values if value != b"?"] == handled
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -245,44 +214,11 @@ def test_a_parked_keys_messages_follow_and_replay_restores_the_order(stage: Stag
     assert ["handled"] * 3 == results(stage)
 
 
-def test_a_parked_key_stays_parked_after_a_restart(stage: Stage) -> None:
-    stage.write(b"0", key=b"bad")
-
-    def act(_message: ReceivedMessage, _: Context) -> None:
-        raise ValueError("never")
-
-    with stage.consumer(act, retry=PARKING):
-        stage.wait_for_letters([b"0"])
-        stage.wait_stored(1)
-    stage.journal.seen.clear()
-    stage.write(b"1", key=b"bad")
-    with stage.consumer(act, retry=PARKING):
-        stage.wait_for_letters([b"0", b"1"])
-
-    assert [] == stage.journal.seen
-
-
-def test_an_operator_pauses_a_partition_and_lets_it_go_on(stage: Stage) -> None:
-    with stage.consumer() as consumer:
-        ask(stage, ReplayKind.PAUSE)
-        wait_until(lambda: consumer.stats().topics[stage.topic].paused_partitions, within=PATIENCE_S, what="the pause")
-        stage.write(b"0")
-        wait_until(lambda: consumer.stats().topics[stage.topic].waiting, within=PATIENCE_S, what="it waits")
-        assert [] == stage.journal.seen
-        ask(stage, ReplayKind.RESUME)
-        stage.wait_stored(1)
-
-
 def ask_for_replay(stage: Stage, key: bytes, offsets: list[int]) -> None:
     """Ask for the replay of dead letters."""
     for offset in offsets:
         record = ReplayRecord(ReplayKind.REPLAY, "request", offset, text="me: mended")
         stage.lab.write(stage.requests, encode_replay(record), key=key)
-
-
-def ask(stage: Stage, kind: ReplayKind) -> None:
-    """Ask for a pause or its end."""
-    stage.lab.write(stage.requests, encode_replay(ReplayRecord(kind, "request", None, text="me: x")))
 
 
 def results(stage: Stage) -> list[str]:

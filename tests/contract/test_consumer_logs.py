@@ -70,9 +70,11 @@ def test_close_raises_what_ended_a_consumer(stage: Stage) -> None:
 
 @OF_HANDLERS
 def test_what_run_raises_is_not_logged_as_well(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ConfigError):
+    stage.write(b"0")
+    with pytest.raises(ConfigError) as caught:
         stage.consumer(start_at=None).run()
 
+    assert ("start_at", []) == (caught.value.name, stage.journal.seen)
     assert [] == lines(caplog, "consumer.failed")
 
 

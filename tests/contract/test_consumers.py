@@ -14,8 +14,8 @@ from txlayer.adapters.ports import StoredOffset
 from txlayer.consumer.consumer import ConcurrentConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.handlers import Interceptor
-from txlayer.core.retry import HandlerResult, Reject, Retry, RetryPolicy
-from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
+from txlayer.core.retry import HandlerResult, Retry, RetryPolicy
+from txlayer.errors import LifecycleError, TopicMismatchError, UsageError
 
 # --- order ------------------------------------------------------------------------------------------------------------
 
@@ -151,32 +151,6 @@ def test_a_back_off_is_waited_for_also_after_a_restart(stage: Stage) -> None:
     assert [b"bad"] == stage.journal.values(b"a")
 
 
-@OF_HANDLERS
-def test_a_rejected_message_is_a_dead_letter_at_once_and_the_key_goes_on(stage: Stage) -> None:
-    stage.write(b"bad", b"good")
-
-    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
-        return Reject("no such customer") if message.value == b"bad" else None
-
-    with stage.consumer(act):
-        stage.wait_for_letters([b"bad"])
-        stage.wait_stored(2)
-
-    assert [b"bad", b"good"] == stage.journal.values(b"k")
-
-
-@OF_HANDLERS
-def test_a_message_that_the_deserializer_refuses_is_a_dead_letter(stage: Stage) -> None:
-    stage.write(b"7", b"seven", b"8")
-    values: list[Any] = []
-
-    with stage.consumer(lambda message, _: values.append(message.value), deserializer=lambda raw, _: int(raw or b"")):
-        stage.wait_for_letters([b"seven"])
-        stage.wait_stored(3)
-
-    assert [7, 8] == values
-
-
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
@@ -246,16 +220,6 @@ def test_foreign_metadata_is_passed_over_with_a_warning(stage: Stage, caplog: py
 
     assert [b"1", b"2"] == stage.journal.values(b"k")
     assert "metadata.foreign" in [record.getMessage() for record in caplog.records]
-
-
-def test_without_a_word_about_the_start_nothing_begins(stage: Stage) -> None:
-    stage.write(b"0")
-
-    with pytest.raises(ConfigError) as caught:
-        stage.consumer(start_at=None).run()
-
-    assert "start_at" == caught.value.name
-    assert [] == stage.journal.seen
 
 
 def test_latest_begins_behind_what_is_there(stage: Stage) -> None:

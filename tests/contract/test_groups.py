@@ -193,23 +193,9 @@ def test_a_members_watermarks_are_those_of_committed_records(lab: Lab, connectio
     reader.close()
 
 
-def test_a_member_reads_only_what_was_committed(lab: Lab, connections: CoordinatorConnections) -> None:
-    topic = lab.topic()
-    lab.write(topic, b"plain")
-    writer = open_writer(connections)
-    writer.begin()
-    put(writer, topic, b"open")
-    reader, _ = join(connections, topic)
-    reader.resume_at({(topic, 0): 0})
-
-    assert [b"plain"] == values(reader, count=1)
-    assert () == tuple(reader.read(record_count_max=10, timeout_s=0.3))
-    writer.commit(timeout_s=TIMEOUT_S)
-    assert [b"open"] == values(reader, count=1)
-    reader.close()
-
-
-def test_a_member_knows_the_end_that_its_last_fetch_reported(lab: Lab, connections: CoordinatorConnections) -> None:
+def test_a_member_reads_only_what_was_committed_and_knows_the_end_that_its_last_fetch_reported(
+    lab: Lab, connections: CoordinatorConnections
+) -> None:
     """Also what an open Kafka transaction hides lies before it."""
     topic = lab.topic()
     lab.write(topic, b"plain")
@@ -221,8 +207,11 @@ def test_a_member_knows_the_end_that_its_last_fetch_reported(lab: Lab, connectio
 
     reader.resume_at({(topic, 0): 0})
     assert [b"plain"] == values(reader, count=1)
+    assert () == tuple(reader.read(record_count_max=10, timeout_s=0.3))
 
     assert 2 == reader.known_end((topic, 0))
+    writer.commit(timeout_s=TIMEOUT_S)
+    assert [b"open"] == values(reader, count=1)
     reader.close()
     writer.close()
 

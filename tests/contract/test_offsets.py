@@ -7,17 +7,17 @@ from datetime import timedelta
 import pytest
 
 from tests.contract.clients import TIMEOUT_S, assigned, join, open_writer, put, stable, store, store_committed, stored
+from tests.contract.conftest import IN_MEMORY
 from tests.contract.test_unwritten_dead_letters import NoLeader
 from tests.support.broker import unique_name
-from tests.support.consumers import Stage
+from tests.support.consumers import MakeStage
 from tests.support.core_records import plain_record
 from tests.support.lab import Lab
-from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Shop
 from txlayer.adapters.ports import Assignment, StoredOffset, TransactionalWriter
 from txlayer.adapters.readers import records_of
-from txlayer.config import ConsumerConfig, CoordinatorConfig
+from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core.ledger.batch import Batch
@@ -279,29 +279,22 @@ def test_what_was_removed_while_it_was_read_is_told_as_that(lab: Lab) -> None:
         list(records_of(reader, {(topic, 0): (0, 3)}, patience_s=TIMEOUT_S))
 
 
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage(MemoryLab(), partitions=2)
-    yield made
-    made.close()
-
-
 @pytest.mark.slow
+@IN_MEMORY
 @pytest.mark.parametrize("is_of_requests", [False, True], ids=["topic", "replay-topic"])
 def test_a_partition_without_a_leader_keeps_no_other_partition_from_being_taken_over(
-    stage: Stage, *, is_of_requests: bool
+    make_stage: MakeStage, *, is_of_requests: bool
 ) -> None:
-    with stage.consumer() as consumer:
+    stage = make_stage(partitions=2)
+    with stage.consumer():
         stage.write(b"1", key=b"a", partition=0)
         stage.write(b"1", key=b"b", partition=1)
         stage.journal.wait_for(2)
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    cluster = NoLeader(stage.lab.connect_consumer(config))
+    cluster = NoLeader(stage.lab.consumer(namespace=stage.namespace))
     cluster.place = (stage.requests if is_of_requests else stage.topic, 0)
     stage.write(b"2", key=b"b", partition=1)
-    with stage.consumer(connect=lambda _: cluster) as consumer:
+    with stage.consumer(connect=lambda _: cluster):
         try:
             wait_until(lambda: len(stage.journal.values(b"b")) == 2, within=15, what="the other partition")
         finally:
             cluster.place = None
-    assert consumer

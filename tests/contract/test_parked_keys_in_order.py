@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from tests.contract.conftest import IN_MEMORY
 from tests.contract.test_letter_choice import AUTHOR, NO_KEY, PARKED, REJECTED, Field, answer, ask, positions
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.dead_letter_stage import make_stage
-from tests.support.lab_memory import MemoryLab
+from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import (
@@ -39,10 +40,13 @@ from txlayer.operate.replay import (
 )
 from txlayer.operate.replay import ask as ask_for
 
+pytestmark = IN_MEMORY
+PARKING = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
+
 
 @pytest.fixture
-def field() -> Iterator[Field]:
-    made = Field(make_stage(MemoryLab()))
+def field(lab: Lab) -> Iterator[Field]:
+    made = Field(make_stage(lab))
     yield made
     made.close()
 
@@ -212,33 +216,22 @@ def test_the_last_of_a_parked_key_is_not_dropped_where_others_are_replayed_since
 
 
 @pytest.mark.promise("P9")
-def test_a_key_is_released_by_the_drop_of_its_last_dead_letter_although_one_that_failed_is_gone() -> None:
-    stage = Stage(MemoryLab())
-    parking = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
-
+def test_a_key_is_released_by_the_drop_of_its_last_dead_letter_although_one_that_failed_is_gone(stage: Stage) -> None:
     def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
         return Reject("as planned") if message.value == b"bad" else None
 
-    try:
-        stage.write(b"bad", b"behind", key=b"p")
-        with stage.consumer(act, retry=parking):
-            stage.wait_for_letters([b"bad", b"behind"])
-            first, second = (letter.offset for letter in stage.lab.read(stage.letters))
-            stage.lab.write(stage.requests, encode_replay(ReplayRecord(ReplayKind.REPLAY, "r", first)), key=b"p")
-            wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=20, what="it failed again")
-            stage.lab.delete_records(stage.letters, before=second)
-            asked = _requests_of(stage, ReplayKind.DROP, stage.lab.consumer(), offset=second)
-            for request in asked:
-                stage.lab.write(stage.requests, encode_replay(request.record), key=request.key)
-            wait_until(
-                lambda: len(stage.lab.read(stage.requests)) == 2 + 2 * len(asked), within=20, what="it is dropped"
-            )
-            stage.write(b"later", key=b"p")
-            stage.wait_stored(3)
-        values = stage.letter_values()
-    finally:
-        stage.close()
-    assert [b"behind"] == values
+    stage.write(b"bad", b"behind", key=b"p")
+    with stage.consumer(act, retry=PARKING):
+        stage.wait_for_letters([b"bad", b"behind"])
+        first, second = (letter.offset for letter in stage.lab.read(stage.letters))
+        stage.lab.write(stage.requests, encode_replay(ReplayRecord(ReplayKind.REPLAY, "r", first)), key=b"p")
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=20, what="it failed again")
+        stage.lab.delete_records(stage.letters, before=second)
+        asked_count = _ask(stage, ReplayKind.DROP, offset=second)
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2 + 2 * asked_count, within=20, what="it is dropped")
+        stage.write(b"later", key=b"p")
+        stage.wait_stored(3)
+    assert [b"behind"] == stage.letter_values()
     assert [b"bad", b"bad", b"later"] == stage.journal.values(b"p")
 
 
@@ -303,48 +296,35 @@ def test_a_slow_request_looks_again_and_keeps_to_its_rate(field: Field, *, is_wa
 
 
 @pytest.mark.promise("P9")
-def test_what_the_command_asks_for_handles_a_parked_partition_in_order() -> None:
+def test_what_the_command_asks_for_handles_a_parked_partition_in_order(stage: Stage) -> None:
     """The same with a consumer: a (key a) is refused, n (no key) follows; `dlq replay` of n alone; then a new message."""
-    stage = Stage(MemoryLab())
     is_mended: list[bool] = []
 
     def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
         return Reject("as planned") if message.value == b"a" and not is_mended else None
 
-    settings: dict[str, Any] = {
-        "parallel_by": "partition",
-        "retry": RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK),
-    }
-    try:
-        stage.write(b"a", key=b"a")
-        stage.write(b"n", key=None)
-        with stage.consumer(act, **settings):
-            stage.wait_stored(2)
-        is_mended.append(True)
-        connections = stage.lab.consumer()
-        chosen = _requests_of(stage, ReplayKind.REPLAY, connections, offset=1)
-        for request in chosen:
-            stage.lab.write(stage.requests, encode_replay(request.record), key=request.key)
-        with stage.consumer(act, **settings):
-            stage.journal.wait_for(2)
-            wait_until(lambda: len(stage.lab.read(stage.requests)) == 2 * len(chosen), within=20, what="the answers")
-            stage.write(b"new", key=b"b")
-            stage.wait_stored(3)
-        handled = [seen.value for seen in stage.journal.seen[1:]]
-    finally:
-        stage.close()
-    assert [b"a", b"n", b"new"] == handled
+    settings: dict[str, Any] = {"parallel_by": "partition", "retry": PARKING}
+    stage.write(b"a", key=b"a")
+    stage.write(b"n", key=None)
+    with stage.consumer(act, **settings):
+        stage.wait_stored(2)
+    is_mended.append(True)
+    asked_count = _ask(stage, ReplayKind.REPLAY, offset=1)
+    with stage.consumer(act, **settings):
+        stage.journal.wait_for(2)
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2 * asked_count, within=20, what="the answers")
+        stage.write(b"new", key=b"b")
+        stage.wait_stored(3)
+    assert [b"a", b"n", b"new"] == [seen.value for seen in stage.journal.seen[1:]]
 
 
 @pytest.mark.promise("P9")
-def test_nothing_is_handled_behind_one_that_no_handler_takes_now() -> None:
+def test_nothing_is_handled_behind_one_that_no_handler_takes_now(stage: Stage) -> None:
     """A release without the handler of the first one is asked to replay both, and then one that has it."""
-    stage = Stage(MemoryLab())
-    parking = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
     handled: list[Any] = []
 
     def made(*, has_x: bool, is_mended: bool) -> Any:
-        consumer = stage.plain(parallel_by="partition", retry=parking)
+        consumer = stage.plain(parallel_by="partition", retry=PARKING)
         if has_x:
             consumer.handler(tags="x")(
                 lambda message, _: handled.append(message.value) if is_mended else Reject("as planned")
@@ -361,24 +341,22 @@ def test_nothing_is_handled_behind_one_that_no_handler_takes_now() -> None:
         said = [decode_replay(record.value) for record in stage.lab.read(stage.requests)[before + 2 :]]
         return [None if isinstance(each, Undecodable) else each.outcome for each in said]
 
-    try:
-        for tag in (b"x", b"y"):
-            stage.lab.write_tagged(stage.topic, tag)
-        with made(has_x=True, is_mended=False):
-            stage.wait_for_letters([b"x", b"y"])
-        with made(has_x=False, is_mended=False):
-            outcomes = replay("r1")
-        with made(has_x=True, is_mended=True):
-            outcomes += replay("r2")
-    finally:
-        stage.close()
+    for tag in (b"x", b"y"):
+        stage.lab.write_tagged(stage.topic, tag)
+    with made(has_x=True, is_mended=False):
+        stage.wait_for_letters([b"x", b"y"])
+    with made(has_x=False, is_mended=False):
+        outcomes = replay("r1")
+    with made(has_x=True, is_mended=True):
+        outcomes += replay("r2")
     unknown, failed = ReplayOutcome.UNKNOWN, ReplayOutcome.FAILED
     assert [unknown, failed, ReplayOutcome.HANDLED, ReplayOutcome.HANDLED] == outcomes
     assert [b"x", b"y"] == handled
 
 
-def _requests_of(stage: Stage, kind: ReplayKind, connections: Any, *, offset: int) -> list[Request]:
-    """What the command asks for about the dead letter at this offset."""
+def _ask(stage: Stage, kind: ReplayKind, *, offset: int) -> int:
+    """Write what the command asks for about the dead letter at this offset; so many requests."""
+    connections = stage.lab.consumer()
     log = DeadLetterLog(
         stage.lab.admin(),
         group=stage.group,
@@ -388,67 +366,52 @@ def _requests_of(stage: Stage, kind: ReplayKind, connections: Any, *, offset: in
     names = (DeadLetterPosition(stage.topic, 0, offset),)
     logs, order = {stage.topic: log}, ReplayOrder(kind, stage.group, Author("zoe: mended", "ticket-1"), names=names)
     chosen = choose(order, logs).in_turn
-    freed = freed_by_retention(logs, chosen)
-    return list(requests_for(chosen, freed, kind=kind, request_id="ticket-1", text=""))
+    asked = list(requests_for(chosen, freed_by_retention(logs, chosen), kind=kind, request_id="ticket-1", text=""))
+    for request in asked:
+        stage.lab.write(stage.requests, encode_replay(request.record), key=request.key)
+    return len(asked)
 
 
-def test_a_message_that_followed_its_parked_key_has_no_times_of_attempts() -> None:
-    in_memory = Stage(MemoryLab())
-    in_memory.write(b"1", b"2")
-    policy = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
-    try:
-        with in_memory.consumer(lambda *_: Reject("as planned"), retry=policy):
-            in_memory.wait_stored(2)
-        _, second = (dead_letter_of(record.headers) for record in in_memory.lab.read(in_memory.letters))
-    finally:
-        in_memory.close()
+def test_a_message_that_followed_its_parked_key_has_no_times_of_attempts(stage: Stage) -> None:
+    stage.write(b"1", b"2")
+    with stage.consumer(lambda *_: Reject("as planned"), retry=PARKING):
+        stage.wait_stored(2)
+    _, second = (dead_letter_of(record.headers) for record in stage.lab.read(stage.letters))
     assert not isinstance(second, Undecodable)
     assert DeadLetterReason.KEY_PARKED is second.reason
     assert (0, 0, 0) == (second.attempt_count, second.first_ms, second.last_ms)
 
 
-PARKING = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
-
-
-@pytest.fixture
-def in_memory() -> Iterator[Stage]:
-    made = Stage(MemoryLab())
-    yield made
-    made.close()
-
-
 @pytest.mark.fault("consumer: retention removes the dead letters of parked keys while no more keys can be parked")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("is_made_anew", [False, True])
-def test_keys_whose_dead_letters_are_gone_hold_up_no_partition(in_memory: Stage, *, is_made_anew: bool) -> None:
+def test_keys_whose_dead_letters_are_gone_hold_up_no_partition(stage: Stage, *, is_made_anew: bool) -> None:
     def act(message: ReceivedMessage, _context: Context) -> None:
         if message.value == b"bad":
             raise ValueError
 
-    in_memory.write(b"bad", key=b"a")
-    in_memory.write(b"bad", key=b"b")
-    with in_memory.consumer(act, retry=PARKING, parked_keys_max=2) as consumer:
-        in_memory.wait_stored(2)
-        in_memory.write(b"bad", key=b"c")
+    stage.write(b"bad", key=b"a")
+    stage.write(b"bad", key=b"b")
+    with stage.consumer(act, retry=PARKING, parked_keys_max=2) as consumer:
+        stage.wait_stored(2)
+        stage.write(b"bad", key=b"c")
         wait_until(
-            lambda: consumer.stats().topics[in_memory.topic].paused_partitions,
-            within=PATIENCE_S,
-            what="a full partition",
+            lambda: consumer.stats().topics[stage.topic].paused_partitions, within=PATIENCE_S, what="a full partition"
         )
     left = [] if is_made_anew else [b"bad"]
     if is_made_anew:
-        make_anew(in_memory)
+        make_anew(stage)
     else:
-        in_memory.lab.delete_records(in_memory.letters, before=1)
+        stage.lab.delete_records(stage.letters, before=1)
 
-    with in_memory.consumer(act, retry=PARKING, parked_keys_max=2):
-        in_memory.wait_for_letters([*left, b"bad"], within=10)
-        in_memory.write(b"good", key=b"a")
-        in_memory.write(b"good", key=b"b")
-        in_memory.wait_stored(5)
+    with stage.consumer(act, retry=PARKING, parked_keys_max=2):
+        stage.wait_for_letters([*left, b"bad"], within=10)
+        stage.write(b"good", key=b"a")
+        stage.write(b"good", key=b"b")
+        stage.wait_stored(5)
 
-    assert [b"bad", b"good"] == in_memory.journal.values(b"a")
-    assert [b"bad", *([b"good"] if is_made_anew else [])] == in_memory.journal.values(b"b")
+    assert [b"bad", b"good"] == stage.journal.values(b"a")
+    assert [b"bad", *([b"good"] if is_made_anew else [])] == stage.journal.values(b"b")
 
 
 def make_anew(stage: Stage) -> None:
@@ -459,34 +422,31 @@ def make_anew(stage: Stage) -> None:
 
 
 @pytest.mark.promise("P9")
-def test_a_key_is_released_although_the_topic_of_the_dead_letter_that_failed_was_made_anew(in_memory: Stage) -> None:
+def test_a_key_is_released_although_the_topic_of_the_dead_letter_that_failed_was_made_anew(stage: Stage) -> None:
     is_mended: list[bool] = []
 
     def act(_message: ReceivedMessage, _context: Context) -> HandlerResult:
         return None if is_mended else Reject("as planned")
 
     def replay(offset: int) -> None:
-        before = len(in_memory.lab.read(in_memory.requests))
-        asked = _requests_of(in_memory, ReplayKind.REPLAY, in_memory.lab.consumer(), offset=offset)
-        for request in asked:
-            in_memory.lab.write(in_memory.requests, encode_replay(request.record), key=request.key)
-        count = before + 2 * len(asked)
-        wait_until(lambda: len(in_memory.lab.read(in_memory.requests)) == count, within=20, what="the answers")
+        before = len(stage.lab.read(stage.requests))
+        count = before + 2 * _ask(stage, ReplayKind.REPLAY, offset=offset)
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == count, within=20, what="the answers")
 
-    in_memory.write(b"1", b"2", b"3", key=b"other")
-    with in_memory.consumer(act, retry=PARKING):
-        in_memory.wait_for_letters([b"1", b"2", b"3"])
-        in_memory.write(b"bad", key=b"p")
-        in_memory.wait_for_letters([b"1", b"2", b"3", b"bad"])
-        replay(in_memory.lab.read(in_memory.letters)[-1].offset)
-    make_anew(in_memory)
-    with in_memory.consumer(act, retry=PARKING):
-        in_memory.write(b"behind", key=b"p")
-        in_memory.wait_for_letters([b"behind"])
+    stage.write(b"1", b"2", b"3", key=b"other")
+    with stage.consumer(act, retry=PARKING):
+        stage.wait_for_letters([b"1", b"2", b"3"])
+        stage.write(b"bad", key=b"p")
+        stage.wait_for_letters([b"1", b"2", b"3", b"bad"])
+        replay(stage.lab.read(stage.letters)[-1].offset)
+    make_anew(stage)
+    with stage.consumer(act, retry=PARKING):
+        stage.write(b"behind", key=b"p")
+        stage.wait_for_letters([b"behind"])
         is_mended.append(True)
         replay(0)
-        in_memory.write(b"later", key=b"p")
-        in_memory.wait_stored(6)
+        stage.write(b"later", key=b"p")
+        stage.wait_stored(6)
 
-    assert [b"behind"] == in_memory.letter_values()
-    assert [b"bad", b"bad", b"behind", b"later"] == in_memory.journal.values(b"p")
+    assert [b"behind"] == stage.letter_values()
+    assert [b"bad", b"bad", b"behind", b"later"] == stage.journal.values(b"p")

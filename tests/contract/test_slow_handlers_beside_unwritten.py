@@ -14,7 +14,6 @@ from tests.contract.test_unwritten_dead_letters import StuckPartition, at_once
 from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import pause, wait_until
-from txlayer.config import ConsumerConfig
 from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
@@ -30,8 +29,8 @@ class Scene:
 
     def __init__(self) -> None:
         self.stage = Stage(MemoryLab(), partitions=2)
-        config = ConsumerConfig(bootstrap_servers=self.stage.lab.servers, namespace=self.stage.namespace)
-        self.cluster = StuckPartition(self.stage.lab.connect_consumer(config), (self.stage.letters, 0))
+        inner = self.stage.lab.consumer(namespace=self.stage.namespace)
+        self.cluster = StuckPartition(inner, (self.stage.letters, 0))
         self.gate = threading.Event()
         self.slow_s = 40.0
         self.slow_count = 0

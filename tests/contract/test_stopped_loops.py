@@ -1,26 +1,21 @@
 """A coroutine handler that stops its event loop: what the others were not called for is charged to none of them (P9). Memory."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.contract.conftest import IN_MEMORY
 from tests.support.consumers import PATIENCE_S, Stage
-from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
 from txlayer.core.retry import RetryPolicy
 
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage(MemoryLab())
-    yield made
-    made.close()
+pytestmark = IN_MEMORY
 
 
 class Stopping:

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.consumers import Stage
+from tests.contract.conftest import IN_MEMORY
+from tests.support.consumers import MakeStage, Stage
 from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer.adapters.memory import Fault
@@ -18,6 +19,8 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX, original_headers
 from txlayer.core.retry import AfterExhausted, Reject, Retry, RetryPolicy
 from txlayer.runtime import kafka_transactions
+
+pytestmark = IN_MEMORY
 
 
 def check_that_another_key_goes_on(stage: Stage) -> None:
@@ -32,13 +35,6 @@ class Lazy(str):
 
     def __str__(self) -> str:
         raise LookupError("no translation")
-
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage(MemoryLab())
-    yield made
-    made.close()
 
 
 @pytest.mark.promise("P9")
@@ -360,10 +356,10 @@ def end_well(stage: Stage) -> None:
     "failing_log", ["message.dead_lettered", "commit.unanswered", "queues.taken_over", "lease.gained"], indirect=True
 )
 def test_a_log_handler_that_raises_ends_no_consumer_and_has_no_message_given_up_twice(
-    failing_log: FullDisk, capsys: pytest.CaptureFixture[str]
+    make_stage: MakeStage, failing_log: FullDisk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Standard error says it. No other message than the first two is handled, and none twice."""
-    stage = Stage(MemoryLab(), partitions=2)
+    stage = make_stage(partitions=2)
     settings = beside_a_commit(stage, failing_log.event)
 
     with stage.consumer(lambda *_: Reject("no"), **settings):
@@ -374,16 +370,15 @@ def test_a_log_handler_that_raises_ends_no_consumer_and_has_no_message_given_up_
     assert f"a log handler raised OSError: {failing_log.event}" in capsys.readouterr().err
     assert [b"0", b"1", b"2", b"3"] == sorted(value or b"" for value in stage.letter_values())
     assert [b"0", b"1"] == sorted(seen.value or b"" for seen in stage.journal.seen)
-    stage.close()
 
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("failing_log", ["message.dead_lettered", "commit.unanswered"], indirect=True)
 def test_a_fault_of_ours_beside_a_commit_has_no_message_given_up_twice(
-    failing_log: FullDisk, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, failing_log: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer ends, and what it did not learn of its Kafka transaction is not stored over it."""
-    stage = Stage(MemoryLab(), partitions=2)
+    stage = make_stage(partitions=2)
     for module in (completions, kafka_transactions):
         monkeypatch.setattr(module, "logger", logging.getLogger("txlayer.consumer"))
     settings = beside_a_commit(stage, failing_log.event)
@@ -399,4 +394,3 @@ def test_a_fault_of_ours_beside_a_commit_has_no_message_given_up_twice(
 
     assert [b"0", b"1", b"2", b"3"] == sorted(value or b"" for value in stage.letter_values())
     assert [] == stage.journal.seen, "what was given up, and what follows its parked key, is handled by nobody"
-    stage.close()

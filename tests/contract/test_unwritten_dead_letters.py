@@ -9,7 +9,6 @@ import pytest
 from tests.support.consumers import Stage
 from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import pause, wait_until
-from txlayer.config import ConsumerConfig
 from txlayer.consumer import offsets
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
@@ -168,8 +167,7 @@ def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Stage) -> None:
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    cluster = StuckPartition(stage.lab.connect_consumer(config), (stage.letters, 0))
+    cluster = StuckPartition(stage.lab.consumer(namespace=stage.namespace), (stage.letters, 0))
     stage.write(b"bad", key=b"bad", partition=0)
     with stage.consumer(
         reject_bad, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1), kafka_transaction_timeout=TRY
@@ -196,8 +194,7 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answers(stage: Stage) -> None:
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    cluster = NoTransactions(stage.lab.connect_consumer(config))
+    cluster = NoTransactions(stage.lab.consumer(namespace=stage.namespace))
     stage.write(b"bad", key=b"bad")
     with stage.consumer(
         reject_bad, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1), kafka_transaction_timeout=TRY
@@ -221,8 +218,7 @@ def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answ
 @pytest.mark.parametrize("kind", [ReplayKind.REPLAY, ReplayKind.PAUSE])
 def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(stage: Stage, kind: ReplayKind) -> None:
     """Else another key's replay would be handled again at each try, and no pause would ever come into force."""
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    cluster = StuckPartition(stage.lab.connect_consumer(config), (stage.letters, 0))
+    cluster = StuckPartition(stage.lab.consumer(namespace=stage.namespace), (stage.letters, 0))
     cluster.place = None
     refused = {b"bad", b"good"}
 
@@ -255,8 +251,7 @@ def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(stage
 @pytest.mark.fault("consumer: a dead letter that is to be replayed cannot be read")
 @pytest.mark.promise("P9")
 def test_a_dead_letter_that_cannot_be_read_again_delays_only_its_replay(stage: Stage) -> None:
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    cluster = NoLeader(stage.lab.connect_consumer(config))
+    cluster = NoLeader(stage.lab.consumer(namespace=stage.namespace))
     refused = {b"bad"}
 
     def refuse(message: ReceivedMessage, _context: Context) -> HandlerResult:
@@ -287,8 +282,7 @@ def test_a_dead_letter_that_cannot_be_read_again_delays_only_its_replay(stage: S
 def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_being_stored(stage: Stage) -> None:
     """A Kafka transaction takes 500 dead letters, so 20 of them follow each other here."""
     count = 10_000
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    cluster = SlowLine(stage.lab.connect_consumer(config))
+    cluster = SlowLine(stage.lab.consumer(namespace=stage.namespace))
     stored_at: list[int] = []
 
     def act(message: ReceivedMessage, context: Context) -> HandlerResult:
@@ -318,12 +312,11 @@ def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_b
 def test_a_parked_keys_dead_letters_are_written_however_large_they_are_together(stage: Stage) -> None:
     """20 of 125 KB need 1.25 s at this rate; a Kafka transaction may take 0.5 s, in which 8 of them would go through."""
     count = 20
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     stage.write(*[b"x" * SIZE] * count, key=b"bad")
     stage.write(b"good", key=b"good")
     with stage.consumer(
         reject_bad,
-        connect=lambda _: SlowLine(stage.lab.connect_consumer(config)),
+        connect=lambda _: SlowLine(stage.lab.consumer(namespace=stage.namespace)),
         kafka_transaction_timeout=TRY,
         retry=RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK),
     ):
@@ -366,8 +359,7 @@ def test_other_keys_go_on_while_no_dead_letter_can_be_written_anywhere(
     """As a dead-letter topic, or `__transaction_state`, below its `min.insync.replicas`. All times are a fortieth of the defaults."""
     at_once(monkeypatch, pause_max_ms=1_500)
     stage = Stage(MemoryLab(), partitions=partitions)
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    inner, place = stage.lab.connect_consumer(config), cast("tuple[str, int]", EveryPartition(stage.letters))
+    inner, place = stage.lab.consumer(namespace=stage.namespace), cast("tuple[str, int]", EveryPartition(stage.letters))
     cluster = StuckPartition(inner, place) if is_topic else NoTransactions(inner)
     timeout = timedelta(seconds=0.25)
     try:
@@ -395,8 +387,7 @@ def test_leases_are_kept_while_no_partition_of_the_dead_letter_topic_can_be_read
     """A try takes a second here (16 s in Kafka), a lease 9.5 s (57 s): with four partitions in Kafka, all of them are lost."""
     partitions = 12
     stage = Stage(MemoryLab(), partitions=partitions)
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    cluster = Unreadable(stage.lab.connect_consumer(config))
+    cluster = Unreadable(stage.lab.consumer(namespace=stage.namespace))
     cluster.topic = stage.letters
     request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "r", 0, text="zoe: mended"))
     times: dict[str, Any] = {"lease_expiry": timedelta(seconds=10), "lease_renewal": timedelta(seconds=3)}
