@@ -64,8 +64,8 @@ class HastyAskingLedger(Ledger):
     """Asks about whoever is there, as young as they are."""
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
-        for key in list(self.dormant.rows):
-            self.find(key)
+        for txn in list(self.dormant.all_unsettled()):
+            self.find(txn.key)
         for txn in list(self.transactions.values()):
             is_first = txn.extras is None or not txn.extras.checked_count
             if txn.state is TxnState.OPEN and txn.group in present and is_first:

@@ -20,9 +20,10 @@ from txlayer.core.checks import NEVER_MS, CheckPolicies, CheckPolicy
 from txlayer.core.ledger.dormant import DormantTransactions, ReleaseTimes
 from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.transaction import OpPosition
-from txlayer.core.messages import CheckKind, DoubtSummary, OrderMode, ParkReason
+from txlayer.core.messages import CheckKind, DoubtSummary, OrderMode, ParkReason, full_key, short_key
 
-A, B = txn_key("a"), txn_key("b")
+GENERATED_ID = "0190163d-8694-739b-aea5-966c26f8ad94"
+A, B = txn_key(GENERATED_ID), txn_key("b")
 PLAIN = DoubtSummary(
     A, "open", "", GROUP, 3, 3, 1, 1, 1_000, 990, None, OrderMode.COMMIT, None, None, 2_000, ("orders",), 2, 1, 1_900, 1
 )
@@ -107,6 +108,23 @@ def test_whatever_is_out_of_the_ordinary_does_not_sleep(other: DoubtSummary) -> 
 
     assert not dormant.put(A, codec.encode_summary(other), doubt_offset=0, size=0)
     assert 0 == len(dormant)
+
+
+@given(
+    st.from_regex(r"[0-9a-fA-F]{7,8}(-[0-9a-f]{4}){3}-[0-9a-f]{11}[0-9a-g_]/[0-9a-f]{8}", fullmatch=True)
+    | st.text("0aA-/_", max_size=46)
+)
+def test_a_short_key_stands_for_one_key(key: str) -> None:
+    assert key == full_key(short_key(key))
+
+
+def test_a_dormant_one_with_a_generated_id_and_an_ordering_key_takes_144_bytes() -> None:
+    dormant = DormantTransactions()
+    dormant.put(A, codec.encode_summary(TIMED._replace(key_hash="028c7948712c936a")), doubt_offset=41, size=77)
+
+    [(key, row)] = dormant.rows.items()
+
+    assert sys.getsizeof(key) + sys.getsizeof(row) <= 144  # of at most 250, with its places in the indexes
 
 
 @given(

@@ -49,8 +49,8 @@ from txlayer.errors import (
 if TYPE_CHECKING:
     from txlayer.adapters.connect import Clients
 
-READ_COUNT_MIN, READ_COUNT_MAX = 100, 20_000
-"""Records per read; the latter limits the time between two calls of `is_still_ours`."""
+READ_COUNT_MIN, READ_COUNT_MAX = 100, 2_000
+"""Records per read; the latter limits the time between two calls of `is_still_ours`, and what a restart needs beside a million of them."""
 
 RUN_GAP_MAX = 5_000
 """Records read and dropped instead of a seek, which costs about as much as reading this many (1.2 ms)."""
@@ -123,6 +123,7 @@ class RangeReader:
                     waited_ms=int(self._patience_s * 1000),
                 )
             yield from self._wanted_of(records, left)
+            records = ()  # or two reads would be in memory at once
         self._is_whole = True
 
     def _wanted_of(self, records: Sequence[Any], left: dict[TopicPartition, Range]) -> Iterator[Any]:

@@ -28,6 +28,8 @@ _VARIANT_INDEX = 4
 # Two of the four bits of that digit are the variant of RFC 9562, the other two are random.
 _VARIANTS = bytes.maketrans(b"0123456789abcdef", b"89ab89ab89ab89ab")
 
+_GENERATED_KEY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/[0-9a-f]{8}")
+
 TAIL_DIGITS = len(_TAIL_INDEXES)
 """Random hexadecimal digits per key tail in `key_tails`."""
 
@@ -70,6 +72,27 @@ def key_tails(random_hex: str) -> list[str]:
     variants = slice(_VARIANT_INDEX, None, len(_TAIL_FORM))
     table[variants] = table[variants].translate(_VARIANTS)
     return table.decode("ascii").split()
+
+
+ShortKey = bytes | str
+"""A key "id/nonce" in two thirds of the memory: of a generated id, what its digits encode; of another id, the key itself.
+
+No number: a producer could choose numbers with one hash, and strings and bytes have a secret in theirs.
+"""
+
+
+def short_key(key: str) -> ShortKey:
+    """The short form of a key. Two keys never have the same one."""
+    is_generated = _GENERATED_KEY.fullmatch(key) is not None
+    return bytes.fromhex(key.replace("-", "").replace("/", "")) if is_generated else key
+
+
+def full_key(short: ShortKey) -> str:
+    """The key that has this short form."""
+    if isinstance(short, str):
+        return short
+    digits = short.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}/{digits[32:]}"
 
 
 def is_txn_id(txn_id: object) -> bool:

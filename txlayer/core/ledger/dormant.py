@@ -1,7 +1,7 @@
 """Transactions on doubt that wait for nothing but their time, in a short form: undecided ones after a restart, and scheduled ones.
 
 A partition may have a million of them. They need no object until an op line, a half record or their time names them: each costs
-its key, a row of at most 55 bytes and some numbers. What repeats (group, topics, …) is stored once, as a shape. One that is named or
+its short key, a row of at most 55 bytes and some numbers. What repeats (group, topics, …) is stored once, as a shape. One that is named or
 due is loaded: it becomes a `Transaction`. Only plain transactions are dormant: an undecided one without ordering key, own immunity or
 second copies; a scheduled one with one time, whose messages without a time are forwarded. So no order between transactions depends on a
 dormant one.
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from txlayer.core.checks import NEVER_MS, CheckPolicies, pause_after
 from txlayer.core.ledger.transaction import OpPosition, Transaction, from_summary
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import DoubtSummary, OrderMode
+from txlayer.core.messages import DoubtSummary, OrderMode, ShortKey, full_key, short_key
 
 _N = rb"[0-9]{1,18}"  # the class `\d` takes twice as long
 _PLACES = rb"[A-Za-z0-9._-]{1,200}(\|%b){6}" % _N
@@ -87,7 +87,7 @@ whether messages are forwarded."""
 class _Waiting(NamedTuple):
     """The undecided ones of one producer group; the last one is due first."""
 
-    keys: list[str]
+    keys: list[ShortKey]
     due_ms: array[int]
     end_ms: array[int]  # when their age is over
 
@@ -100,8 +100,8 @@ class DormantTransactions:
     """The dormant transactions of one partition, and when the undecided ones are due."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, bytes] = {}
-        """By key. Only this class changes it."""
+        self.rows: dict[ShortKey, bytes] = {}
+        """By short key. Only this class changes it."""
         self.counts: dict[str, tuple[int, int]] = {}
         """Undecided ones by producer group: all, and those with a check-back."""
         self._shapes: list[_Shape] = []
@@ -115,6 +115,9 @@ class DormantTransactions:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __contains__(self, key: str) -> bool:
+        return bool(self.rows) and short_key(key) in self.rows
 
     @property
     def shape_count(self) -> int:
@@ -131,7 +134,7 @@ class DormantTransactions:
         except (ValueError, StructError):  # it is out of form, or a number is larger than usual
             return False
         if row is not None:
-            self.rows[key] = row
+            self.rows[short_key(key)] = row
         return row is not None
 
     def _row_of(self, summary: bytes, doubt_offset: int, size: int) -> bytes | None:  # hot path: a million at a restart
@@ -215,11 +218,12 @@ class DormantTransactions:
 
     def drop(self, key: str) -> None:
         """Forget one that is settled, or that has no short form any more."""
-        self.rows.pop(key, None)
+        if self.rows:
+            self.rows.pop(short_key(key), None)
 
     def load(self, key: str) -> Transaction | None:
         """Load a dormant transaction: it is returned and is no longer dormant. None: no transaction of this key is dormant."""
-        row = self.rows.pop(key, None)
+        row = self.rows.pop(short_key(key), None) if self.rows else None
         if row is None:
             return None
         txn = _transaction(key, row, self._shapes)
@@ -232,8 +236,11 @@ class DormantTransactions:
 
     def place_of(self, key: str) -> tuple[int, int] | None:
         """Doubt offset and size of its content; None: no transaction of this key is dormant."""
-        row = self.rows.get(key)
+        row = self._row(key)
         return None if row is None else (_number(row[_DOUBT]), _number(row[_SIZE]))
+
+    def _row(self, key: str) -> bytes | None:
+        return self.rows.get(short_key(key)) if self.rows else None
 
     def doubt_offsets(self) -> Iterator[int]:
         """Doubt offsets of their contents, in the order of `rows`."""
@@ -242,7 +249,7 @@ class DormantTransactions:
 
     def look_at(self, key: str) -> Transaction | None:
         """A dormant transaction, for reading only: it stays dormant."""
-        row = self.rows.get(key)
+        row = self._row(key)
         return None if row is None else _transaction(key, row, self._shapes)
 
     @property
@@ -253,12 +260,12 @@ class DormantTransactions:
 
     def committed_at(self, key: str) -> OpPosition:
         """Op position of the commit of a scheduled one."""
-        committed = _number(self.rows.get(key, b"")[_COMMITTED])
+        committed = _number((self._row(key) or b"")[_COMMITTED])
         return committed >> _LINE_BITS, committed & (1 << _LINE_BITS) - 1
 
     def time_of(self, key: str) -> int | None:
         """The time of a scheduled one; None: it is none."""
-        row = self.rows.get(key, b"")
+        row = self._row(key) or b""
         return _number(row[_APPENDED]) + _number(row[_TIME]) if len(row) >= _TIME.stop else None
 
     def sample(self, count_max: int) -> Iterator[tuple[Transaction, int]]:
@@ -267,11 +274,11 @@ class DormantTransactions:
         rows = rows.copy()  # the interpreter runs it as one step, also when it collects garbage
         step = len(rows) // count_max + 1
         for number, (key, row) in zip(range(0, len(rows), step), islice(rows.items(), 0, None, step), strict=True):
-            yield _transaction(key, row, shapes), min(step, len(rows) - number)
+            yield _transaction(full_key(key), row, shapes), min(step, len(rows) - number)
 
     def all_unsettled(self) -> Iterator[Transaction]:
         """All of them as transactions, for reading only: they stay dormant."""
-        return (_transaction(key, row, self._shapes) for key, row in self.rows.items())
+        return (_transaction(full_key(key), row, self._shapes) for key, row in self.rows.items())
 
     # --- time ---
 
@@ -287,7 +294,7 @@ class DormantTransactions:
             of_group = waiting.setdefault(group, _Waiting([], array("q"), array("q"))) if is_open else None
             pause_ms = pause_after(shape.checked_count, policy) if shape.checked_count else 0
             of_shapes.append((of_group, group, policy.check_immunity_ms, policy.transaction_age_max_ms, pause_ms))
-        times, committed, keys = array("q"), array("q"), list[str]()
+        times, committed, keys = array("q"), array("q"), list[ShortKey]()
         number = int.from_bytes
         for key, row in self.rows.items():  # hot path: a million of them
             of_group, group, immunity_ms, age_max_ms, pause_ms = of_shapes[number(row[_SHAPE], "little")]
@@ -333,7 +340,7 @@ class DormantTransactions:
             due_ms.pop()
             end_ms.pop()
             if key in self.rows:
-                found.append(key)
+                found.append(full_key(key))
         if not keys:
             del self._waiting[group], self._next_end_ms[group]
         return found
@@ -348,7 +355,7 @@ class DormantTransactions:
         if len(found) <= count_max:
             later = (end for end in end_ms if end > now_ms)
             self._next_end_ms[group] = min(later, default=NEVER_MS)
-        return found[:count_max]
+        return [full_key(key) for key in found[:count_max]]
 
     def _wait(self, group: str, found: _Waiting) -> None:
         # They arrive in the order in which they moved to doubt, which is nearly the order of their times: sorting is cheap.
@@ -420,7 +427,7 @@ class _Run:
 
     __slots__ = ("_begin_ms", "_times", "keys")
 
-    def __init__(self, times: Sequence[int], keys: list[str]) -> None:
+    def __init__(self, times: Sequence[int], keys: list[ShortKey]) -> None:
         self._begin_ms = begin_ms = min(times, default=0)
         fits = not times or times[0] - begin_ms < 1 << 32
         self._times = array("I" if fits else "Q", (time_ms - begin_ms for time_ms in times))
@@ -433,12 +440,12 @@ class _Run:
     def pop(self) -> str:
         """Remove the first; its key."""
         self._times.pop()
-        return self.keys.pop()
+        return full_key(self.keys.pop())
 
     def items(self) -> Iterator[tuple[int, str]]:
         """The times and keys, the earliest first."""
         both = zip(reversed(self._times), reversed(self.keys), strict=True)
-        return ((self._begin_ms + passed_ms, key) for passed_ms, key in both)
+        return ((self._begin_ms + passed_ms, full_key(key)) for passed_ms, key in both)
 
 
 class ReleaseTimes:
@@ -471,31 +478,32 @@ class ReleaseTimes:
         heappush(self._heap, (time_ms, committed_at, key))
         if len(self._heap) > RUN_COUNT:
             self._heap.sort(reverse=True)
-            self._runs.append(_Run([time for time, _, _ in self._heap], [key for _, _, key in self._heap]))
+            self._runs.append(_Run([time for time, _, _ in self._heap], [short_key(key) for _, _, key in self._heap]))
             self._heap.clear()
         if len(self._runs) > RUNS_MAX or len(self) > self._count_max:
             self._forget_obsolete()
 
     def _forget_obsolete(self) -> None:
         """Make one run of those that are awaited."""
-        times, committed, keys = array("q"), list[int](), list[str]()
+        times, committed, keys = array("q"), list[int](), list[ShortKey]()
         in_heap = ((time_ms, key) for time_ms, _, key in self._heap)
         for time_ms, key in chain(in_heap, *(run.items() for run in self._runs)):
             if self._is_awaited(time_ms, key):
                 offset, line = self._committed_at(key)
                 times.append(time_ms)
                 committed.append(offset << 32 | line)
-                keys.append(key)
+                keys.append(short_key(key))
         self._heap, self._runs = [], []
         self.add_run(times, committed, keys)
 
-    def add_run(self, times: Sequence[int], committed: Sequence[int], keys: Sequence[str]) -> None:
+    def add_run(self, times: Sequence[int], committed: Sequence[int], keys: Sequence[ShortKey]) -> None:
         """Add many; `committed` has a number for each that grows with the op position of its commit."""
         order = sorted(range(len(keys)), key=committed.__getitem__)
         order.sort(key=times.__getitem__)
         order.reverse()
         found: list[int] = []
-        last_ms, last_key = -1, ""
+        last_ms = -1
+        last_key: ShortKey = ""
         for index in order:
             time_ms, key = times[index], keys[index]
             if (
@@ -518,7 +526,7 @@ class ReleaseTimes:
         heads: list[tuple[OpPosition, _Run | None]] = []
         if self._heap and self._heap[0][0] == first_ms:
             heads.append((self._heap[0][1], None))
-        heads += [(self._committed_at(run.keys[-1]), run) for run in self._runs if run.first_ms == first_ms]
+        heads += [(self._committed_at(full_key(run.keys[-1])), run) for run in self._runs if run.first_ms == first_ms]
         run = min(heads, key=lambda head: head[0])[1]
         if run is None:
             return first_ms, heappop(self._heap)[2]

@@ -13,7 +13,7 @@ from txlayer.core import codec
 from txlayer.core.ledger.dormant import DormantTransactions
 from txlayer.core.ledger.transaction import ANY_SIZE, RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin
+from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin, ShortKey, full_key, short_key
 
 PASSED_MAX = 1_024
 """Obsolete entries of the index, in addition to as many as there are transactions on doubt."""
@@ -44,9 +44,9 @@ class DoubtIndex:
         self.count = 0  # transactions on doubt, with the dormant ones
         self.further_count = 0  # their contents beyond the first of each
         self._offset_of = offset_of
-        # Two sequences instead of pairs: there may be a million entries.
+        # Two sequences instead of pairs, and short keys: there may be a million entries.
         self._offsets = _offsets_of(())
-        self._keys: list[str] = []
+        self._keys: list[ShortKey] = []
         self._first = 0  # of the entries; those before it left
 
     def wrote(self, record_count: int) -> None:
@@ -62,17 +62,18 @@ class DoubtIndex:
         if doubt_offset > SMALL_OFFSET_MAX and self._offsets.typecode == "I":
             self._offsets = array("Q", self._offsets)
         self._offsets.append(doubt_offset)
-        self._keys.append(txn.key)
+        self._keys.append(short_key(txn.key))
         self.next_offset = max(self.next_offset, doubt_offset + 1)
         if len(self._keys) > 2 * self.count + PASSED_MAX:
             # One that stays must not keep all later ones in memory.
             living = list(self._living())
-            self._offsets, self._keys = _offsets_of([offset for offset, _ in living]), [key for _, key in living]
+            self._offsets = _offsets_of([offset for offset, _ in living])
+            self._keys = [short_key(key) for _, key in living]
             self._first = 0
 
     def restore(self, transactions: Mapping[str, Transaction], dormant: DormantTransactions) -> None:
         """Add the transactions that a restart found on doubt."""
-        keys = [*transactions, *dormant.rows]
+        keys = [*map(short_key, transactions), *dormant.rows]
         offsets = array("q", chain(map(self._offset_of, transactions), dormant.doubt_offsets()))
         order = sorted(range(len(keys)), key=offsets.__getitem__)
         self._offsets, self._keys = _offsets_of([offsets[n] for n in order]), [keys[n] for n in order]
@@ -111,8 +112,9 @@ class DoubtIndex:
     def _living(self) -> Iterator[tuple[int, str]]:
         """The entries of transactions that are still where they were put."""
         for number in range(self._first, len(self._keys)):
-            if self._offset_of(self._keys[number]) == self._offsets[number]:
-                yield self._offsets[number], self._keys[number]
+            key = full_key(self._keys[number])
+            if self._offset_of(key) == self._offsets[number]:
+                yield self._offsets[number], key
 
     @property
     def low(self) -> int:
@@ -123,7 +125,7 @@ class DoubtIndex:
     def _own_low(self) -> int:
         while self._first < len(self._keys):
             offset = self._offsets[self._first]
-            if self._offset_of(self._keys[self._first]) == offset:
+            if self._offset_of(full_key(self._keys[self._first])) == offset:
                 return offset
             self._first += 1
         return self.next_offset

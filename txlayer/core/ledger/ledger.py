@@ -783,7 +783,7 @@ class Ledger:
             plain is not None
             and text[:2] == PLAIN_START
             and key not in transactions
-            and key not in self.dormant.rows
+            and key not in self.dormant
             and key not in self.settled.newer
             and key not in self.settled.older
             and home % self.settings.partition_count == self.partition
@@ -1304,7 +1304,7 @@ class Ledger:
         elif op.is_reschedule:
             event = TxnEvent.RESCHEDULE
         txn = self.transactions.get(op.key)
-        if self.is_replaying and (op.key in self.dormant.rows if txn is None else txn.is_in_doubt):
+        if self.is_replaying and (op.key in self.dormant if txn is None else txn.is_in_doubt):
             return  # applied before: doubt holds the result
         txn = txn or self._load(op.key)
         if txn is None:
@@ -1536,7 +1536,7 @@ class Ledger:
             if key in self.transactions:
                 self.content_bytes -= txn.size
             txn.forget_content()
-            if key in self.dormant.rows:
+            if key in self.dormant:
                 self.dormant.put(key, codec.encode_summary(txn.summary()), doubt_offset=doubt_offset, size=txn.size)
             self.doubt_index.put(self.transactions.get(key, txn), doubt_offset)
         for txn in self.batch.forwards:
