@@ -79,7 +79,7 @@ integration: setup jars
 e2e: setup jars
 	$(BIN)/python -m pytest tests/e2e
 
-# One world as a table (SEED=n), or as many as there is time for (MINUTES=n); WORLD=consumers for those of consumers,
+# One world as a table (SEED=n), or as many as there is time for (MINUTES=n); WORLD=consumers for those of consumers, ways for their other ways,
 # unkind and unkind-consumers for clusters that do all that Kafka may do. RESTART=c0::7 lets a process die in it.
 simulate: setup
 	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) \

@@ -213,6 +213,12 @@ def with_result(index: int, result: str) -> ConsumerHistory:
     return history
 
 
+def told_of_a_dead_letter() -> ConsumerHistory:
+    history = replace(clean(), hears_of=(None,))
+    history.calls[2].heard = DeadLetter(DeadLetterReason.REJECTED, Origin(TOPIC, 0, 2), 0, 1, 0, 0, "E", "", GROUP)
+    return history
+
+
 def without_call(index: int) -> ConsumerHistory:
     history = clean()
     return replace(history, calls=[c for i, c in enumerate(history.calls) if i != index])
@@ -270,6 +276,8 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
     "parked for ever": (Kind.STUCK, lambda: without_stored(8)),
     "paused for ever": (Kind.STUCK, lambda: and_stored(stored(110, 3, is_paused=True))),
     "progress that goes back": (Kind.BACKWARDS, lambda: and_stored(stored(110, 2), stored(120, 3))),
+    "a place before its process began": (Kind.BACKWARDS, lambda: replace(clean(), begins_behind={(TOPIC, 0): 1})),
+    "told of a dead letter that is none": (Kind.ALTERED, told_of_a_dead_letter),
     "handled again": (Kind.AGAIN, lambda: also(call(2, 65, key=B))),
     "rejected, and handled again although nothing went wrong": (
         Kind.AGAIN,
@@ -281,6 +289,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
     "an attempt counted under an open breaker": (Kind.ATTEMPTS, lambda: under_breaker(0, taken_ms=22)),
     "a handler given up before its deadline": (Kind.ATTEMPTS, lambda: given_up(0, after_ms=100)),
     "an attempt that counts although it was postponed": (Kind.ATTEMPTS, lambda: with_result(0, "postponed")),
+    "an attempt that follows none": (Kind.ATTEMPTS, lambda: without_call(0)),
     "one attempt too many": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=3, result="raise"))),
     "an attempt before the last one's count": (Kind.ATTEMPTS, lambda: without_stored(2)),
     "a request that is answered twice": (

@@ -18,6 +18,7 @@ from tests.simulation.consumers.plan import ConsumerPlan, make_consumer_plan
 from tests.simulation.consumers.shrink import shrink_consumers
 from tests.simulation.consumers.trace import play_consumers_for_people
 from tests.simulation.consumers.unkind import make_unkind_consumer_plan
+from tests.simulation.consumers.ways import make_way_plan
 from tests.simulation.leaderless import make_leaderless_plan
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.play import Played
@@ -70,6 +71,7 @@ WORLDS: dict[str, Callable[[int], Plan | ConsumerPlan]] = {
     "leaderless": make_leaderless_plan,
     "consumers": make_consumer_plan,
     "unkind-consumers": make_unkind_consumer_plan,
+    "ways": make_way_plan,
 }
 
 

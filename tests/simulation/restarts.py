@@ -12,8 +12,8 @@ from tests.simulation.plan import Fault, Harm, Plan
 from tests.simulation.play import Played, play
 
 AWAY_S = 0.3
-SLOTS = ("c0", "c1", "c2", "p0", "p1", "r0", "r1")
-"""Coordinators or consumers, producers, responders; a world need not have all of them."""
+SLOTS = ("c0", "c1", "c2", "h0", "p0", "p1", "r0", "r1")
+"""Coordinators or consumers, those who hear of dead letters, producers, responders; a world need not have all of them."""
 NEVER = -1
 """Such a request is only counted."""
 EACH = ""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.simulation.consumers.plan import make_calm_plan, make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
+from tests.simulation.consumers.ways import make_way_plan
 from tests.simulation.elsewhere import HASH_SEEDS, fingerprints_elsewhere
 from tests.simulation.plan import Fault, Harm
 from tests.simulation.play import REST_WITHIN_S
@@ -110,17 +111,31 @@ def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
     assert happened["consumers rebuilt"] > 20
 
 
+@pytest.mark.promise("P6")
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 70), marks=pytest.mark.slow)])
+def test_broadcasts_programs_that_poll_and_groups_that_hear_of_dead_letters_keep_theirs(seeds: range) -> None:
+    seen: Counter[str] = Counter()
+
+    for seed in seeds:
+        played = play_consumers(make_way_plan(seed))
+        assert [] == played.findings, f"make simulate WORLD=ways SEED={seed}"
+        seen += played.counts + played.happened
+
+    assert {"answer refused", "result given back", "later attempt", "letter rejected"} <= seen.keys()
+
+
 @pytest.mark.slow
 def test_consumers_keep_their_promises_in_worlds_that_nobody_has_seen() -> None:
     seed = first = random.Random(SEED).randrange(1 << 40)
     ends_at = time.monotonic() + FRESH_S
 
     while time.monotonic() < ends_at:
-        played = play_consumers(make_consumer_plan(seed))
-        assert [] == played.findings, f"make simulate WORLD=consumers SEED={seed}"
+        for world, make in (("consumers", make_consumer_plan), ("ways", make_way_plan)):
+            assert [] == play_consumers(make(seed)).findings, f"make simulate WORLD={world} SEED={seed}"
         seed += 1
 
-    say(f"{seed - first} worlds of consumers from seed {first}")
+    say(f"twice {seed - first} worlds of consumers from seed {first}")
 
 
 @pytest.mark.fault("consumer: is slow, and the group rebalances")

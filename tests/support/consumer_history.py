@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.core.dead_letters import DeadLetter
 from txlayer.core.key_queue import NullKeys, QueueOrder
 
 
@@ -47,7 +48,7 @@ class HandlerCall:
     request_offset: int | None = None  # of a replay: its request
     letter_offset: int | None = None  # of a replay: its dead letter
     ended_ms: float | None = None  # None: its process died, or it runs still
-    result: str = ""  # handled, raise, retry, later, postponed, reject
+    result: str = ""  # handled, raise, retry, later, postponed, reject, given back
     given_up_ms: float | None = None  # its attempt counts as failed from then on, whatever it says
     taken_ms: float | None = None  # its consumer learned that it failed; known if there is a breaker
     breaker: BreakerTimes | None = None
@@ -55,6 +56,8 @@ class HandlerCall:
         None  # its message was first postponed in its tenure, perhaps; the judge finds it
     )
     postponed_ms: float | None = None  # the same, for sure
+    ready_ms: float | None = None  # from when on a program could take it: its time began then
+    heard: DeadLetter | None = None  # what it was told of a dead letter
 
     @property
     def is_handled(self) -> bool:
@@ -64,6 +67,8 @@ class HandlerCall:
     @property
     def counts(self) -> set[int]:
         """What it adds to the attempts of its message, if it failed: 1 or 0, or either where only the order within a moment tells."""
+        if self.result == "given back":
+            return {0}
         is_given_up, breaker = self.given_up_ms is not None, self.breaker
         found = {int(self.result != "postponed" or is_given_up)}
         if breaker is None or self.taken_ms is None or (self.result == "reject" and not is_given_up):
@@ -140,6 +145,14 @@ class ConsumerHistory:
     is_leased: bool = True
     is_calm: bool = False
     """Nothing went wrong: consumers came, and left in order."""
+    is_broadcast: bool = False
+    """One instance, without dead letters: a message whose last attempt failed, or that was rejected, has ended."""
+    is_over: bool = False
+    """The group ended with its process, whatever was left."""
+    begins_behind: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """It began here, or behind it, where it stored its first place."""
+    hears_of: tuple[str | None] | None = None
+    """Its messages are dead letters, and handlers take those of this producer group; None there: those of all."""
     calls: Sequence[HandlerCall] = ()
     """In the order of their begin."""
     stored: Sequence[Stored] = ()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tests.support.checker import Finding, Kind, Verdict
 from tests.support.consumer_history import ConsumerHistory, HandlerCall
 from tests.support.lease_judge import lease_findings
-from tests.support.logs import Seen
+from tests.support.logs import Seen, header
 from txlayer.core.dead_letters import (
     DeadLetter,
     DeadLetterReason,
@@ -105,8 +105,14 @@ class Evidence:
         self.history = history
         self.queues = [(t, p) for t in history.topics for p in range(history.partition_count)]
         self.records: dict[Place, dict[int, Seen]] = {queue: {} for queue in self.queues}
+        self.begins: dict[Place, int] = {}
+        """Where a group began that does not begin at the first message."""
+        if history.begins_behind:
+            for _, place, at in history.stored:
+                self.begins.setdefault(place, at.offset)
         for record in history.logs.topics:
-            self.records[record.topic, record.partition][record.offset] = record
+            if record.offset >= self.begins.get((record.topic, record.partition), 0):
+                self.records[record.topic, record.partition][record.offset] = record
         self.letters = self._letters()
         self.requests: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
         self.answers: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
@@ -170,6 +176,25 @@ class Evidence:
                 kept = self.answers if said.kind is ReplayKind.RESULT else self.requests
                 queue = topics[seen.topic], seen.partition
                 kept[queue].append(Letter(seen.offset, seen.timestamp_ms, said, seen))
+
+    def told(self, queue: Place, offset: int) -> DeadLetter | None:
+        """What a handler of dead letters is told of this one; None: it is not for it."""
+        record, hears_of = self.records[queue].get(offset), self.history.hears_of
+        said = record and dead_letter_of(record.headers)
+        if record is None or hears_of is None or not isinstance(said, DeadLetter):
+            return None
+        group = (header(record.headers, "txl-group") or b"").decode()
+        return said._replace(producer_group=group) if hears_of[0] in (None, group) else None
+
+    def is_passed_over(self, queue: Place, offset: int) -> bool:
+        """No handler is for it: it counts as handled."""
+        return self.history.hears_of is not None and self.told(queue, offset) is None
+
+    def is_end(self, call: HandlerCall) -> bool:
+        """Its message needs nothing more: it is handled, or given up where there are no dead letters."""
+        is_last = call.result == "reject" and call.given_up_ms is None
+        is_last |= call.attempt >= self.history.attempt_count_max and 1 in call.counts
+        return call.is_handled or (self.history.is_broadcast and is_last and call.over_ms is not None)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -275,6 +300,8 @@ class Evidence:
 _NEVER = float("inf")
 SOON_MS = 200
 """A handler that takes less ends before its queue is given back."""
+TOO_LATE_MS = 300
+"""Before the time of a message that a program has taken is over, its answer may come too late."""
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 
 
@@ -292,6 +319,8 @@ def judge_consumers(history: ConsumerHistory) -> Verdict:
         *_decided_again(evidence),
         *_rejected_again(evidence),
         *_attempts(evidence),
+        *_begun_elsewhere(evidence),
+        *_told(evidence),
         *_probes(history),
         *_given_up(history),
         *_stale_writes(history),
@@ -405,14 +434,15 @@ def _progress(evidence: Evidence) -> Iterable[Finding]:
         samples = evidence.samples.get(queue, [])
         handled: dict[int, float] = {}
         for call in evidence.calls[queue]:
-            if call.is_handled and call.letter_offset is None and call.ended_ms is not None:
-                handled[call.offset] = min(call.ended_ms, handled.get(call.offset, call.ended_ms))
+            if evidence.is_end(call) and call.letter_offset is None and call.over_ms is not None:
+                handled[call.offset] = min(call.over_ms, handled.get(call.offset, call.over_ms))
         lettered = {letter.origin: letter.at_ms for letter in evidence.letters[queue]}
         for offset in records:
             first = evidence.finished_at(queue, offset)
-            if first < min(handled.get(offset, _NEVER), lettered.get(offset, _NEVER)):
+            is_early = first < min(handled.get(offset, _NEVER), lettered.get(offset, _NEVER))
+            if is_early and not evidence.is_passed_over(queue, offset):
                 yield finding(Kind.LOST, queue, f"{offset} is stored as finished, and was not")
-            if not samples or not is_finished(samples[-1], offset):
+            if not evidence.history.is_over and (not samples or not is_finished(samples[-1], offset)):
                 yield finding(Kind.STUCK, queue, f"{offset} has no end that is stored")
         yield from _backwards(evidence, queue)
         if samples and samples[-1].said.parked:
@@ -476,6 +506,7 @@ def _rejected_again(evidence: Evidence) -> Iterable[Finding]:
 
 def _attempts(evidence: Evidence) -> Iterable[Finding]:
     last: dict[tuple[Place, int, int], HandlerCall] = {}
+    failed_counts: Counter[tuple[Place, int]] = Counter()
     for queue, call in evidence.all_calls():
         place, offset = evidence.source(queue, call)
         known = evidence.last_known(queue, place, call)
@@ -487,10 +518,27 @@ def _attempts(evidence: Evidence) -> Iterable[Finding]:
         where = f"{place[0]} {offset} by {call.process}: attempt {call.attempt}"
         if call.attempt not in wanted:
             yield finding(Kind.ATTEMPTS, queue, f"{where}, and {wanted} was next")
+        if call.attempt > 1 + failed_counts[place, offset]:
+            yield finding(Kind.ATTEMPTS, queue, f"{where}, and {failed_counts[place, offset]} can have failed")
+        failed_counts[place, offset] += 1 in call.counts
         if call.attempt > evidence.history.attempt_count_max:
             yield finding(Kind.ATTEMPTS, queue, f"{where} is one too many")
         if call.attempt > 1 + stored:
             yield finding(Kind.ATTEMPTS, queue, f"{where} before the last one's count was stored")
+
+
+def _begun_elsewhere(evidence: Evidence) -> Iterable[Finding]:
+    """Who keeps its place in memory begins with its process, not before."""
+    for place, offset in evidence.begins.items():
+        if offset < evidence.history.begins_behind.get(place, 0):
+            yield finding(Kind.BACKWARDS, place, f"it begins at {offset}")
+
+
+def _told(evidence: Evidence) -> Iterable[Finding]:
+    """Handlers of dead letters get those that are for them, and the truth about each."""
+    for queue, call in evidence.topic_calls():
+        if evidence.history.hears_of is not None and call.heard != evidence.told(queue, call.offset):
+            yield finding(Kind.ALTERED, queue, f"of {call.offset} it is told {call.heard}")
 
 
 def _note_postponed(evidence: Evidence) -> None:
@@ -529,9 +577,11 @@ def _probes(history: ConsumerHistory) -> Iterable[Finding]:
 def _given_up(history: ConsumerHistory) -> Iterable[Finding]:
     """Who is given up had its time; clocks of processes differ by some."""
     for call in history.calls:
-        if call.given_up_ms is None:
+        if call.given_up_ms is None or call.result == "given back":
             continue
-        took_ms = call.given_up_ms - call.began_ms
+        # A program may be too late in the last moments.
+        began_ms = call.began_ms if call.ready_ms is None else call.ready_ms - TOO_LATE_MS
+        took_ms = call.given_up_ms - began_ms
         if took_ms < history.attempt_timeout_ms * 0.9:
             detail = f"{call.offset} by {call.process} is given up after {took_ms:.0f} ms"
             yield finding(Kind.ATTEMPTS, (call.topic, call.partition), detail)
@@ -597,9 +647,9 @@ def _handled(evidence: Evidence, queue: Place) -> dict[tuple[int, int], float]:
     """{(tenure, offset): when its handler first succeeded}."""
     found: dict[tuple[int, int], float] = {}
     for call in evidence.calls[queue]:
-        if call.is_handled and call.letter_offset is None and call.ended_ms is not None:
+        if evidence.is_end(call) and call.letter_offset is None and call.over_ms is not None:
             place = call.tenure, call.offset
-            found[place] = min(call.ended_ms, found.get(place, _NEVER))
+            found[place] = min(call.over_ms, found.get(place, _NEVER))
     return found
 
 
@@ -622,9 +672,13 @@ def _not_ended_before(
         return
     together = {c.offset for c in chain.calls if c.batch == call.batch}
     lettered = {letter.origin for letter in chain.letters if letter.at_ms <= call.began_ms}
+    if evidence.history.is_broadcast and (known := evidence.last_known(queue, queue, call)):
+        # Its last attempt is stored: nothing more is written about it.
+        last, count_max = known.said.attempts, evidence.history.attempt_count_max
+        lettered |= {at for at, tries in last.items() if tries.is_rejected or tries.ended_count >= count_max}
     for offset in waiting:
         is_handled = handled.get((call.tenure, offset), _NEVER) <= call.began_ms
-        if is_handled or offset in together or offset in lettered:
+        if is_handled or offset in together or offset in lettered or evidence.is_passed_over(queue, offset):
             continue
         if evidence.finished_at(queue, offset) >= until_ms:
             yield offset

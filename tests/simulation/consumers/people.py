@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.consumers.plan import GROUP, OWN_TAG, PlannedMessage, Request
 from txlayer.adapters.memory import NoAnswerError
 from txlayer.adapters.ports import TopicPartition
+from txlayer.core.codec import GROUP_HEADER
 from txlayer.core.dead_letters import (
     ReplayKind,
     ReplayOutcome,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 CLOSE_S = 0.7
 """How often somebody looks for what waits for a person."""
+
+SENDERS = (b"shop", b"market")
+"""Producer groups that messages name, where somebody hears of dead letters."""
 
 HEALER = "healed-"
 """How names of requests begin that people of a healed world write."""
@@ -76,7 +80,8 @@ class Feeder:
 
     def _headers(self, number: int) -> Headers:
         is_own = self._society.plan.settings.has_own_breaker and number % 2 == 1
-        return [(TAGS_HEADER, OWN_TAG)] if is_own else []
+        named = [(GROUP_HEADER, SENDERS[number % 2])] if self._society.plan.hearers else []
+        return [(TAGS_HEADER, OWN_TAG), *named] if is_own else named
 
     def _send_bundle(self, bundle: Sequence[tuple[int, PlannedMessage]]) -> None:
         society = self._society
@@ -158,7 +163,8 @@ class Closer:
     def _look(self) -> None:
         society = self._society
         society.look_at_offsets()
-        for place, stored in society.stored_now().items():
+        crew = society.crews.get(GROUP)
+        for place, stored in society.stored_now(crew).items() if crew else ():
             found = decode(stored.offset, stored.metadata)
             if place[0] in society.plan.topics and not isinstance(found, Foreign):
                 if found.is_paused:

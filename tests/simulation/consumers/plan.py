@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tests.simulation.plan import Fault
+from txlayer.core.dead_letters import dead_letter_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.retry import AfterExhausted, BreakerPolicy
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 NAMESPACE = "sim"
 GROUP = "loyalty"
+HEARERS = "undo"
+"""The group that hears of the first one's dead letters."""
 TOPICS = ("orders", "stock")
 
 OWN_TAG = b"own"
@@ -85,6 +88,11 @@ class ConsumerSettings:
     wall_skews: tuple[float, ...]
     breaker: BreakerPolicy | None = None
     has_own_breaker: bool = False  # half of the messages go to another handler, with a breaker of its own
+    is_broadcast: bool = False  # each consumer is an instance that gets every message
+    keeps_position: bool = True  # False: only while its process lives
+    start_at: Literal["earliest", "latest"] = "earliest"
+    taker_count: int = 0  # so many loops of a program take the messages themselves; 0: handlers get them
+    closes_at_once: bool = True  # a program that ends gives back what it has not answered; False: it answers first
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +118,26 @@ class ConsumerPlan:
     outages: tuple[Outage, ...] = ()
     unkind: UnkindToConsumers | None = None  # beside faults, the cluster does nothing that it need not
     is_calm: bool = False  # nothing goes wrong
+    hearers: tuple[float, ...] = ()  # when each consumer joins that hears of dead letters
+    heard_group: str | None = None  # of whose messages it hears; None: of all
 
     @property
     def topics(self) -> tuple[str, ...]:
         """What is consumed."""
         return TOPICS[: self.settings.topic_count]
+
+    @property
+    def heard_topics(self) -> tuple[str, ...]:
+        """Where those who hear of dead letters find them."""
+        return tuple(dead_letter_topic(GROUP, topic) for topic in self.topics) if self.hearers else ()
+
+    @property
+    def all_topics(self) -> tuple[str, ...]:
+        """Every topic of the world."""
+        if self.settings.is_broadcast:
+            return self.topics
+        own = (f"{HEARERS}.{topic}.{kind}" for topic in self.heard_topics for kind in ("dlq", "replay"))
+        return (*world_topics(self.settings.topic_count), *own)
 
 
 def make_consumer_plan(seed: int) -> ConsumerPlan:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from tests.simulation.consumers.plan import GROUP, ConsumerPlan
-from tests.simulation.consumers.society import REAL, SYSTEM_TOPICS, ConsumerSociety, ConsumerVariant
+from tests.simulation.consumers.handling import waiting_in
+from tests.simulation.consumers.plan import ConsumerPlan
+from tests.simulation.consumers.society import REAL, SYSTEM_TOPICS, ConsumerSociety, ConsumerVariant, Crew
 from tests.simulation.play import FENCES, LOOK_S, REST_WITHIN_S, Played, quietly
 from tests.simulation.world import EndlessError
 from tests.support.checker import Finding, Kind
@@ -28,7 +29,7 @@ def play_consumers(
         look(society)
     world = society.world
     played = Played(plan, trace=world.trace, happened=world.happened)
-    with quietly(world):
+    with quietly(world), waiting_in(world):
         try:
             society.begin()
             world.run(until_s=plan.until_s)
@@ -60,11 +61,13 @@ def _come_to_rest(society: ConsumerSociety, played: Played[ConsumerPlan]) -> Non
         is_late = world.now >= healed_at + REST_WITHIN_S
         if not is_late and stuck_processes(society):
             continue
-        verdict = judge_consumers(history_of(society))
-        if is_late or all(finding.kind not in _PASSING for finding in verdict.findings):
+        verdicts = [judge_consumers(history_of(society, crew)) for crew in society.crews.values()]
+        findings = [finding for verdict in verdicts for finding in verdict.findings]
+        if is_late or all(finding.kind not in _PASSING for finding in findings):
             break
-    played.findings += verdict.findings
-    played.counts = verdict.counts
+    played.findings += findings
+    for verdict in verdicts:
+        played.counts += verdict.counts
     played.rest_after_s = world.now - healed_at
 
 
@@ -76,13 +79,18 @@ def stuck_processes(society: ConsumerSociety) -> bool:
     """True when something is still to be done, as far as one can see without judging."""
     if society.kafka.cluster.markers:
         return True
-    stored = society.stored_now()
-    for topic in society.plan.topics:
+    return any(_is_behind(society, crew) for crew in society.crews.values() if not crew.is_over)
+
+
+def _is_behind(society: ConsumerSociety, crew: Crew) -> bool:
+    stored = society.stored_now(crew)
+    for topic in crew.topics:
         needed: dict[tuple[str, int], int] = {}
         for record in society.records(topic):
-            needed[topic, record.partition()] = record.offset() + 1
-        replays = replay_topic(GROUP, topic)
-        for record in society.records(replays):
+            if record.offset() >= crew.begins_behind.get((topic, record.partition()), 0):
+                needed[topic, record.partition()] = record.offset() + 1
+        replays = replay_topic(crew.group, topic)
+        for record in [] if society.plan.settings.is_broadcast else society.records(replays):
             if b"|E|" not in (record.value() or b""):  # answers are passed over at leisure
                 needed[replays, record.partition()] = record.offset() + 1
         for place, end in needed.items():
@@ -95,36 +103,40 @@ def stuck_processes(society: ConsumerSociety) -> bool:
     return False
 
 
-def history_of(society: ConsumerSociety) -> ConsumerHistory:
-    """What is known of it."""
+def history_of(society: ConsumerSociety, crew: Crew) -> ConsumerHistory:
+    """What is known of one group of it."""
     kafka, plan = society.kafka, society.plan
-    settings = plan.settings
+    settings, group = plan.settings, crew.group
 
     def log(*names: str) -> list[Seen]:
-        return [seen(record) for name in names for record in society.records(name)]
+        return [seen(record) for name in names if name in plan.all_topics for record in society.records(name)]
 
     return ConsumerHistory(
         ConsumerLogs(
-            log(*plan.topics),
-            log(*(dead_letter_topic(GROUP, topic) for topic in plan.topics)),
-            log(*(replay_topic(GROUP, topic) for topic in plan.topics)),
+            log(*crew.topics),
+            log(*(dead_letter_topic(group, topic) for topic in crew.topics)),
+            log(*(replay_topic(group, topic) for topic in crew.topics)),
             log(SYSTEM_TOPICS.locks),
         ),
-        group=GROUP,
-        topics=plan.topics,
+        group=group,
+        topics=crew.topics,
         partition_count=settings.partition_count,
         order=settings.order,
         null_keys=settings.null_keys,
-        is_parking=settings.after_exhausted is AfterExhausted.PARK,
+        is_parking=settings.after_exhausted is AfterExhausted.PARK and not crew.hears,
         attempt_count_max=settings.attempt_count_max,
         attempt_timeout_ms=settings.attempt_timeout_s * 1000,
         lease_expiry_ms=milliseconds(society.config.lease_expiry),
         is_leased=settings.is_leased,
         is_calm=plan.is_calm,
-        calls=society.calls,
-        stored=society.stored,
-        effects=society.effects,
-        learned=society.learned,
-        holders=society.holders,
+        is_broadcast=settings.is_broadcast,
+        is_over=crew.is_over,
+        begins_behind=crew.begins_behind,
+        hears_of=(plan.heard_group,) if crew.hears else None,
+        calls=crew.calls,
+        stored=crew.stored,
+        effects=crew.effects,
+        learned=crew.learned,
+        holders=crew.holders,
         ends={place: (p.last_stable_offset, p.next_offset) for place, p in kafka.cluster.partitions.items()},
     )

@@ -28,6 +28,8 @@ def _smaller(plan: ConsumerPlan) -> Iterator[ConsumerPlan]:
         yield replace(plan, requests=plan.requests[:i] + plan.requests[i + 1 :])
     for i in range(len(plan.outages)):
         yield replace(plan, outages=plan.outages[:i] + plan.outages[i + 1 :])
+    if plan.hearers:
+        yield replace(plan, hearers=plan.hearers[:-1])
     if len(plan.consumers) > 1:
         yield replace(plan, consumers=plan.consumers[:-1])
     half = len(plan.messages) // 2
@@ -48,6 +50,7 @@ def _smaller(plan: ConsumerPlan) -> Iterator[ConsumerPlan]:
         "batch_count_max": 0,
         "has_own_breaker": False,
         "breaker": None,
+        "taker_count": 0,
     }
     settings = plan.settings
     for name, value in calm.items():

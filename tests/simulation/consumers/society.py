@@ -1,7 +1,7 @@
 """One world of consumers with everybody in it: cluster, consumers, operators, who sends. Never: choosing what happens."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache, partial
@@ -11,12 +11,12 @@ from tests.simulation.background import SimulatedBackground
 from tests.simulation.consumers.handling import FencedTable, Handling, SimulatedPool
 from tests.simulation.consumers.plan import (
     GROUP,
+    HEARERS,
     NAMESPACE,
     OWN_TAG,
     ConsumerPlan,
     ConsumerSettings,
     PlannedMessage,
-    world_topics,
 )
 from tests.simulation.consumers.stores import Unhurried
 from tests.simulation.processes import Process
@@ -34,8 +34,9 @@ from txlayer.consumer.handlers import HandlerSet, Route
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, HungHandlers, Job, JobOutcome, items_of
-from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.retry import Breaker, RetryPolicy
+from txlayer.consumer.pull import Desk
+from txlayer.core.dead_letters import DeadLetter
+from txlayer.core.retry import AfterExhausted, Breaker, RetryPolicy
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 from txlayer.runtime.environment import Environment
 
@@ -53,6 +54,10 @@ _DAY_MS = 86_400_000
 
 def _same(connections: ConsumerConnections) -> ConsumerConnections:
     return connections
+
+
+def _never(_worker: object) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,31 @@ def _config(settings: ConsumerSettings) -> ConsumerConfig:
     )
 
 
+class Crew:
+    """One consumer group of a world, and what is known of it."""
+
+    def __init__(self, group: str, topics: tuple[str, ...], *, begins_behind: Mapping[TopicPartition, int]) -> None:
+        self.group = group
+        self.topics = topics
+        self.begins_behind = begins_behind
+        """It may handle nothing before."""
+        self.is_over = False
+        """It ended with its process, and so did its place."""
+        self.own: Mapping[TopicPartition, StoredOffset] | None = None
+        """What it has stored if it stores nothing on the broker."""
+        self.calls: list[HandlerCall] = []
+        self.effects: list[Effect] = []
+        self.learned: list[Learned] = []
+        self.stored: list[Stored] = []
+        self.holders: dict[str, str] = {}
+        self.last_stored: dict[TopicPartition, StoredOffset] = {}
+
+    @property
+    def hears(self) -> bool:
+        """Of dead letters."""
+        return self.group == HEARERS
+
+
 class ConsumerSociety(Stage):
     """Everybody of one world of consumers."""
 
@@ -102,26 +132,20 @@ class ConsumerSociety(Stage):
         self.variant = variant
         self.config = replace(_config(plan.settings), **variant.settings)
         self.table = variant.table()
-        self.calls: list[HandlerCall] = []
-        self.effects: list[Effect] = []
-        self.learned: list[Learned] = []
-        self.stored: list[Stored] = []
-        self.holders: dict[str, str] = {}
+        self.crews: dict[str, Crew] = {}
+        """By group."""
         self.engines: list[Engine] = []
         self._number = 0
         self._tenures: dict[int, tuple[OwnedPartition, int]] = {}  # kept, so that no id is another's
         self._deaths: set[tuple[str, int, int]] = set()
         self._failed_replays: dict[tuple[str, int, int], set[int]] = {}
-        self._last_stored: dict[TopicPartition, StoredOffset] = {}
         self._create_topics()
         self.world.on_act = self.look_at_offsets
 
     def _create_topics(self) -> None:
-        kafka, count = self.kafka, self.plan.settings.partition_count
-        for topic in self.plan.topics:
-            for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
-                kafka.create_topic(name, partitions=count, settings=APPEND_TIME)
-        kafka.create_topic(SYSTEM_TOPICS.locks, partitions=LOCK_PARTITIONS, settings=APPEND_TIME)
+        for topic in self.plan.all_topics:
+            count = LOCK_PARTITIONS if topic == SYSTEM_TOPICS.locks else self.plan.settings.partition_count
+            self.kafka.create_topic(topic, partitions=count, settings=APPEND_TIME)
 
     # --- the script ---------------------------------------------------------------------------------------------------
 
@@ -132,8 +156,9 @@ class ConsumerSociety(Stage):
 
         if self.plan.unkind is not None:
             begin_unkindness(self, self.plan.unkind)
-        for number, at_s in enumerate(self.plan.consumers):
-            self.start_consumer(number, after_s=at_s)
+        for name, starts in (("c", self.plan.consumers), ("h", self.plan.hearers)):
+            for number, at_s in enumerate(starts):
+                self.start_consumer(f"{name}{number}", after_s=at_s)
         Feeder(self).start()
         for request in self.plan.requests:
             self.world.after(request.at_s, partial(ask, self, request))
@@ -143,7 +168,7 @@ class ConsumerSociety(Stage):
         """No more faults, everybody alive, and operators who end what waits for one."""
         from tests.simulation.consumers.people import Closer
 
-        self.heal_cluster(world_topics(len(self.plan.topics)))
+        self.heal_cluster(self.plan.all_topics)
         Closer(self).begin()
 
     # --- what is known ------------------------------------------------------------------------------------------------
@@ -178,7 +203,7 @@ class ConsumerSociety(Stage):
         tenure = self.tenure(chunk.owner)
         for item in items_of(job):
             request_offset = item.offset if item.is_replay else None
-            for call in reversed(self.calls):
+            for call in reversed(self.crews[chunk.lease.group].calls):
                 place = call.tenure, call.offset, call.request_offset
                 if place == (tenure, item.record.offset(), request_offset):
                     yield call
@@ -227,16 +252,19 @@ class ConsumerSociety(Stage):
 
     def look_at_offsets(self) -> None:
         """Note what the group has stored, also where a marker of a Kafka transaction that is decided is still on its way."""
-        found = self.stored_now()
-        for place, stored in found.items():
-            if self._last_stored.get(place) != stored:
-                self.stored.append(Stored(self.now_ms, place, stored))
-        self._last_stored = found
+        for crew in self.crews.values():
+            found = self.stored_now(crew)
+            for place, stored in found.items():
+                if crew.last_stored.get(place) != stored:
+                    crew.stored.append(Stored(self.now_ms, place, stored))
+            crew.last_stored = found
 
-    def stored_now(self) -> dict[TopicPartition, StoredOffset]:
+    def stored_now(self, crew: Crew) -> dict[TopicPartition, StoredOffset]:
         """The newest append of each place wins."""
+        if crew.own is not None:
+            return dict(crew.own)
         cluster = self.kafka.cluster
-        group = cluster.group(GROUP)
+        group = cluster.group(crew.group)
         found = dict(group.stored)
         if group.pending:
             decided = {t.producer_id for _, t, _ in cluster.markers if t.is_commit}
@@ -248,21 +276,51 @@ class ConsumerSociety(Stage):
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
-    def start_consumer(self, number: int, *, after_s: float = 0.0) -> None:
+    def start_consumer(self, slot: str, *, after_s: float = 0.0) -> None:
         """One more consumer; whenever it ends it is started again."""
-        process = self.new_process(f"c{number}")
+        process = self.new_process(slot)
         process.on_death = lambda away_s: self.start_consumer(
-            number, after_s=min(away_s, 0.1) if self.is_healing else away_s
+            slot, after_s=min(away_s, 0.1) if self.is_healing else away_s
         )
-        self.world.start(process, partial(self._consume, process, number), after_s=after_s)
+        self.world.start(process, partial(self._consume, process), after_s=after_s)
 
-    def _consume(self, process: Process, number: int) -> None:
-        world = self.world
-        engine = self._engine(process)
+    def _crew(self, process: Process) -> Crew:
+        """The group of a process."""
+        plan, settings, begins_behind = self.plan, self.plan.settings, {}
+        group, topics = GROUP, plan.topics
+        if process.slot.startswith("h"):
+            group, topics = HEARERS, plan.heard_topics
+        elif settings.is_broadcast:
+            group = f"{GROUP}.{process.slot if settings.keeps_position else process.name}"
+            if settings.start_at == "latest":
+                partitions = self.kafka.cluster.partitions
+                begins_behind = {place: p.last_stable_offset for place, p in partitions.items()}
+        return self.crews.setdefault(group, Crew(group, topics, begins_behind=begins_behind))
+
+    def _consume(self, process: Process) -> None:
+        world, crew = self.world, self._crew(process)
+        desk = None if crew.hears or not self.plan.settings.taker_count else Desk()
+        engine = self._engine(process, crew, desk)
         self.engines.append(engine)
+        if not self.plan.settings.keeps_position:
+            crew.own, keep = engine._storer.own, engine._storer._keep
+
+            def kept(*stored: Any) -> None:
+                keep(*stored)
+                self.look_at_offsets()
+
+            engine._storer._keep = kept  # type: ignore[assignment,method-assign]  # this one alone
+            for other in self.crews.values():
+                other.is_over |= other.group.startswith(f"{GROUP}.{process.slot}.") and other is not crew
         world.note(process.name, "starts", "")
+
+        def should_stop() -> bool:
+            if process.is_stopping and desk is not None and self.plan.settings.closes_at_once:
+                desk.close()
+            return process.is_stopping
+
         try:
-            engine.run(should_stop=lambda: process.is_stopping)
+            engine.run(should_stop=should_stop)
         except BrokerUnavailableError:
             world.note(process.name, "ends", "no broker")
         except TxLayerError as exc:
@@ -272,9 +330,9 @@ class ConsumerSociety(Stage):
             world.note(process.name, "ends", "")
         if not process.is_dead:
             process.on_death = None
-            self.start_consumer(number, after_s=0.05 if self.is_healing else 0.5)
+            self.start_consumer(process.slot, after_s=0.05 if self.is_healing else 0.5)
 
-    def _engine(self, process: Process) -> Engine:
+    def _engine(self, process: Process, crew: Crew, desk: Desk | None) -> Engine:
         world, settings, variant = self.world, self.plan.settings, self.variant
         plain = self.kafka.connect_consumer(self.config, client=process.name)
         # A client is told of an end with the next fetch, and may be gone before: in half of the worlds none ever is.
@@ -286,15 +344,17 @@ class ConsumerSociety(Stage):
             worker_count=settings.worker_count,
             attempt_timeout_s=settings.attempt_timeout_s,
             hung=variant.hung(count_max=HUNG_MAX),
+            is_idle=_never if desk is None else desk.is_idle,
         )
         policy = RetryPolicy(
             attempt_count_max=settings.attempt_count_max,
             backoff_first_ms=int(settings.backoff_s * 1000),
             backoff_max_ms=1_000,
-            after_exhausted=settings.after_exhausted,
+            after_exhausted=AfterExhausted.GO_ON if crew.hears else settings.after_exhausted,
             later_max_ms=_DAY_MS if settings.breaker is None else LATER_MAX_MS,
         )
-        routes = self._routes(Handling(self, process, pool), policy)
+        handling = Handling(self, crew, process, pool)
+        routes = self._routes(handling, crew, desk, policy)
         caller = variant.caller(
             routes, attempt_timeout_s=settings.attempt_timeout_s, clock=world.monotonic, wall_clock=world.wall_clock
         )
@@ -306,18 +366,21 @@ class ConsumerSociety(Stage):
         engine = variant.engine(
             self.config,
             consumer_plan.ConsumerPlan(
-                group=GROUP,
-                topics=self.plan.topics,
+                group=crew.group,
+                topics=crew.topics,
                 routes=routes,
                 order=settings.order,
                 null_keys=settings.null_keys,
-                start_at="earliest",
+                start_at=settings.start_at,
                 policy=policy,
-                breakers={} if settings.breaker is None else dict.fromkeys(self.plan.topics, settings.breaker),
+                is_broadcast=settings.is_broadcast,
+                keeps_position=settings.keeps_position,
+                breakers={} if settings.breaker is None else dict.fromkeys(crew.topics, settings.breaker),
+                desk=desk,
             ),
             connections=connections,
             pool=pool,
-            make_leases=partial(self._leases, process, connections),
+            make_leases=partial(self._leases, process, crew, connections),
             environment=Environment(
                 clock=world.monotonic,
                 wall_clock=world.wall_clock,
@@ -327,11 +390,24 @@ class ConsumerSociety(Stage):
                 background=SimulatedBackground(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
             ),
         )
-        pool.breakers = self._watched_of(engine)
+        pool.breakers = self._watched_of(engine, crew)
+        if desk is not None:
+            for _ in range(settings.taker_count):
+                world.begin_in_background(
+                    process, partial(handling.take_messages, desk, has_ended=lambda: engine._is_ending)
+                )
         return engine
 
-    def _routes(self, handling: Handling, policy: RetryPolicy) -> dict[str, Route]:
+    def _routes(self, handling: Handling, crew: Crew, desk: Desk | None, policy: RetryPolicy) -> dict[str, Route]:
         settings, handlers = self.plan.settings, HandlerSet(is_async=False)
+        if crew.hears:
+            heard = self.plan.heard_group
+            handlers.add(handling.hear, topics=(), tags="*", retry=policy, body=DeadLetter, producer_group=heard)
+            return handlers.routes(crew.topics)
+        if desk is not None:
+            handing: Any = handling.handing_over(desk)
+            handlers.add(handing, topics=(), tags="*", retry=policy)
+            return handlers.routes(crew.topics)
         if settings.has_own_breaker:
             handlers.add(handling.handle, topics=(), tags=OWN_TAG.decode(), retry=policy, breaker=settings.breaker)
         handlers.add(
@@ -341,12 +417,12 @@ class ConsumerSociety(Stage):
             retry=policy,
             batch_count_max=settings.batch_count_max,
         )
-        return handlers.routes(self.plan.topics)
+        return handlers.routes(crew.topics)
 
-    def _watched_of(self, engine: Engine) -> dict[tuple[str, bool], BreakerTimes]:
+    def _watched_of(self, engine: Engine, crew: Crew) -> dict[tuple[str, bool], BreakerTimes]:
         """The times of the breakers of an engine, as its pool keeps them."""
         breakers = engine._dispatcher.breakers
-        found_in = {topic: found for topic in self.plan.topics if (found := breakers.of_topic(topic))}
+        found_in = {topic: found for topic in crew.topics if (found := breakers.of_topic(topic))}
         watched = {b: self._watched(b) for b in dict.fromkeys(b for found in found_in.values() for b in found)}
         return {
             (topic, is_own): watched[found[0 if is_own else -1]]
@@ -354,23 +430,23 @@ class ConsumerSociety(Stage):
             for is_own in (True, False)
         }
 
-    def _leases(self, process: Process, connections: ConsumerConnections) -> LeaseKeeper:
+    def _leases(self, process: Process, crew: Crew, connections: ConsumerConnections) -> LeaseKeeper:
         if not self.plan.settings.is_leased:
             return NoLeases()
         holder = f"{process.name}/{self.next_number()}"
-        self.holders[holder] = process.name
+        crew.holders[holder] = process.name
         society = self
 
         class Watched(self.variant.registry):  # type: ignore[name-defined,misc]  # whichever it is
             """Tells what it has read."""
 
             def _fold(self, entry: LockEntry) -> None:
-                society.learned.append(Learned(society.now_ms, process.name, entry.partition, entry.offset))
+                crew.learned.append(Learned(society.now_ms, process.name, entry.partition, entry.offset))
                 super()._fold(entry)
 
         return Watched(
             connections,
-            group=GROUP,
+            group=crew.group,
             holder=holder,
             topics=SYSTEM_TOPICS,
             lease_renewal_ms=milliseconds(self.config.lease_renewal),

@@ -20,7 +20,7 @@ class ConsumerRecorder:
     def __init__(self, society: ConsumerSociety) -> None:
         self._society = society
         self._counts: dict[tuple[str, int], int] = {}
-        self._stored_count = 0
+        self._stored_counts: dict[str, int] = {}
         self.records: dict[int, list[str]] = {}
         society.world.on_act = self._look
 
@@ -33,7 +33,8 @@ class ConsumerRecorder:
             known = self._counts.get((topic, number), 0)
             found += [f"{topic}-{number}@{r.log_offset} {describe(topic, r)}" for r in records[known:]]
             self._counts[topic, number] = len(records)
-        for _, place, stored in society.stored[self._stored_count :]:
+        newly = [s for crew in society.crews.values() for s in crew.stored[self._stored_counts.get(crew.group, 0) :]]
+        for _, place, stored in newly:
             said = decode(stored.offset, stored.metadata)
             if not isinstance(said, Foreign):
                 counts = {o: a.ended_count for o, a in said.attempts.items()}
@@ -41,7 +42,7 @@ class ConsumerRecorder:
                     f"stored {place[0]}-{place[1]}: {stored.offset} and {list(said.finished)} waiting {said.waiting} attempts {counts} "
                     f"parked {sorted(said.parked.values())} by {said.writer[-4:]}"
                 )
-        self._stored_count = len(society.stored)
+        self._stored_counts = {crew.group: len(crew.stored) for crew in society.crews.values()}
         if found:
             self.records.setdefault(len(society.world.trace) - 1, []).extend(found)
 
