@@ -62,14 +62,14 @@ STAGES = (
     Stage("restarts", 60, _make("restarts"), "each component and the broker, restarted ten times in a row under load"),
     Stage(
         "worlds",
-        75,
+        90,
         _make(
             *(
                 f"simulate MINUTES=10 WORLD={world}"
-                for world in ("coordinators", "consumers", "unkind", "unkind-consumers", "ways")
+                for world in ("coordinators", "consumers", "unkind", "unkind-consumers", "ways", "closing")
             )
         ),
-        "fresh simulated worlds of five kinds, ten minutes each",
+        "fresh simulated worlds of six kinds, ten minutes each",
     ),
     Stage("fuzz", 60, _make("fuzz"), "a million mutations of real bytes for everything that reads bytes"),
     Stage("differential", 60, _make("differential"), "the judges against each other on ten thousand fresh histories"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,9 +16,10 @@ from tests.simulation.processes import Process
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
-from txlayer.errors import TxLayerError
+from txlayer.errors import NotAcceptingError, TxLayerError
 from txlayer.producer import steps
-from txlayer.producer.engine import Engine, OffsetLookup, assemble
+from txlayer.producer.engine import Engine, OffsetLookup, assemble, look_at_entry
+from txlayer.producer.identity import Entry
 from txlayer.producer.pipeline import OpQueue, PendingTransaction
 from txlayer.producer.waiting import Blocking
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 SERVE_S = 1.0
 """A producer process that has nothing to do looks up this often."""
+ENTRY_S = 0.3
+"""So often it asks whether the namespace accepts transactions, and tries one again that was refused."""
 
 
 CONFIG = ProducerConfig(
@@ -93,6 +96,9 @@ class ProducerProcess:
         self._todo = deque(transactions)
         self._begun: dict[str, PlannedTransaction] = {}
         self._attempt = 0
+        self._ask: Callable[[], TopicLimits | None]
+        self._knows_closed = False
+        """By the last answer, whatever the engine makes of it."""
         self._process = Process("", "")
         self._engine: Engine
 
@@ -134,6 +140,11 @@ class ProducerProcess:
             start=lambda look: look(),
             clock=lambda: world.now,
         )
+        if society.plan.doors:
+            self._ask = partial(connections.topic_limits, topics.half)
+            engine.hear_closed(half.closed_at_ms)
+            self._knows_closed = half.closed_at_ms is not None
+            world.begin_in_background(self._process, partial(self._watch_entry, engine))
         # What a message for them needs is known from before: they came late, or shrank.
         engine.encoder.learn("late", TopicLimits(1, None))
         target_partitions = society.plan.settings.target_partitions
@@ -155,20 +166,23 @@ class ProducerProcess:
             if fatal is not None:
                 raise fatal
 
+    def _watch_entry(self, engine: Engine) -> None:
+        while True:
+            self._world.pause(ENTRY_S)
+            look_at_entry(self._limits, engine.hear_closed)
+
+    def _limits(self) -> TopicLimits | None:
+        """What the broker says, which is known from then on."""
+        limits = self._ask()
+        self._knows_closed = limits is not None and limits.closed_at_ms is not None
+        return limits
+
     # --- one transaction ----------------------------------------------------------------------------------------------
 
     def _live(self, planned: PlannedTransaction) -> Generator[Any, Any, None]:
         engine, society, databases = self._engine, self._society, self._society.databases
         key = self._begin(planned)
-        immunity = None if planned.immunity_s is None else timedelta(seconds=planned.immunity_s)
-        entry = engine.enter(
-            ordering_key=planned.ordering_key,
-            order=planned.order,
-            immunity=immunity,
-            unresolved=planned.unresolved,
-            check_with=planned.check_with,
-            query_id=f"{key} of {planned.txn_id}" if "query_id" in planned.check_with else None,
-        )
+        entry = yield from self._enter(planned, key)
         messages = _messages(planned, key, now_s=self._world.now_ms() / 1000)
         try:
             txn = yield from steps.launch(engine, self._make_flight, messages, entry, key)
@@ -209,6 +223,27 @@ class ProducerProcess:
         self._world.note(self._process.name, said.name, f"{key} at op {result.op_offset}")
         if planned.end is End.SAID:
             self._world.die(away_s=0.5)
+
+    def _enter(self, planned: PlannedTransaction, key: str) -> Generator[Any, Any, Entry]:
+        """Its options, as soon as the namespace accepts it."""
+        immunity = None if planned.immunity_s is None else timedelta(seconds=planned.immunity_s)
+        entry: Entry | None = None
+        while entry is None:
+            try:
+                entry = self._engine.enter(
+                    ordering_key=planned.ordering_key,
+                    order=planned.order,
+                    immunity=immunity,
+                    unresolved=planned.unresolved,
+                    check_with=planned.check_with,
+                    query_id=f"{key} of {planned.txn_id}" if "query_id" in planned.check_with else None,
+                )
+            except NotAcceptingError:
+                self._world.happened["not accepted"] += 1
+                yield Pause(ENTRY_S)
+        if self._knows_closed:
+            self._world.failures.append(f"{self._process.name}: enters {key}, and knows that the namespace is closed")
+        return entry
 
     def _work(self, planned: PlannedTransaction, key: str) -> Generator[Any, Any, Resolution | None]:
         """The local transaction; None: it is over already."""

@@ -19,6 +19,7 @@ from tests.simulation.consumers.shrink import shrink_consumers
 from tests.simulation.consumers.trace import play_consumers_for_people
 from tests.simulation.consumers.unkind import make_unkind_consumer_plan
 from tests.simulation.consumers.ways import make_way_plan
+from tests.simulation.doors import make_closing_plan
 from tests.simulation.leaderless import make_leaderless_plan
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.play import Played
@@ -69,6 +70,7 @@ WORLDS: dict[str, Callable[[int], Plan | ConsumerPlan]] = {
     "coordinators": make_plan,
     "unkind": make_unkind_plan,
     "leaderless": make_leaderless_plan,
+    "closing": make_closing_plan,
     "consumers": make_consumer_plan,
     "unkind-consumers": make_unkind_consumer_plan,
     "ways": make_way_plan,

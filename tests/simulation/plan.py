@@ -203,6 +203,14 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True)
+class Door:
+    """From then on producers may begin transactions, or may not."""
+
+    at_s: float
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CheckBack:
     """Everything about check-back in one world."""
 
@@ -224,6 +232,7 @@ class Plan:
     until_s: float
     notes: tuple[str, ...] = field(default=())
     check_back: CheckBack | None = None  # nobody answers, nobody is asked
+    doors: tuple[Door, ...] = ()  # an operator closes and opens the namespace
     unkind: Unkind | None = None  # beside faults, the cluster does nothing that it need not
 
 

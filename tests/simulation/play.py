@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from tests.simulation.doors import close_and_drain
 from tests.simulation.people import settle_the_rest, unanswered
 from tests.simulation.plan import LATE_TARGET, SMALL_TARGET, TARGETS, Plan
 from tests.simulation.society import REAL, REAL_TOPICS, TOPICS, Society, Variant
@@ -72,9 +73,16 @@ def play(plan: Plan, *, variant: Variant = REAL, look: Callable[[Society], objec
             society.begin()
             world.run(until_s=plan.until_s)
             society.heal()
+            if plan.doors:
+                played.findings += close_and_drain(society)
             healed_at = world.now
             while society.busy_producers and world.now < healed_at + REST_WITHIN_S:
                 world.run(until_s=world.now + LOOK_S)
+            if plan.doors:
+                busy = sorted(society.busy_producers)
+                played.findings += [
+                    Finding(Kind.STUCK, slot, "it has not begun, or ended, all of its") for slot in busy
+                ]
             world.run(until_s=world.now + SAY_S)
             while unanswered(society) and world.now < healed_at + REST_WITHIN_S:
                 world.run(until_s=world.now + LOOK_S)

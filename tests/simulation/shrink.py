@@ -63,6 +63,8 @@ def _still_wrong(plan: P, kinds: set[Kind], kinds_of: Callable[[P], set[Kind]]) 
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
+    if plan.doors:
+        yield replace(plan, doors=())
     for i in range(len(plan.faults)):
         yield replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :])
     for i in range(len(plan.garbage)):

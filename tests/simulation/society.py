@@ -159,6 +159,7 @@ class Society(Stage):
     def begin(self) -> None:
         """Everybody starts, and what is planned by time is on its way."""
         from tests.simulation.actors import ProducerProcess
+        from tests.simulation.doors import turn
         from tests.simulation.people import Onlooker, act, write_garbage
         from tests.simulation.responders import ResponderProcess
         from tests.simulation.unkind import begin_unkindness
@@ -182,6 +183,8 @@ class Society(Stage):
         for garbage in plan.garbage:
             world.after(garbage.at_s, partial(write_garbage, self, garbage))
         self.plan_faults(plan.faults)
+        for door in plan.doors:
+            world.after(door.at_s, partial(turn, self, door))
         world.after(plan.settings.late_target_s, self._create_late_target)
         world.after(plan.settings.small_target_s, self._shrink_target)
 

@@ -153,24 +153,26 @@ class ClosedNamespace(NamedTuple):
 def watch_entry(
     ask: Callable[[], TopicLimits | None], tell: Callable[[int | None], None], *, interval_s: float
 ) -> threading.Event:
-    """Ask again and again, on a thread of its own, whether the namespace accepts new transactions, until the event is set.
-
-    While nothing answers, the last answer counts: without a broker no transaction can begin anyway.
-    """
+    """Ask again and again, on a thread of its own, whether the namespace accepts new transactions, until the event is set."""
     is_over = threading.Event()
 
     def run() -> None:
         while not is_over.wait(interval_s):
-            try:
-                limits = ask()
-            except TxLayerError as exc:
-                logger.info("namespace.unknown", extra={"reason": str(exc)})
-                continue
-            if limits is not None:
-                tell(limits.closed_at_ms)
+            look_at_entry(ask, tell)
 
     threading.Thread(target=run, name="txlayer-entry", daemon=True).start()
     return is_over
+
+
+def look_at_entry(ask: Callable[[], TopicLimits | None], tell: Callable[[int | None], None]) -> None:
+    """Ask once. If nothing answers, the last answer counts: without a broker no transaction can begin anyway."""
+    try:
+        limits = ask()
+    except TxLayerError as exc:
+        logger.info("namespace.unknown", extra={"reason": str(exc)})
+        return
+    if limits is not None:
+        tell(limits.closed_at_ms)
 
 
 BATCH_BYTES_MAX = 1_000_000

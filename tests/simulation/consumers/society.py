@@ -47,6 +47,8 @@ STORE_TIMEOUT_S = 2.0
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 LOCK_PARTITIONS = 2
 HUNG_MAX = 16
+GIVE_BACK_S = 1.0
+"""A program that closes its consumer gives back at once what it has not answered."""
 LATER_MAX_MS = 1_000
 """In worlds with breakers, so that messages which always fail come to their end there, too."""
 _DAY_MS = 86_400_000
@@ -314,11 +316,22 @@ class ConsumerSociety(Stage):
                 other.is_over |= other.group.startswith(f"{GROUP}.{process.slot}.") and other is not crew
         world.note(process.name, "starts", "")
 
+        drain = engine._drain
+
+        def watched_drain(timeout_s: float, **named: Any) -> None:
+            began_at = world.now
+            drain(timeout_s, **named)
+            if desk is not None and desk._is_closed and self.plan.is_calm and world.now > began_at + GIVE_BACK_S:
+                world.failures.append(
+                    f"{process.name}: what was not answered was given back after {world.now - began_at}"
+                )
+
         def should_stop() -> bool:
             if process.is_stopping and desk is not None and self.plan.settings.closes_at_once:
                 desk.close()
             return process.is_stopping
 
+        engine._drain = watched_drain  # type: ignore[method-assign]  # this one alone
         try:
             engine.run(should_stop=should_stop)
         except BrokerUnavailableError:

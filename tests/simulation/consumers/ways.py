@@ -1,5 +1,6 @@
 """Adds other ways of consuming to a world: broadcasts, programs that take messages themselves, groups that hear of dead letters."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -11,9 +12,9 @@ WAYS = ("broadcast", "pull", "broadcast and pull", "hear", "hear and pull")
 _SALT = 0x3A75_C0_15
 
 
-def make_way_plan(seed: int) -> ConsumerPlan:
+def make_way_plan(seed: int, make: Callable[[int], ConsumerPlan] = make_consumer_plan) -> ConsumerPlan:
     """The plan of a seed in which messages are consumed in another way: its own dice, so that the rest stays as it is."""
-    plan, dice = make_consumer_plan(seed), Random(seed ^ _SALT)
+    plan, dice = make(seed), Random(seed ^ _SALT)
     way = WAYS[seed % len(WAYS)]
     settings = plan.settings
     if "broadcast" in way:

@@ -1,0 +1,45 @@
+"""Worlds with faults in which something more is drawn: times of messages, what questions carry, a namespace that is closed."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.simulation.asked import make_asked_plan
+from tests.simulation.doors import make_closing_plan
+from tests.simulation.plan import Plan
+from tests.simulation.play import play
+from tests.simulation.timed import make_timed_plan
+
+ONCE_RED = (5596, 21011)
+"""A transaction with times waited in half behind an undecided one, and the judge took it for lost; a question that a person asked for
+while the check topic took none was counted and not written."""
+KINDS: dict[str, tuple[Callable[[int], Plan], Iterable[int], tuple[str, ...], set[str]]] = {
+    "scheduled messages": (make_timed_plan, ONCE_RED, ("P1", "P2", "P3", "P5", "P6"), {"visible"}),
+    "questions that carry something": (make_asked_plan, (), ("P7",), {"question that carries something"}),
+    "a namespace that is closed": (make_closing_plan, (), ("P1", "P7"), {"not accepted", "namespace drained"}),
+}
+"""How a plan is made, further seeds, promises, and what must have happened."""
+
+
+def cases() -> Iterator[Any]:
+    """Each kind with few seeds, and with more."""
+    for kind, (_, further, promises, _) in KINDS.items():
+        marks = [pytest.mark.promise(promise) for promise in promises]
+        yield pytest.param(kind, (*range(15), *further), marks=marks)
+        yield pytest.param(kind, range(15, 40), marks=[*marks, pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [*cases()])
+def test_promises_hold_in_worlds_with(kind: str, seeds: Iterable[int]) -> None:
+    make, _, _, wanted = KINDS[kind]
+    red, counts = dict[int, list[str]](), Counter[str]()
+    for seed in seeds:
+        played = play(make(seed))
+        counts += played.counts + played.happened
+        if played.findings:
+            red[seed] = [str(finding) for finding in played.findings[:3]]
+
+    assert {} == red
+    assert wanted <= counts.keys()
