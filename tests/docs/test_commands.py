@@ -17,6 +17,8 @@ from txlayer.config import check_names
 ASSIGNMENT = re.compile(r"[A-Z_]+=.*", re.DOTALL)
 ENDS = ("|", "||", "&&", "&", ";", ">", ">>", "2>", "<")
 """Where a command's own words end."""
+FOREIGN = frozenset({"--archives", "--build-arg", "--files", "--jars", "--memory", "--packages", "--preload"})
+"""Options of other programs that sentences name without their program; those of our pytest plugin begin with its name."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -68,6 +70,12 @@ def unknown_in(words: list[str], root: Any) -> list[str]:
     return [word for word in rest if word.startswith("-") and word not in known]
 
 
+def options_of(command: Any) -> set[str]:
+    """All of a command, and of those below it."""
+    found = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return found.union(*(options_of(each) for each in getattr(command, "commands", {}).values()))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_line_of_a_page_exists(page: Path) -> None:
     root = typer.main.get_command(build_app())
@@ -85,6 +93,21 @@ def test_every_command_line_for_spark_exists() -> None:
 
     assert len(lines) > 3
     assert [] == [" ".join(words) for words in lines if unknown_in(words, root)]
+
+
+@pytest.mark.spark
+def test_every_option_that_a_sentence_names_exists() -> None:
+    from txlayer.cli.spark.main import app as spark_app
+
+    spans = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(--(?!txlayer-)[a-z-]+)[^`]*`", page.read_text(encoding="utf-8"))
+    }
+
+    known = options_of(typer.main.get_command(build_app())) | options_of(typer.main.get_command(spark_app))
+    assert FOREIGN <= spans
+    assert set() == spans - known - FOREIGN
 
 
 def test_there_are_command_lines() -> None:
