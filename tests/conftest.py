@@ -15,7 +15,7 @@ from tests.support.nightly import Choice
 from tests.support.repeats import Repeats
 from tests.support.secured import SecuredServers, secured_broker
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.runtime import RepositoryUnreachableError, prepare_runtime
+from txlayer.adapters.kafka.local.runtime import RepositoryUnreachableError
 from txlayer.errors import ConfigError
 
 # Read once, before any test may change it.
@@ -149,7 +149,7 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     if GIVEN_SERVERS:
         return GivenBroker(GIVEN_SERVERS)
     try:
-        use_archive(prepare_runtime(LOCAL_CONFIG))
+        use_archive(LOCAL_CONFIG)
     except (ConfigError, RepositoryUnreachableError) as exc:
         # At home a machine without Java or network still runs the other tests; in CI nothing is skipped.
         if IS_CI:

@@ -10,23 +10,25 @@ from txlayer.adapters.kafka.local import LocalBroker, LocalConfig, server
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
 
 
-def archive_of(runtime: server.Runtime) -> Path:
-    """Where it is, beside the jars."""
-    return runtime.jar_folder.with_name(f"{runtime.jar_folder.name}.jsa")
+def archive_of(config: LocalConfig, runtime: server.Runtime) -> Path:
+    """Where it is, beside the jars that txlayer fetches, also if other jars are used."""
+    return (config.home / "jars").absolute() / f"classes-{runtime.kafka_version}.jsa"
 
 
-def use_archive(runtime: server.Runtime) -> None:
-    """Brokers of this process start with it, if it is there; Java passes over one of another Java."""
-    flag = f"-XX:SharedArchiveFile={archive_of(runtime)}"
-    if archive_of(runtime).exists() and flag not in server.BRIEF:
+def use_archive(config: LocalConfig) -> None:
+    """Fetch the jars; brokers of this process start with the archive, if it is there. Java passes over one of other classes."""
+    archive = archive_of(config, prepare_runtime(config))
+    flag = f"-XX:SharedArchiveFile={archive}"
+    if archive.exists() and flag not in server.BRIEF:
         server.BRIEF = (*server.BRIEF, flag)  # type: ignore[assignment]  # one more
 
 
 def main() -> None:
     """Start a broker that writes it at its end, unless it is there."""
     config = LocalConfig.from_environ(os.environ)
-    archive = archive_of(prepare_runtime(config))
+    archive = archive_of(config, prepare_runtime(config))
     if not archive.exists():
+        archive.parent.mkdir(parents=True, exist_ok=True)
         part = archive.with_suffix(f".{os.getpid()}")
         broker = LocalBroker(config=config)
         broker._flags = (*server.BRIEF, f"-XX:ArchiveClassesAtExit={part}")  # type: ignore[assignment]  # likewise
