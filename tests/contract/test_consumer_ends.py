@@ -88,11 +88,11 @@ def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(make_stag
 def test_a_slow_handler_never_costs_the_membership(stage: Stage) -> None:
     stage.write(b"slow", b"next")
     gate = Gate()
-    consumer = stage.consumer(gate, session_timeout=timedelta(seconds=6))
+    consumer = stage.consumer(gate, session_timeout=timedelta(seconds=2))
 
     with consumer:
         gate.wait_for_one()
-        wait_until_turned(consumer, seconds=7)
+        wait_until_turned(consumer, seconds=3)
         gate.is_open.set()
         stage.wait_stored(2)
         assert 0 == consumer.stats().rebuild_count
