@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txlayer.core import progress as progress_module
-from txlayer.core.progress import Attempts, Progress, Snapshot, StoredProgress, attempt_records_max, decode, hash_of_key
+from txlayer.core.progress import Progress, Snapshot, StoredProgress, attempt_records_max, decode, hash_of_key
 from txlayer.errors import ConfigError, InvariantError
 
 
@@ -59,29 +59,6 @@ def test_a_record_that_vanished_after_a_restart_is_a_gap() -> None:
     assert (4, "1|||||") == after.snapshot()[:2]
 
 
-def test_what_was_read_before_is_not_read_twice() -> None:
-    progress = Progress(0)
-    progress.read([0, 1])
-
-    assert [2] == progress.read([0, 1, 2])
-
-
-@pytest.mark.promise("P9")
-def test_an_attempt_is_released_when_its_count_is_stored_and_counts_after_a_restart() -> None:
-    progress = Progress(0)
-    progress.read([0])
-    progress.failed(0, started_ms=5_999)
-    first = progress.snapshot()
-    assert Attempts(2, 5) == progress.failed(0, started_ms=60_000)
-    second = progress.snapshot()
-
-    assert [0] == progress.stored(first.version)
-    assert [0] == progress.stored(second.version)
-    assert [] == progress.stored(second.version)
-    assert Attempts(1, 5) == restarted(first).attempts(0)
-    assert Attempts(2, 5) == restarted(second).attempts(0)
-
-
 def test_the_attempts_of_what_has_ended_are_forgotten() -> None:
     progress = Progress(0)
     progress.read([0])
@@ -92,15 +69,6 @@ def test_the_attempts_of_what_has_ended_are_forgotten() -> None:
     assert [] == progress.stored(version)
     assert None is progress.attempts(0)
     assert "1|||||" == progress.snapshot().metadata
-
-
-def test_a_snapshot_may_say_what_will_have_ended() -> None:
-    progress = Progress(0)
-    progress.read([0, 1, 2])
-    progress.failed(0, started_ms=0)
-
-    assert (1, "1|w|p|||") == progress.snapshot(StoredProgress("w", is_paused=True), ended={0})[:2]
-    assert 0 == progress.snapshot().offset
 
 
 @pytest.mark.promise("P11")

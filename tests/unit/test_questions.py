@@ -135,17 +135,6 @@ def test_a_call_that_takes_too_long_is_unknown_and_its_late_result_counts_for_no
     assert 1 == desk.questions.tally.late
 
 
-def test_time_in_the_queue_is_not_the_handlers() -> None:
-    desk = Desk()
-    desk.hear(question())
-    call = desk.questions.next_call(desk.now)
-    assert call is not None
-
-    desk.now += TIMEOUT_S * 2
-
-    assert [] == desk.questions.overdue(desk.now)
-
-
 def test_the_same_question_is_answered_once_while_it_is_being_answered() -> None:
     desk = Desk()
     desk.hear(question(), question())
@@ -167,25 +156,6 @@ def test_asked_again_before_its_turn_the_answer_names_the_newer_question() -> No
 
     assert [2] == [answer.check_number for _, answer in desk.answers]
     assert desk.questions.next_call(desk.now) is None
-
-
-def test_asked_again_after_its_answer_it_is_answered_again() -> None:
-    desk = Desk()
-    for number in (1, 2):
-        desk.hear(question(number=number))
-        desk.answer([UNKNOWN])
-
-    assert [1, 2] == [answer.check_number for _, answer in desk.answers]
-
-
-def test_two_attempts_of_one_id_are_two_transactions() -> None:
-    desk = Desk()
-    desk.hear(question(nonce="0000000a"), question(nonce="0000000b"))
-
-    desk.answer([COMMIT])
-    desk.answer([ROLLBACK])
-
-    assert ["a/0000000a", "a/0000000b"] == [answer.key for _, answer in desk.answers]
 
 
 def test_what_is_not_ours_is_passed_over_and_counted() -> None:
@@ -314,16 +284,6 @@ def test_asked_again_before_its_turn_it_waits_from_then_on() -> None:
     desk.now += 1
 
     assert desk.questions.next_call(desk.now) is not None
-
-
-def test_a_batch_is_stale_when_its_oldest_question_is() -> None:
-    desk = Desk(request_count_max=2)
-    desk.hear(question("a"))
-    oldest_at = desk.now
-    desk.now += 5
-    desk.hear(question("b"))
-
-    assert oldest_at + STALE_AFTER_S == desk.begin().stale_at
 
 
 def test_limits_and_refusals_are_heard_whoever_answers() -> None:
