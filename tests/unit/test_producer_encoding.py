@@ -239,11 +239,6 @@ def test_a_topic_that_does_not_tell_its_limit_is_left_to_the_broker() -> None:
     assert made.records([Message("orders", value=b"v" * 5_000_000)], ANYWHERE) is not None
 
 
-def test_an_empty_transaction_is_refused() -> None:
-    with pytest.raises(UsageError, match="empty"):
-        encoder().records([], ANYWHERE)
-
-
 @pytest.mark.promise("P11")
 def test_ten_thousand_messages_are_a_transaction_and_one_more_is_not() -> None:
     messages = [Message("orders", b"k", b"v")] * 10_000

@@ -41,17 +41,6 @@ def headers(stage: ProducerStage) -> list[HalfHeader]:
     return [each for each in found if isinstance(each, HalfHeader)]
 
 
-def test_a_time_is_an_option_of_its_half_record(stage: ProducerStage) -> None:
-    with stage.producer() as producer, producer.transaction() as tx:
-        tx.send("orders", key=b"k", value=b"v", deliver_at=AT, partition=1)
-        tx.send("orders", key=b"k", value=b"v")
-        tx.prepare()
-
-    first, second = headers(stage)
-    assert [AT_MS, None] == [first.options.deliver_at_ms, second.options.deliver_at_ms]
-    assert (1, first.options.key_hash) == (first.options.partition, second.options.key_hash)
-
-
 def test_a_release_that_knows_no_times_cannot_read_it(stage: ProducerStage) -> None:
     with stage.producer() as producer:
         producer.publish([Message("orders", b"k", b"v", deliver_at=AT), Message("orders", b"k", b"v")])

@@ -95,6 +95,7 @@ def test_a_million_restored_ones_share_what_they_do_not_have() -> None:
 
     assert one.options is NO_OPTIONS
     assert one.first_offset is one.last_offset
+    assert one.ensure_extras().topics is None
 
 
 def test_the_size_of_a_record_counts_key_value_and_headers() -> None:
