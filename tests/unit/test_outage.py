@@ -14,7 +14,7 @@ from tests.unit.test_take_over_reading import EARLY, LATE, World
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
 from txlayer.core.messages import TAGS_HEADER
-from txlayer.core.retry import NO_LIMIT, SLICE_COUNT, Breaker, BreakerPolicy, BreakerState, Later, RetryPolicy
+from txlayer.core.retry import SLICE_COUNT, Breaker, BreakerPolicy, BreakerState, Later, RetryPolicy
 from txlayer.errors import ConfigError
 
 KEY_COUNT = 30
@@ -245,47 +245,12 @@ def opened() -> Breaker:
     return breaker
 
 
-def test_it_opens_at_its_share_of_enough_attempts() -> None:
-    breaker = Breaker(POLICY)
-    breaker.ended(count=9, failed_count=9, now_ms=NOW_MS)
-    assert breaker.is_closed
-    assert NO_LIMIT == breaker.room(NOW_MS)
-    breaker.ended(count=10, failed_count=0, now_ms=NOW_MS)
-    assert breaker.is_closed
-    breaker.ended(count=0, failed_count=0, now_ms=NOW_MS)
-    breaker.ended(count=1, failed_count=1, now_ms=NOW_MS + 9_000)
-    assert BreakerState.OPEN is breaker.state
-    assert 1 == breaker.opened_count
-
-
 def test_what_left_the_window_does_not_count() -> None:
     breaker = Breaker(POLICY)
     breaker.ended(count=9, failed_count=9, now_ms=NOW_MS)
     breaker.ended(count=1, failed_count=1, now_ms=NOW_MS + 10_000)
 
     assert breaker.is_closed
-
-
-def test_open_it_lets_one_probe_through_at_a_time() -> None:
-    breaker = opened()
-
-    assert 0 == breaker.room(NOW_MS + 1_999)
-    assert NOW_MS + 2_000 == breaker.next_at_ms
-    assert 1 == breaker.room(NOW_MS + 2_000)
-    breaker.begin_probe()
-    assert 0 == breaker.room(NOW_MS + 1_000_000)
-    breaker.ended(count=5, failed_count=0, now_ms=NOW_MS + 2_000)  # began before
-    assert BreakerState.PROBING is breaker.state
-    breaker.probed(is_well=False, now_ms=NOW_MS + 3_000)
-    assert (0, 1) == (breaker.room(NOW_MS + 4_999), breaker.room(NOW_MS + 5_000))
-
-
-def test_a_probe_that_says_nothing_is_followed_by_another_one_at_once() -> None:
-    breaker = opened()
-    breaker.begin_probe()
-    breaker.probed(is_well=None, now_ms=NOW_MS + 2_000)
-
-    assert 1 == breaker.room(NOW_MS + 2_000)
 
 
 def test_a_probe_that_succeeds_closes_it_and_the_window_begins_anew() -> None:

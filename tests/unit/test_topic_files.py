@@ -134,17 +134,6 @@ def test_a_topic_has_the_setting_that_a_promise_rests_on(role: str, name: str, v
     assert {name: value}.items() <= {s.name: s.value for s in spec.settings}.items()
 
 
-def test_the_result_of_a_replay_outlives_its_dead_letter() -> None:
-    # A segment goes when its newest record is old enough; Kafka begins a new one after 7 days at the latest.
-    week_ms = 7 * 86_400_000
-    kept = {
-        role: next(int(s.value) for s in TopicSpec.parse(read_topic_files()[role]).settings if s.name == "retention.ms")
-        for role in ("dlq", "replay")
-    }
-
-    assert kept["replay"] > kept["dlq"] + week_ms
-
-
 def test_every_setting_of_the_topic_files_has_a_rule() -> None:
     used = {s.name for content in read_topic_files().values() for s in TopicSpec.parse(content).settings}
 

@@ -76,12 +76,6 @@ def test_a_missing_topic_is_created_with_all_its_settings() -> None:
     )
 
 
-def test_what_is_as_it_must_be_needs_nothing() -> None:
-    topic = desired(settings=(setting("retention.ms", "7"), setting("cleanup.policy", "delete")))
-
-    assert [] == plan([topic], {"ns.half": state(settings={"retention.ms": "7", "cleanup.policy": "delete"})})
-
-
 @pytest.mark.parametrize(
     ("name", "found", "wanted", "is_altered"),
     [
