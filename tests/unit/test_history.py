@@ -254,6 +254,14 @@ def test_what_was_released_is_committed_by_a_line_before_those_that_were_read(lo
     assert (TxnState.COMMITTED, None, None) == (history.state, history.decided_at, history.ending)
 
 
+def test_a_line_whose_half_records_were_not_read_is_believed(logs: Logs) -> None:
+    logs.op(5, Resolution.ROLLBACK, last=7)
+
+    history = logs.only()
+    assert (TxnState.ROLLED_BACK, None, None) == (history.state, history.message_count, history.appended_ms)
+    assert ("g", 900) == (history.producer_group, history.born_ms)
+
+
 def test_two_nonces_of_one_id_are_two_histories(logs: Logs) -> None:
     logs.half(1, key=OTHER)
     logs.half(0)

@@ -47,6 +47,16 @@ def test_what_stands_there_on_a_lines_word_alone_is_named_by_any_offset() -> Non
     assert all(txn.has_half_at(offset) for offset in range(5))
 
 
+def test_forgetting_its_content_keeps_when_it_was_born() -> None:
+    txn = plain(record=plain_record())
+    before = txn.summary()
+
+    txn.forget_content()
+
+    assert before == txn.summary()
+    assert None is txn.content
+
+
 SUMMARIES = st.builds(
     DoubtSummary,
     key=st.just(KEY),
