@@ -85,14 +85,20 @@ def test_a_fault_names_its_place_and_what_is_young_is_on_its_way() -> None:
     (lost,) = Case().op(COMMIT).judged()
     (twice,) = Case().op(COMMIT).forward(at=5).forward(at=9).judged()
     (leaked,) = Case().op(ROLLBACK).forward().judged()
+    (undecided,) = Case().forward().judged()
     (torn,) = Case(count=2).op(COMMIT, last=101).forward(count=2).judged()
     (young,) = Case(at_ms=NOW_MS - 59_000).op(COMMIT).judged()
 
     assert (Verdict.LOST, Origin("ns.half", 0, 100)) == (lost.verdict, lost.origin)
     assert (Verdict.DUPLICATE, Origin("orders", 0, 9)) == (twice.verdict, twice.origin)
     assert (Verdict.LEAKED, Origin("orders", 0, 5), True) == (leaked.verdict, leaked.origin, leaked.is_rolled_back)
+    assert (Verdict.LEAKED, False) == (undecided.verdict, undecided.is_rolled_back)
     assert (Verdict.TORN, "messages 1 are not visible") == (torn.verdict, torn.detail)
     assert (Verdict.OPEN, True) == (young.verdict, young.is_on_its_way)
+
+
+def test_an_aborted_record_from_before_the_window_is_nobodys_business() -> None:
+    assert [Verdict.OK] == Case().op(COMMIT).forward().forward(9, is_committed=False).verdicts()
 
 
 def test_two_visible_attempts_of_one_id_are_duplicates() -> None:
