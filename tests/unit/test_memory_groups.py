@@ -41,12 +41,6 @@ def test_every_partition_has_one_member_and_equal_topics_are_shared_alike(names:
             assert {p for t, p in share if t == "half"} == {p for t, p in share if t == "op"}
 
 
-def test_a_topic_belongs_to_those_who_read_it() -> None:
-    shares = assign_ranges({"a": ("half",), "b": ("half", "op")}, {"half": 2, "op": 1})
-
-    assert {"a": (("half", 0),), "b": (("half", 1), ("op", 0))} == shares
-
-
 def test_a_generation_begins_when_every_member_has_joined() -> None:
     made = group()
     made.join(member("a"), TOPICS, 0)
@@ -118,14 +112,3 @@ def test_the_newest_append_counts_in_whatever_order_the_markers_land(order: tupl
 
     assert not made.is_pending(place)
     assert StoredOffset(20, "") == made.stored[place][1]
-
-
-def test_an_administrators_store_behind_a_pending_one_counts() -> None:
-    made = group()
-    place = ("half", 0)
-    made.pending[1] = {place: (1, StoredOffset(100, ""))}
-    made.stored[place] = (2, StoredOffset(90, ""))
-
-    made.land_marker(1, is_commit=True)
-
-    assert StoredOffset(90, "") == made.stored[place][1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.memory_stage import GROUP, Stage, commit, serve
-from txlayer.adapters.memory import ClientCrashedError, Fault, NoAnswerError, RefusedError, ThreadWorld
+from txlayer.adapters.memory import ClientCrashedError, Fault, NoAnswerError, ThreadWorld
 from txlayer.adapters.ports import StoredOffset
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -107,16 +107,6 @@ def test_a_record_of_unknown_outcome_may_arrive_late_and_what_follows_is_written
 
     assert reports[1] is None
     assert [b"late", b"next"] == stage.values()
-
-
-def test_a_planned_delay_lets_time_pass() -> None:
-    stage = Stage()
-    stage.world.faults.plan(Fault.DELAY, "Metadata", seconds=3)
-
-    stage.kafka.admin().partition_count("orders")
-
-    assert 3 == stage.world.passed_s
-    assert 1 == stage.world.faults.seen[Fault.DELAY, "Metadata"]
 
 
 def test_a_fault_meets_the_client_that_it_is_planned_for() -> None:
@@ -347,15 +337,6 @@ def test_a_fault_does_what_it_says_as_often_as_it_says(
     assert (fault in (Fault.KEEP, Fault.ECHO)) == late_count
     assert done_count + 1 + late_count == len(done)
     assert 1 == world.faults.seen[fault, "Fetch"]
-
-
-def test_a_refusal_is_answered_and_not_done(world: ThreadWorld) -> None:
-    done: list[int] = []
-    world.faults.refuse("Fetch", "NOT_COORDINATOR")
-
-    with pytest.raises(RefusedError, match="NOT_COORDINATOR"):
-        world.exchange("c", "Fetch", lambda: done.append(1))
-    assert [] == done
 
 
 def test_a_code_that_nobody_knows_is_refused_when_it_is_planned(world: ThreadWorld) -> None:

@@ -101,18 +101,6 @@ def test_giving_up_fences_and_aborts() -> None:
     assert {PLACE} == made.unmarked
 
 
-def test_it_ends_when_the_last_marker_is_written() -> None:
-    made = transaction(ONGOING)
-    made.add(1, 0, ["group"], 0)
-    made.end(1, 0, is_commit=True)
-
-    made.marked(PLACE)
-    assert ENDING is made.state
-    made.marked("group")
-
-    assert ENDED is made.state
-
-
 def test_epochs_that_run_out_begin_anew_with_another_producer_id() -> None:
     made = transaction(EMPTY)
     made.epoch = EPOCH_MAX
