@@ -1,13 +1,10 @@
 """A coordinator releases scheduled messages at their times, by the clock of the broker, over restarts."""
 
-from datetime import timedelta
-
 import pytest
 
-from tests.support.core_records import GROUP, txn_key
+from tests.support.core_records import txn_key
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.core import codec
-from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source, txn_id_of
+from txlayer.core.messages import HalfOptions, txn_id_of
 
 A, B = txn_key("a"), txn_key("b")
 LATE_MS = 1_000
@@ -63,28 +60,6 @@ def test_the_time_is_that_of_the_broker(skew_s: float) -> None:
 
     [seen_ms] = visible_at(stage)
     assert at_ms <= seen_ms <= at_ms + LATE_MS
-
-
-def test_it_moves_out_of_half_at_its_commit_and_holds_nothing_back() -> None:
-    stage = StillCoordinator(doubt_after=timedelta(hours=1))
-    scheduled(stage, A, after_ms=60_000)
-    stage.commit(B, stage.half(B))
-    stage.work(seconds=3)
-
-    assert [txn_id_of(B)] == stage.visible()
-    assert ["scheduled"] == [summary.state for summary in stage.on_doubt().values()]
-
-
-@pytest.mark.promise("P4")
-def test_a_cancelled_one_is_never_visible() -> None:
-    stage = StillCoordinator()
-    offset, _ = scheduled(stage, A, after_ms=5_000)
-    stage.work(seconds=2)
-    stage.op(codec.encode_op(OpMessage(Resolution.ROLLBACK, A, GROUP, offset, 0, Source.PRODUCER, is_abandon=True)))
-    stage.work(seconds=10)
-
-    assert [] == stage.visible()
-    assert {} == stage.on_doubt()
 
 
 def test_very_many_that_are_due_at_once_are_released_in_pieces() -> None:

@@ -90,15 +90,6 @@ def test_until_its_time_it_needs_no_object(is_mixed: bool, is_new_process: bool)
     assert (0, 0) == (driver.ledger.open_count, driver.ledger.order.keyed_count)
 
 
-def test_a_time_that_is_over_is_due_at_once() -> None:
-    driver = PartitionDriver()
-    scheduled(driver, A, 5)
-
-    let_pass(driver, 0)
-
-    assert [A] == driver.log.forwarded
-
-
 @pytest.mark.parametrize("mode", OrderMode)
 def test_it_holds_back_none_in_either_order(mode: OrderMode) -> None:
     driver, others = PartitionDriver(), options("red", order=mode)
@@ -430,28 +421,6 @@ def test_another_time_counts_for_all_that_is_left(is_new_process: bool) -> None:
     assert 0 == driver.ledger.open_count
 
 
-def test_another_time_does_not_count_before_the_commit() -> None:
-    driver = PartitionDriver()
-    at_ms = driver.now_ms + MINUTE
-    last = driver.half(A, options=timed(at_ms))
-    driver.op_lines(line_with_time(Resolution.UNKNOWN, A, last, at_ms + MINUTE))
-    driver.say("C", A, last)
-
-    let_pass(driver, MINUTE)
-
-    assert [A] == driver.log.forwarded
-
-
-def test_a_rollback_ends_it_as_any_other() -> None:
-    driver = PartitionDriver()
-    driver.say("R", A, driver.half(A, options=timed(driver.now_ms + MINUTE)))
-
-    let_pass(driver, 2 * MINUTE)
-
-    assert [] == driver.log.forwarded
-    assert 0 == driver.ledger.open_count
-
-
 def test_one_that_doubt_cannot_keep_whole_is_parked_at_its_decision() -> None:
     driver = PartitionDriver(settings=replace(SETTINGS, transaction_bytes_max=10))
     scheduled(driver, A, driver.now_ms + MINUTE)
@@ -703,12 +672,3 @@ def test_a_line_that_is_written_twice_in_a_batch_is_waited_for_once() -> None:
 
 def ends_of(driver: PartitionDriver, key: str) -> list[Entry]:
     return [e for e in driver.log.doubt if e.record.key() == key.encode() and e.record.value() is None]
-
-
-def test_an_op_line_of_an_operator_is_as_before() -> None:
-    driver = PartitionDriver()
-    last = scheduled(driver, A, driver.now_ms + MINUTE)
-    driver.op_lines(op_line("U", A, last), op_line("R", A, last))
-    driver.turn()
-
-    assert TxnState.SCHEDULED is driver.state(A)
