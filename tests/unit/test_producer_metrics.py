@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import SpanProcessor
 
-from tests.support.producer_stage import HALF, OP, ORDER, ProducerStage, World, commit, finish, question
+from tests.support.producer_stage import HALF, OP, ORDER, ProducerStage, World, commit, question
 from tests.support.tracing import Spans, attributes
 from txlayer.adapters.metrics import INFO, LABEL_COUNT_MAX, HistogramView
 from txlayer.adapters.telemetry import HEADER_BYTES
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
-from txlayer.producer import steps
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.engine import assemble
 from txlayer.producer.interceptors import traced
@@ -23,7 +22,6 @@ from txlayer.producer.metrics import (
     DURATION,
     ENDED,
     FAMILIES,
-    IN_FLIGHT,
     IN_FLIGHT_MAX,
     LIMITED,
     OP_DURATION,
@@ -89,17 +87,6 @@ def test_what_the_broker_acknowledged_is_counted_by_resolution(metrics: Producer
     assert {"commit": 2, "rollback": 1, "unknown": 1} == ended(metrics)
     assert 4 == view(metrics, DURATION).counts[-1]
     assert 4 == view(metrics, OP_DURATION).counts[-1]
-
-
-def test_nothing_has_ended_before_it_is_acknowledged(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
-    txn = world.prepared()
-    world.end(txn, COMMIT)  # written, and not reported
-
-    assert {} == ended(metrics)
-    assert {(): 1} == values(metrics, IN_FLIGHT)
-    world.serve()
-    assert {"commit": 1} == ended(metrics)
-    assert {(): 0} == values(metrics, IN_FLIGHT)
 
 
 def test_many_in_one_op_record_count_as_many(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
@@ -175,13 +162,6 @@ def test_both_kinds_of_producers_are_counted_traced_or_not(metrics: ProducerMetr
     asyncio.run(publish_one(stage, metrics))
 
     assert {"commit": 3} == ended(metrics)
-
-
-def test_a_closed_producer_is_not_open(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
-    world.engine.pipeline.start()
-    finish(steps.close(world.engine, 0))
-
-    assert {(): 0} == values(metrics, OPEN)
 
 
 def test_every_family_is_shown_and_groups_beyond_the_limit_are_one(metrics: ProducerMetrics) -> None:

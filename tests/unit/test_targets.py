@@ -234,15 +234,6 @@ def test_a_topic_that_may_not_be_written_is_denied_whatever_is_told_about_it(ans
     assert (1_000_000 if is_told else None) == cluster.book.limit_of("orders")
 
 
-def test_a_topic_that_is_forbidden_for_good_is_not_asked_about() -> None:
-    cluster = Cluster("txlayer.half")
-    cluster.book.learn(["txlayer.half"])
-    cluster.now += LOOK_AGAIN_MAX_S
-
-    assert [] == cluster.book.mended(needed={"txlayer.half"})
-    assert 0 == cluster.asked_count
-
-
 def test_batches_fit_the_topics_that_accept() -> None:
     cluster = Cluster("orders")
     cluster.answers["orders"] = THERE._replace(message_bytes_max=5_000)
