@@ -194,21 +194,6 @@ def test_one_killed_between_flush_and_commit_leaves_nothing_behind(stage: Stage,
     stage.wait_for(b"message 1", b"behind it")
 
 
-def test_what_a_successor_finds_and_writes_again_stands_there_once(stage: Stage, writer: DeadLetterWriter) -> None:
-    writer.write_letters([stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member)
-    with pytest.raises(KilledError):
-        writer.write_letters([stage.given_up(2)], offsets=killed, member=stage.member)
-
-    place = (stage.topic, 0)
-    stored = stage.stored_after_fencing(place)[place]
-    successor = stage.writer()
-    assert stored is not None
-    successor.write_letters([stage.given_up(stored.offset)], offsets=stage.behind(stored.offset), member=stage.member)
-
-    stage.wait_for(b"message 1", b"message 2")
-    successor.close()
-
-
 def test_a_writer_whose_name_was_ended_is_fenced(stage: Stage, writer: DeadLetterWriter) -> None:
     writer.write_letters([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
     end_what_was_left(stage.connections, [writer.name])

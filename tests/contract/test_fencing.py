@@ -114,17 +114,6 @@ def test_an_init_ends_what_is_open_and_makes_its_offsets_stable(
     member.close()
 
 
-def test_a_commit_that_was_answered_outlives_the_next_init(
-    lab: Lab, connections: CoordinatorConnections, zombie: TransactionalWriter, topic: str
-) -> None:
-    write_committed(zombie, topic, b"committed")
-
-    newer = open_writer(connections, zombie.transactional_id)
-
-    assert [(0, b"committed")] == seen(lab, topic)
-    newer.close()
-
-
 def test_a_kafka_transaction_that_was_left_by_close_ends_with_the_next_init(
     lab: Lab, connections: CoordinatorConnections, zombie: TransactionalWriter, topic: str
 ) -> None:
@@ -137,18 +126,6 @@ def test_a_kafka_transaction_that_was_left_by_close_ends_with_the_next_init(
 
     assert [b"plain"] == [v for _, v in seen(lab, topic)]
     newer.close()
-
-
-def test_two_ids_do_not_fence_each_other(lab: Lab, connections: CoordinatorConnections, topic: str) -> None:
-    writers = [open_writer(connections) for _ in range(2)]
-    for writer in writers:
-        writer.begin()
-        put(writer, topic, writer.transactional_id.encode())
-
-    for writer in writers:
-        writer.commit(timeout_s=TIMEOUT_S)
-
-    wait_for(lab, topic, [writer.transactional_id.encode() for writer in writers])
 
 
 def test_a_kafka_transaction_begins_only_after_an_init(connections: CoordinatorConnections) -> None:

@@ -84,19 +84,6 @@ def test_who_joins_takes_from_the_others_and_the_generation_grows(
     assert {"revoked": True, "generation": True, "smaller": True} == seen
 
 
-def test_who_leaves_gives_to_the_others(members: list[GroupReader], topics: list[str]) -> None:
-    first, second, _ = members
-    for reader in (first, second):
-        reader.start(topics)
-    before = assigned(first, second)[0]
-
-    second.close()
-    (after,) = assigned(first)
-
-    assert PARTITION_COUNT * 2 == len(after.partitions)
-    assert before.generation < after.generation
-
-
 def test_a_revocation_is_told_once_and_before_the_next_share(members: list[GroupReader], topics: list[str]) -> None:
     first, second, _ = members
     first.start(topics)

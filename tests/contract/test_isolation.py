@@ -33,18 +33,6 @@ def abort(connections: CoordinatorConnections, writer: TransactionalWriter) -> T
     return open_writer(connections, writer.transactional_id)
 
 
-def test_aborted_records_are_hidden_and_committed_ones_shown(
-    lab: Lab, connections: CoordinatorConnections, writer: TransactionalWriter, topic: str
-) -> None:
-    writer.begin()
-    put(writer, topic, b"aborted")
-    successor = abort(connections, writer)
-    write_committed(successor, topic, b"ok")
-
-    wait_for(lab, topic, [b"ok"])
-    assert [b"aborted", b"ok"] == [v for _, v in seen(lab, topic, isolation="read_uncommitted")]
-
-
 def test_each_marker_takes_one_offset(
     lab: Lab, connections: CoordinatorConnections, writer: TransactionalWriter, topic: str
 ) -> None:
