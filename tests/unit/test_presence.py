@@ -206,8 +206,22 @@ class Leaderless:
         future.set_result(None)
         return future
 
+    def list_topics(self, topic: str, **_limits: Any) -> Any:
+        leaders = {p: SimpleNamespace(leader=leader) for p, leader in enumerate((1, -1, 1))}
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=leaders)})
+
     def poll(self, _timeout: float) -> int:
         return 0
+
+
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE])
+def test_the_error_of_a_question_names_the_partition_without_a_leader(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(admin, "new_client", lambda *_: Leaderless(code))
+
+    with pytest.raises(BrokerUnavailableError, match="no broker leads orders-1"):
+        KafkaAdmin(ClientConfig()).end_offsets([("orders", 0), ("orders", 1), ("orders", 7)])
 
 
 @pytest.mark.parametrize("ask", ["start_offsets", "end_offsets"])

@@ -520,13 +520,32 @@ class KafkaAdmin:
         while True:
             try:
                 return self._offsets_once(partitions, spec, is_committed=is_committed)
-            except BrokerUnavailableError:
-                raise  # it was waited for
+            except BrokerUnavailableError as exc:  # it was waited for
+                if leaderless := self._leaderless(partitions):
+                    raise BrokerUnavailableError(
+                        f"no broker leads {leaderless}",
+                        bootstrap_servers=exc.bootstrap_servers,
+                        waited_ms=exc.waited_ms,
+                    ) from exc
+                raise
             except RetriableError:
                 # A partition is new or its leader just moved, and not every broker knows it yet.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(LOOK_S)
+
+    def _leaderless(self, partitions: Collection[TopicPartition]) -> str:
+        """Those of the partitions that have no leader, the first five; "" if there is none, or no broker says so."""
+        try:
+            topics = {
+                t: self.client().list_topics(t, timeout=LOOK_S * 10).topics[t] for t in {t for t, _ in partitions}
+            }
+        except KafkaException:
+            return ""
+        found = [
+            tp for tp in sorted(partitions) if tp[1] in (known := topics[tp[0]].partitions) and known[tp[1]].leader < 0
+        ]
+        return ", ".join(f"{topic}-{partition}" for topic, partition in found[:5]) + ", …" * (len(found) > 5)
 
     def _offsets_once(
         self, partitions: Collection[TopicPartition], spec: OffsetSpec, *, is_committed: bool
