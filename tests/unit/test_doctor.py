@@ -203,7 +203,7 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
             HEALTHY,
             changes=(
                 Difference(
-                    "ns.op", "offsets stored for ns.coordinator", "4 of 8", "every", "a widening was interrupted"
+                    "ns.op", "offsets stored for ns.coordinator", "4 of 8", "every", "why", is_widening_interrupted=True
                 ),
             ),
         ),
@@ -318,11 +318,14 @@ def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
 
 
 def test_an_interrupted_widening_is_ended_and_not_reset() -> None:
-    change = Difference("ns.op", "offsets stored for ns.coordinator", "4 of 8", "every", "a widening was interrupted")
+    what = "offsets stored for ns.coordinator"
+    change = Difference("ns.op", what, "4 of 8", "every", "whatever it says", is_widening_interrupted=True)
+    other = replace(change, is_widening_interrupted=False, why="no widening")
 
-    found = worst(doctor.settings, replace(HEALTHY, changes=(change,)))
+    mends = [worst(doctor.settings, replace(HEALTHY, changes=(each,))).mend for each in (change, other)]
 
-    assert "txlayer topics widen --namespace ns --partitions 8" == found.mend
+    assert "txlayer topics widen --namespace ns --partitions 8" == mends[0]
+    assert "txlayer coordinator reset --namespace ns --to earliest" == mends[1]
 
 
 def test_partitions_that_are_alike_are_green() -> None:

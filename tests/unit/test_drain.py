@@ -8,6 +8,7 @@ from tests.support.still_coordinator import PARTITION_COUNT, StillCoordinator, w
 from txlayer.adapters.namespace import Namespace
 from txlayer.core.messages import txn_id_of
 from txlayer.core.partitions import half_partition
+from txlayer.core.topics import Difference
 from txlayer.operate.topics import Drain, look, plan_widening, store_first_offsets
 from txlayer.runtime.kafka_transactions import produce
 
@@ -77,5 +78,6 @@ def test_a_widening_that_was_killed_before_it_stored_offsets_is_finished_whateve
     stage.work(seconds=2)
 
     assert all("txlayer topics widen --partitions 4" in change.why for change in (half, op))
+    assert all(isinstance(change, Difference) and change.is_widening_interrupted for change in (half, op))
     assert ({}, None) == (planned.wanted, planned.left)
     assert sorted(map(txn_id_of, [txn_key("before"), *keys])) == sorted(stage.visible())

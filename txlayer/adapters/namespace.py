@@ -111,8 +111,9 @@ class Namespace:
                 found=f"{actual[name].partition_count - len(without)} of {actual[name].partition_count}",
                 wanted="every partition",
                 why=f"a widening was interrupted; `txlayer topics widen --partitions {actual[name].partition_count}` ends it"
-                if 0 <= last < without[0]
+                if (is_interrupted := 0 <= last < without[0])
                 else f"no coordinator starts; `{RESET_COMMAND}` says where to begin",
+                is_widening_interrupted=is_interrupted,
             )
             for name, without in missing.items()
         ]

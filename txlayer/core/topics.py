@@ -176,6 +176,8 @@ class Difference:
     found: str
     wanted: str
     why: str
+    is_widening_interrupted: bool = False
+    """More partitions were added, and `txlayer topics widen` did not come to its end."""
 
 
 Change = CreateTopic | AlterSetting | StoreFirstOffsets | Difference

@@ -218,7 +218,7 @@ def settings(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Cluste
                 widen = f"txlayer topics widen --namespace {facts.namespace} --partitions {count}"
                 mend = (
                     widen
-                    if "widening" in change.why
+                    if change.is_widening_interrupted
                     else f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
                 )
             yield error(change.topic, reason, mend)
