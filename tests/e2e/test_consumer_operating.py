@@ -53,7 +53,7 @@ def reset(stage: Stage, *more: str, capsys: pytest.CaptureFixture[str]) -> tuple
 def test_reset_says_where_a_group_begins(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     stage.write(b"0", b"1", b"2")
 
-    code, out, _ = reset(stage, "--to", "latest", "--json", capsys=capsys)
+    code, out, _ = reset(stage, "--to", "latest", "--json", "--yes", capsys=capsys)
 
     assert 0 == code
     assert [{"topic": stage.topic, "partition": 0, "before": None, "after": 3}] == json.loads(out)
@@ -63,12 +63,16 @@ def test_reset_says_where_a_group_begins(stage: Stage, capsys: pytest.CaptureFix
     assert [b"3"] == stage.journal.values(b"k")
 
 
-def test_a_dry_reset_stores_nothing(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("word", "expected"), [("--dry-run", 0), ("--json", 2)])
+def test_a_reset_that_is_dry_or_that_nobody_confirms_stores_nothing(
+    word: str, expected: int, stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
     stage.write(b"0")
 
-    code, out, _ = reset(stage, "--to", "latest", "--dry-run", capsys=capsys)
+    code, out, _ = reset(stage, "--to", "latest", word, capsys=capsys)
 
-    assert (0, -1) == (code, stage.stored())
+    assert (expected, -1) == (code, stage.stored())
     assert stage.topic in out
 
 

@@ -240,6 +240,33 @@ def test_where_nobody_answers_the_error_says_how_to_do_without(
     assert "error: nobody said yes, and nothing was changed; --yes does not ask\n" in capsys.readouterr().err
 
 
+def test_a_question_stands_beside_the_output_for_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+
+    output.ask("Store these offsets?")
+
+    out, err = capsys.readouterr()
+    assert ("", True) == (out.strip(), "Store these offsets?" in err)
+
+
+def calls(node: ast.If) -> Iterator[ast.Call]:
+    return (at for statement in node.body for at in ast.walk(statement) if isinstance(at, ast.Call))
+
+
+def test_no_command_that_asks_takes_json_for_a_yes() -> None:
+    asking = {"ask", "confirm", "_confirm"}
+    found = [
+        ast.unparse(node.test)
+        for path in sorted(Path(output.__file__).parent.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.If) and any(ast.unparse(at.func).split(".")[-1] in asking for at in calls(node))
+    ]
+
+    assert [] == [test for test in found if "json" in test]
+
+
 def test_a_program_may_give_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\nn\n"))
 

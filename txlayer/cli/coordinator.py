@@ -146,7 +146,7 @@ def store_reset(
     output.show(rows, lambda rows: output.rows_table(rows, columns, title="offsets"), as_json=as_json)
     if is_dry_run:
         return
-    if not is_sure and not as_json:
+    if not is_sure:
         output.ask(question)
     admin.store_offsets(group, plan.after)
 

@@ -145,7 +145,7 @@ def has_person() -> bool:
 
 
 def ask(question: str) -> None:
-    """Ask; a program may give the answer.
+    """Ask, beside what is printed for a program; a program may give the answer.
 
     Raises:
         UsageError: there is no answer and nobody to give one. Nothing was changed.
@@ -154,7 +154,7 @@ def ask(question: str) -> None:
     is_said = None
     if sys.stdin is not None:  # `<&-` leaves Python without one
         try:
-            is_said = typer.confirm(question)
+            is_said = typer.confirm(question, err=True)
         except typer.Abort:
             if has_person():
                 raise

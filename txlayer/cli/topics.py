@@ -317,7 +317,7 @@ def widen(
             show_drain(config.namespace, found.left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
         if not dry_run:
-            if found.wanted and not yes and not as_json:
+            if found.wanted and not yes:
                 output.ask(f"Widen {', '.join(found.wanted)} to {partitions} partitions?")
             admin.widen(found.wanted)
             topics_.store_first_offsets(admin, config.topics, partitions)

@@ -169,7 +169,9 @@ def test_who_answered_before_a_widening_answers_for_the_new_partitions_too(arena
             wait_until(lambda: len(_values(arena)) == 20, within=60, what="all are decided")
 
 
-def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_command(arena: Arena, capsys: Capsys) -> None:
+def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_command(
+    arena: Arena, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with coordinating(arena), producing(arena) as producer:
         producer.publish(Message(arena.targets[0], value=b"before"))
         code, out, err = topics(arena, "drain", capsys=capsys)
@@ -182,7 +184,9 @@ def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_comman
         pass
     with pytest.raises(TopicMismatchError), coordinating(arena):
         pass
-    code, found = topics_json(arena, "widen", "--partitions", "4", capsys=capsys)
+    monkeypatch.setattr("sys.stdin", None)
+    assert 2 == topics(arena, "widen", "--partitions", "4", "--json", capsys=capsys)[0]
+    code, found = topics_json(arena, "widen", "--partitions", "4", "--yes", capsys=capsys)
 
     assert (0, {arena.topics.half: 4}) == (code, found["widened"])
     with coordinating(arena), producing(arena) as producer:
