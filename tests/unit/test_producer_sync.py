@@ -191,13 +191,6 @@ def test_a_block_left_without_prepare_is_an_error_and_nothing_was_sent(stage: Pr
     assert [] == stage.writer.stored
 
 
-def test_an_exception_before_prepare_sends_nothing(stage: ProducerStage) -> None:
-    with pytest.raises(KeyError), stage.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
-        tx.send("orders", value="v")
-        raise KeyError
-    assert [] == stage.writer.stored
-
-
 def test_a_rollback_before_prepare_sends_nothing(stage: ProducerStage) -> None:
     with stage.producer().transaction() as tx:
         tx.send("orders", value="v")
@@ -261,15 +254,6 @@ def test_bad_messages_are_refused_where_they_are_sent(stage: ProducerStage) -> N
             tx.send("orders", value="v")
         tx.prepare()
     assert COMMIT is tx.result(10).resolution
-
-
-def test_a_failed_prepare_passes_out_of_the_block_and_is_no_unknown(stage: ProducerStage) -> None:
-    stage.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
-
-    with pytest.raises(RefusedRecordError), stage.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
-        tx.send("orders", value="v")
-        tx.prepare()
-    assert [] == stage.writer.stored
 
 
 def test_a_failed_prepare_that_was_caught_cannot_be_left_normally(stage: ProducerStage) -> None:

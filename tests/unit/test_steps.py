@@ -77,17 +77,6 @@ def test_submit_and_the_steps_write_the_same_bytes() -> None:
         ]
 
 
-def test_the_local_transaction_waits_for_every_half_message() -> None:
-    world = World()
-    txn = world.launch([ORDER, ORDER])
-
-    assert waits(steps.stored(world.engine, txn))
-    assert [] == world.writer.of(HALF)
-    world.serve()
-    finish(steps.stored(world.engine, txn))
-    assert 2 == len(world.writer.of(HALF))
-
-
 def test_ready_resolutions_of_a_partition_share_one_op_record() -> None:
     world = World()
     txns = [world.launch(make=SubmittedTransaction, key=f"order-1/0000000{n}") for n in range(5)]
