@@ -19,7 +19,7 @@ import txlayer.testing
 from tests.support.commands import run_command
 from txlayer import errors
 from txlayer.cli import output, topics
-from txlayer.cli.exits import INTERRUPTED, UNREAD, ExitCode, exit_code, guard
+from txlayer.cli.exits import INTERRUPTED, TERMINATED, UNREAD, ExitCode, exit_code, guard
 from txlayer.cli.main import GROUPS, SINGLE, build_app, needed
 from txlayer.cli.options import client_config
 from txlayer.config import ClientConfig
@@ -71,6 +71,29 @@ def test_a_good_end_an_interrupt_and_an_exit_code_of_ones_own() -> None:
     assert INTERRUPTED == guard(lambda: raising(KeyboardInterrupt()))
     with pytest.raises(SystemExit):
         guard(lambda: raising(SystemExit(7)))
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does_and_leaves_no_half_a_file(tmp_path: Path) -> None:
+    program = """
+import os, pathlib, signal, sys
+from txlayer.cli import main, tx
+
+def export():
+    with tx._opened(pathlib.Path(sys.argv[1]), is_forced=False) as file:
+        file.write("half")
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+main.build_app = lambda _names: export
+main.main()
+"""
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "parked.jsonl")], capture_output=True, check=False, timeout=60
+    )
+
+    assert (TERMINATED, b"", b"") == (ended.returncode, ended.stdout, ended.stderr)
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_ctrl_c_while_modules_are_loaded_ends_a_command_as_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.readers import log_time
 from txlayer.cli import options, output
 from txlayer.cli.coordinator import store_reset
-from txlayer.cli.exits import ExitCode
+from txlayer.cli.exits import ExitCode, saying
 from txlayer.cli.services import GC_THRESHOLD, Observing, StopSignal, WatchParent, Workers, load, observed, run_workers
 from txlayer.config import ClientConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
@@ -28,7 +28,7 @@ from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import check_group
 from txlayer.errors import ConfigError
 from txlayer.operate.dead_letters import opened_logs
-from txlayer.operate.replay import RequestWriter, WrittenRequest, ask_queues, author_of, wait_until_taken
+from txlayer.operate.replay import RequestWriter, WrittenRequest, ask_queues, author_of, standing, wait_until_taken
 from txlayer.operate.topics import plan_reset
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
@@ -160,7 +160,7 @@ def _add(kind: ReplayKind) -> None:
         patience_s = parse_duration("--wait", wait).total_seconds()
         clients = kafka_clients(cluster.config(ClientConfig))
         record = ReplayRecord(kind, author.request_id, None, text=author.text)
-        with opened_logs(clients, group, [topic]) as logs:
+        with opened_logs(clients, group, [topic]) as logs, saying(standing(author)):
             log = logs[topic]
             writer = RequestWriter(clients.operator_writer, group=group)
             written = ask_queues(log, writer, record, partitions=partition or ())

@@ -12,7 +12,7 @@ from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.ports import Administration, GroupMember
 from txlayer.adapters.readers import log_time
 from txlayer.cli import output, services
-from txlayer.cli.exits import ExitCode
+from txlayer.cli.exits import ExitCode, saying
 from txlayer.cli.options import (
     AsJson,
     Connection,
@@ -148,7 +148,8 @@ def store_reset(
         return
     if not is_sure:
         output.ask(question)
-    admin.store_offsets(group, plan.after)
+    with saying("the offsets may be stored; the same command with --dry-run says what is"):
+        admin.store_offsets(group, plan.after)
 
 
 def status_table(found: CoordinatorStatus) -> RenderableType:

@@ -14,6 +14,7 @@ from rich.table import Table
 from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
+from txlayer.cli.exits import saying
 from txlayer.cli.options import (
     AsJson,
     Bundle,
@@ -268,9 +269,10 @@ def _carry_out(order: replaying.ReplayOrder, asking: Asking, cluster: ClusterOpt
             outcomes = replaying.planned(order, choice)
         else:
             writer = replaying.RequestWriter(clients.operator_writer, group=order.group)
-            outcomes = replaying.ask(
-                order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
-            )
+            with saying(replaying.standing(order.author)):
+                outcomes = replaying.ask(
+                    order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
+                )
     is_waiting = order.patience_s > 0
     output.report(
         outcomes,

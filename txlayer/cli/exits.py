@@ -2,9 +2,11 @@
 
 import errno
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 from txlayer.adapters.telemetry import printable, printable_lines
@@ -40,9 +42,29 @@ def exit_code(error: TxLayerError) -> ExitCode:
 
 
 INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
+TERMINATED = 143  # likewise SIGTERM
 
 UNREAD = 141
 """What shells say of a program whose reader has gone, such as `head`. It is no finding, because the output was not read."""
+
+
+def end_at_sigterm() -> None:
+    """Let SIGTERM end the program as Ctrl-C does: what is open is closed, and the first process of a container hears it, too."""
+
+    def end(_number: int, _frame: object) -> None:
+        raise SystemExit(TERMINATED)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+@contextmanager
+def saying(what_stands: str) -> Iterator[None]:
+    """Say what stands, where Ctrl-C or SIGTERM ends the block, which writes."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        sys.stderr.write(f"ended early: {printable(what_stands)}\n")
+        raise
 
 
 def guard(call: Callable[[], object]) -> int:

@@ -11,7 +11,7 @@ from rich.table import Table
 from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
-from txlayer.cli.exits import ExitCode
+from txlayer.cli.exits import ExitCode, saying
 from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, duration, option
 from txlayer.cli.output import cell
 from txlayer.config import ConsumerConfig
@@ -123,7 +123,8 @@ def release(
             held = sentence(status)
             output.confirm(f"txlayer locks release: {held},", f"{held}. End this lease?")
         if is_written:
-            effect = locks.release(lease, reason=signature)
+            with saying(f"the release may be written; `txlayer locks show {queue}` says so"):
+                effect = locks.release(lease, reason=signature)
             status = locks.status(queue) or status
     # Another person may have released it in the same moment.
     is_over = effect is LeaseEffect.RELEASED or status.state is LockState.RELEASED

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.cli import output
-from txlayer.cli.exits import ExitCode
+from txlayer.cli.exits import ExitCode, saying
 from txlayer.cli.options import AsJson, Bundle, Connection, Yes, administration, command, option
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
@@ -319,8 +319,11 @@ def widen(
         if not dry_run:
             if found.wanted and not yes:
                 output.ask(f"Widen {', '.join(found.wanted)} to {partitions} partitions?")
-            admin.widen(found.wanted)
-            topics_.store_first_offsets(admin, config.topics, partitions)
+            with saying(
+                "some topics may be widened; no coordinator and no producer starts until the same command is done"
+            ):
+                admin.widen(found.wanted)
+                topics_.store_first_offsets(admin, config.topics, partitions)
     said = f"{'would be widened' if dry_run else 'widened'} to {partitions} partitions: {', '.join(found.wanted)}"
     said = said if found.wanted else f"every topic has {partitions} partitions already"
     body = {"before": found.before, "widened": found.wanted, "is_dry_run": dry_run}

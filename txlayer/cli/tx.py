@@ -23,7 +23,7 @@ from rich.text import Text
 
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
-from txlayer.cli.exits import ExitCode
+from txlayer.cli.exits import ExitCode, saying
 from txlayer.cli.options import (
     AsJson,
     Bundle,
@@ -474,7 +474,10 @@ def _settle(
         elif plan.lines:
             if order.is_all and not settling.yes:
                 _confirm(order.action, plan)
-            with output.two_step_progress("written", "partitions carried out") as (written, reached):
+            with (
+                saying("lines that were written take effect; the same command again says of which transactions"),
+                output.two_step_progress("written", "partitions carried out") as (written, reached),
+            ):
                 outcomes += settles.carry_out(
                     order.action,
                     settlement,

@@ -64,6 +64,11 @@ def author_of(command: str, *, operator: str | None, reason: str, request_id: st
     return Author(text, drawn)
 
 
+def standing(author: Author) -> str:
+    """What is so when a command ends before its requests are answered."""
+    return f"requests that were written take effect; the same command with --request-id {author.request_id} goes on"
+
+
 ABLE = frozenset({DeadLetterState.OPEN, DeadLetterState.FAILED})
 """States in which something can be asked for without asking twice."""
 

@@ -1,0 +1,78 @@
+"""Commands that Ctrl-C or SIGTERM ends while they wait for others: what they wrote takes effect, and they say so."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.arena import Arena
+from tests.support.crafted import Crafted
+from tests.support.operating import WHY, Tx, new_id, op_ends
+from tests.support.planted_letters import Planted
+from tests.support.processes import ROOT
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE_S = 60
+# A run that a shell started in the background ignores SIGINT, and what it starts inherits that.
+PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from txlayer.cli import run
+run()
+"""
+ENDS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+
+
+def ended(number: int, words: tuple[str, ...], *, once: Callable[[], object]) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command that gets the signal `once` it has written."""
+    command = [sys.executable, "-c", PROGRAM, *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
+        try:
+            wait_until(once, within=PATIENCE_S, what="it has written")
+            process.send_signal(number)
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    return process.returncode, out, err
+
+
+@ENDS
+def test_a_settlement_that_is_ended_says_that_its_lines_count(
+    arena: Arena, operator: Tx, number: int, code: int
+) -> None:
+    txn_id = new_id()
+    Crafted(arena.servers, arena.topics, partition_count=arena.partition_count).half(
+        f"{txn_id}/00000001", arena.targets[0]
+    )
+    before = op_ends(arena)
+    words = ("tx", "commit", txn_id, *WHY, "--wait", "60s", "--json", "-b", arena.servers, "-n", arena.namespace)
+
+    found = ended(number, words, once=lambda: op_ends(arena) != before)
+
+    assert (code, "") == found[:2]
+    assert "ended early: lines that were written take effect; the same command again says of which" in found[2]
+    assert "already" == operator.json("commit", txn_id, *WHY, "--wait", "0s")[0]["result"]
+    assert 1 == sum(op_ends(arena).values()) - sum(before.values())
+
+
+@ENDS
+@pytest.mark.parametrize("act", ["dlq drop", "consumer pause"])
+def test_requests_that_were_written_are_said_to_count(
+    broker: Broker, capsys: pytest.CaptureFixture[str], act: str, number: int, code: int
+) -> None:
+    planted = Planted(broker.bootstrap_servers, capsys)
+    letter = planted.letter()
+    what = ("--group", planted.group, letter) if act == "dlq drop" else (planted.group, planted.topic)
+    words = (*act.split(), *what, *WHY, "--request-id", "ticket-12", "--wait", "60s", "--json", "-b", planted.servers)
+
+    found = ended(number, words, once=lambda: planted.seen(planted.replays))
+
+    assert (code, "") == found[:2]
+    assert "requests that were written take effect" in found[2]
+    assert "--request-id ticket-12" in found[2]
