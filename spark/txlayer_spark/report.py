@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pyspark.sql import SparkSession
 
 from txlayer.core.verification import ADVICE, Advice, Verdict
+from txlayer.errors import UsageError
 from txlayer_spark.catalog import Catalog
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
@@ -190,12 +191,18 @@ def write_report(
     """Write `page` and, beside it, the same with the ending `.json`; what they show.
 
     Raises:
-        UsageError: there is no ledger yet, or bronze is of another namespace. Nothing was written.
+        UsageError: there is no ledger yet, bronze is of another namespace, or a file cannot be there. Nothing was written.
     """
-    summary = _summary(spark, bronze, ledger, namespace)
     numbers = page.with_suffix(".json")
+    for path in (page, numbers):
+        if path.exists() and not path.is_file():  # a device, too, would be replaced by the file
+            raise UsageError(f"--page {page}: {path} is no file; name another one")
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"--page {page}: {exc.strerror}; name a folder that may be written") from exc
+    summary = _summary(spark, bronze, ledger, namespace)
     summary = with_earlier(summary, numbers.read_text("utf-8") if numbers.exists() else None)
-    page.parent.mkdir(parents=True, exist_ok=True)
     for path, text in ((page, to_html(summary, made_at=made_at)), (numbers, to_json(summary))):
         written = path.with_name(f"{path.name}.new")
         written.write_text(text, "utf-8")

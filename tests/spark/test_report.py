@@ -2,16 +2,19 @@
 
 import html
 import json
+import os
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from txlayer.core.verification import ADVICE, Severity, Verdict
-from txlayer_spark.report import EARLIER_MAX, to_html, to_json, with_earlier
+from txlayer.errors import UsageError
+from txlayer_spark.report import EARLIER_MAX, to_html, to_json, with_earlier, write_report
 from txlayer_spark.summary import AGES_MS, Summary, throughput_chart
 from txlayer_spark.verdicts import SEVERITIES, VERDICTS, exit_code
 
@@ -144,6 +147,20 @@ def test_a_report_says_what_changed_since_the_one_that_is_nearest_to_a_day_ago()
     )
     swapped = replace(summary(torn=1), earlier=[{"cut_ms": now.cut_ms - HOUR_MS, "verdicts": {"lost": 1}}])
     assert "Since 2026-01-31 11:00:00 UTC: other verdicts, as many of each kind." in to_html(swapped, made_at=AT)
+
+
+@pytest.mark.parametrize("name", ["pipe.html", "folder.html", "blocked.html", "a-file/report.html"])
+def test_a_page_that_cannot_be_a_file_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe.html")
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "blocked.json").mkdir()
+    (tmp_path / "a-file").touch()
+    nothing: Any = None  # no session is asked
+
+    with pytest.raises(UsageError, match="--page"):
+        write_report(nothing, bronze="b", ledger="l", namespace="ns", page=tmp_path / name, made_at=AT)
+
+    assert (tmp_path / "pipe.html").is_fifo()
 
 
 def test_no_throughput_is_drawn_where_nothing_was_stored() -> None:

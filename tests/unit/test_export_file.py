@@ -1,6 +1,7 @@
 """An export holds every byte of a message, and its file is there whole or not at all."""
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,20 @@ def test_a_file_that_came_meanwhile_is_not_overwritten_unless_it_may_be(tmp_path
     written("mine", is_forced=True)
     assert "mine" == path.read_text("utf-8")
     assert 0o600 == path.stat().st_mode & 0o777
+
+
+def test_only_a_file_is_overwritten_and_of_a_link_the_file_that_it_names(tmp_path: Path) -> None:
+    pipe, link, named = tmp_path / "pipe", tmp_path / "link", tmp_path / "elsewhere.jsonl"
+    os.mkfifo(pipe)
+    named.write_text("old", encoding="utf-8")
+    link.symlink_to(named)
+
+    with pytest.raises(UsageError, match="name a file in a folder that is there"):
+        tx._check_path(pipe, is_forced=True)
+    with tx._opened(link, is_forced=True) as file:
+        file.write("new")
+
+    assert (True, True, "new") == (pipe.is_fifo(), link.is_symlink(), named.read_text("utf-8"))
 
 
 def exported(stage: StillCoordinator) -> list[dict[str, Any]]:

@@ -327,7 +327,8 @@ def export(
 
 
 def _check_path(path: Path, *, is_forced: bool) -> None:
-    if path.is_dir() or not path.parent.is_dir():
+    # A device, too, would be replaced by the file.
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
         raise UsageError(f"--output {path}: name a file in a folder that is there")
     if path.exists() and not is_forced:
         raise UsageError(f"--output {path}: it is there already; say --force to overwrite it")
@@ -340,6 +341,7 @@ def _opened(path: Path | None, *, is_forced: bool) -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
         return
+    path = path.resolve()  # of a link what it names is replaced, not the link
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as exc:
