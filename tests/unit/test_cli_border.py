@@ -251,6 +251,12 @@ def test_without_a_standard_output_nothing_is_shown(monkeypatch: pytest.MonkeyPa
     assert ExitCode.GOOD == guard(lambda: output.show([{"a": 1}], lambda _: "text", as_json=False))
 
 
+def test_what_a_user_typed_is_printable_where_nothing_was_found(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    output.show([], lambda _: "", as_json=False, nothing=os.fsdecode(b"no topic \xff"))
+
+    assert b"no topic \\udcff\n" == capsysbinary.readouterr().out
+
+
 @pytest.mark.parametrize("given", ["", None])
 def test_where_nobody_answers_the_error_says_how_to_do_without(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str | None

@@ -114,12 +114,12 @@ Drawn = RenderableType | list[RenderableType]
 def show(value: Any, draw: Callable[[Any], Drawn], *, as_json: bool, nothing: str = "") -> None:
     """Print a value for a program, or draw it for a person, who reads `nothing` where there are no rows.
 
-    A text that is drawn is printed as it is, without markup.
+    A text that is drawn is printed as it is, without markup; `nothing` may have in it what a user typed.
     """
     if as_json:
         print_json(value)
         return
-    drawn = draw(value) if value else nothing
+    drawn = draw(value) if value else printable(nothing)
     for part in drawn if isinstance(drawn, list) else [drawn]:
         if isinstance(part, str):
             typer.echo(part)

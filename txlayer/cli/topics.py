@@ -17,6 +17,7 @@ from txlayer.cli.options import AsJson, Bundle, Connection, Yes, administration,
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.acls import plan as plan_acls
+from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json, time_text
@@ -34,6 +35,8 @@ acls_app = typer.Typer(
 )
 app.add_typer(acls_app, name="acls")
 
+REPLICAS_MAX = 10_000  # more the client takes for a slip
+
 LOOK_S = 1.0  # how often it is looked whether the namespace is drained
 
 # --- apply and check ---------------------------------------------------------------------------------------------------
@@ -49,6 +52,7 @@ class Wanted(Bundle):
             "--partitions",
             "Partitions of half, op and doubt, fixed for life; default: what the namespace has, 4 for a new one.",
             min=1,
+            max=PARTITION_MAX,
         ),
     ] = None
     replication_factor: Annotated[
@@ -57,6 +61,7 @@ class Wanted(Bundle):
             "--replication-factor",
             "Replicas of new topics; from 3 on, 2 must be in sync; default: the broker's own.",
             min=1,
+            max=REPLICAS_MAX,
         ),
     ] = None
     group: Annotated[
@@ -298,7 +303,9 @@ def drain(
 @command(app)
 def widen(
     *,
-    partitions: Annotated[int, option("--partitions", "How many half, op and doubt shall have.", min=1)],
+    partitions: Annotated[
+        int, option("--partitions", "How many half, op and doubt shall have.", min=1, max=PARTITION_MAX)
+    ],
     dry_run: Annotated[bool, option("--dry-run", "Say what would be done; change nothing.")] = False,
     yes: Yes = False,
     connection: Connection,

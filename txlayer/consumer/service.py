@@ -33,7 +33,7 @@ from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.pull import Desk
 from txlayer.core.dead_letters import DeadLetter
 from txlayer.core.key_queue import NullKeys, QueueOrder
-from txlayer.core.messages import DLQ_SUFFIX, check_group, is_topic_name
+from txlayer.core.messages import DLQ_SUFFIX, check_group, check_topic
 from txlayer.core.retry import BreakerPolicy, HandlerResult, NotBegun, RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 from txlayer.runtime.environment import draw_name, is_coroutine_function
@@ -520,8 +520,7 @@ def check_topic_names(topics: Sequence[str]) -> tuple[str, ...]:
     if not found or len(set(found)) < len(found):
         raise UsageError(f"topics {found}: each once, and at least one")
     for topic in found:
-        if not is_topic_name(topic):
-            raise UsageError(f"{topic[:260]!r} is no name of a topic")
+        check_topic(topic)
     return found
 
 

@@ -52,6 +52,13 @@ def is_topic_name(name: str) -> bool:
     return TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
+def check_topic(topic: str) -> str:
+    """The name itself; UsageError: no topic can have it."""
+    if not is_topic_name(topic):
+        raise UsageError(f"{topic[:260]!r}: no topic can have this name")
+    return topic
+
+
 def uuid7_head(at_ms: int) -> str:
     """The first 15 characters of a UUID of version 7: the time and the version (RFC 9562, section 5.7)."""
     time_bits = at_ms & 0xFFFF_FFFF_FFFF

@@ -30,7 +30,7 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.history import split_operator_reason
 from txlayer.core.key_queue import lone_request_key
-from txlayer.core.messages import Undecodable, check_group, is_topic_name
+from txlayer.core.messages import Undecodable, check_group, check_topic, is_topic_name
 from txlayer.core.progress import NO_KEY, NOTHING, Attempts, Foreign, Progress, decode, hash_of_key
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError, UsageError
 from txlayer.operate import Json, bytes_json
@@ -407,8 +407,7 @@ def opened_logs(clients: Clients, group: str, topics: Sequence[str] = ()) -> Ite
     """
     check_group(group)
     for topic in topics:
-        if not is_topic_name(topic):
-            raise UsageError(f"{topic[:80]!r}: no topic can have this name")
+        check_topic(topic)
     with closing(clients.admin()) as admin:
         found = list(dict.fromkeys(topics)) or topics_of(admin, group)
         if not found:

@@ -106,6 +106,8 @@ class ReplayOrder:
             is_filtered=not self.wanted.is_empty,
             limit=self.limit,
         )
+        if self.rate is not None and not math.isfinite(self.rate):
+            raise UsageError(f"{self.command}: --rate takes a number")
         if self.is_all and self.is_again:
             raise UsageError(f"{self.command}: --again goes with names: handling many twice is no accident to risk")
 

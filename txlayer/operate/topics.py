@@ -25,7 +25,7 @@ from txlayer.config import SystemTopics
 from txlayer.core import acls
 from txlayer.core.acls import Acl, CreateAcl, RoleSpec
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
-from txlayer.core.messages import check_group, txn_id_of
+from txlayer.core.messages import check_group, check_topic, txn_id_of
 from txlayer.core.progress import Progress, StoredProgress, decode
 from txlayer.core.topics import CLOSED_SETTING, OPEN_VALUE, AlterSetting, Change, TopicSpec, closed_at_ms, plan
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
@@ -60,7 +60,10 @@ def plan_reset(
     Raises:
         LifecycleError: a member of the group runs.
         TopicMismatchError: there is no such topic.
+        UsageError: no topic can have this name.
     """
+    for topic in topics:
+        check_topic(topic)  # with bytes that are no UTF-8 in it, the client ends the process
     found = admin.group(group)
     if found.is_active:
         members = "coordinators" if of_coordinators else "consumers"
@@ -248,6 +251,8 @@ def compare_topics(
         owner, sizes["partition_count"] = namespaces.Namespace(admin, topics=namespace), partitions
     else:
         check_group(group)
+        for topic in topics:
+            check_topic(topic)
         if partitions is not None:
             raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")
         owner = GroupTopics(admin, group=group, topics=topics)

@@ -1,6 +1,7 @@
 """`txlayer consumer pause` and `resume` on a real broker: the requests, and who took them."""
 
 import json
+import os
 
 import pytest
 
@@ -49,7 +50,13 @@ def test_what_cannot_be_meant_is_refused(planted: Planted) -> None:
     silent = planted.run("consumer", "pause", planted.group, planted.topic)
     missing = planted.run("consumer", "pause", planted.group, unique_name("missing"), *WHY)
 
-    assert [2, 2, 2] == [beyond[0], silent[0], missing[0]]
+    resets = [
+        planted.run("consumer", "reset", "--group", planted.group, "--topic", name, "--to", "earliest", "--yes")
+        for name in ("", os.fsdecode(b"\xff\xfe"))
+    ]
+
+    assert [2, 2, 2, 2, 2] == [beyond[0], silent[0], missing[0], *(code for code, _, _ in resets)]
+    assert all("no topic can have this name" in err for _, _, err in resets)
     assert "has the partitions 0 to 1" in beyond[2]
     assert "say why with --reason" in silent[2]
     assert "txlayer topics apply --group" in missing[2]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Broker
 from tests.support.broker import unique_name
-from tests.support.planted_letters import Planted
+from tests.support.planted_letters import WHY, Planted
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
 pytestmark = pytest.mark.kafka
@@ -140,6 +140,8 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(planted: Plante
         (("list", "--key-hex", "xy"), "hex digits"),
         (("list", "--since", "yesterday"), "--since"),
         (("list", "--topic", "a b"), "no topic can have this name"),
+        (("replay", "--all", *WHY, "--rate", "nan"), "--rate takes a number"),
+        (("drop", "--all", *WHY, "--rate", "inf"), "--rate takes a number"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(planted: Planted, arguments: tuple[str, ...], said: str) -> None:

@@ -1,6 +1,7 @@
 """`txlayer topics` on a real broker: what it creates, alters, reports and leaves."""
 
 import json
+import os
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # its stub forgets NewPartitions
@@ -118,9 +119,13 @@ def test_the_topics_of_a_consumer_group_are_planned_made_and_checked(
         (("--topic", "orders"), "--group and --topic go together"),
         (("--group", "a b", "--topic", "orders"), "group"),
         (("--group", "g", "--topic", "orders", "--partitions", "3"), "--partitions"),
+        (("--group", "g", "--topic", ""), "no topic can have this name"),
+        (("--group", "g", "--topic", os.fsdecode(b"\xff\xfe")), "no topic can have this name"),
+        (("--partitions", "3000000000"), "--partitions"),
+        (("--replication-factor", "99999"), "--replication-factor"),
     ],
 )
-def test_options_of_a_group_that_contradict_each_other_are_refused(
+def test_options_that_contradict_each_other_or_cannot_be_are_refused(
     config: ClientConfig, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
     code, _, err = run(capsys, "check", "-b", config.bootstrap_servers, *options)

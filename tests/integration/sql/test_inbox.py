@@ -680,6 +680,8 @@ def test_old_rows_of_this_group_go(engine: Engine) -> None:
     assert [False] * 2 == [handle(other, message) for message in others]
     with pytest.raises(UsageError, match="age"):
         inbox.purge(timedelta(0))
+    with pytest.raises(UsageError, match="age"):
+        inbox.purge(timedelta(days=1_000_000))
 
 
 def run(*words: str) -> None:

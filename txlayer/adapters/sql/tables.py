@@ -513,7 +513,10 @@ def delete_old(  # one loop: read a page, delete it, count it
         with engine.begin() as connection:
             if bound is None:
                 now = connection.execute(select(func.current_timestamp(type_=DateTime(timezone=True)))).scalar_one()
-                bound = now - older_than
+                try:
+                    bound = now - older_than
+                except OverflowError as exc:
+                    raise UsageError("an age begins after the year 1. None was deleted") from exc
             page = connection.execute(
                 select(key, made_at < bound).where(key > last_key, *where).order_by(key).limit(PAGE_COUNT_MAX)
             ).all()
