@@ -440,10 +440,18 @@ def test_a_handler_that_is_not_there_is_a_line_and_the_code_of_usage(
     assert 1 == len(err.strip().splitlines())
 
 
-def test_a_module_that_raises_is_told_by_kind_and_place_and_not_by_its_words(here: Path) -> None:
-    (here / "broken_shop.py").write_text("import os\nraise RuntimeError('s3cret')\n")
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("raise RuntimeError('s3cret')", "RuntimeError"),
+        ("url = 's3cret' +", "SyntaxError"),
+        ("def __getattr__(name): raise KeyError('s3cret')", "KeyError"),
+    ],
+)
+def test_a_module_that_raises_is_told_by_kind_and_place_and_not_by_its_words(here: Path, line: str, kind: str) -> None:
+    (here / "broken_shop.py").write_text(f"import os\n{line}\n")
 
-    with pytest.raises(ConfigError, match=r"RuntimeError at .*broken_shop\.py:2") as raised:
+    with pytest.raises(ConfigError, match=rf"{kind} at .*broken_shop\.py:2") as raised:
         load("broken_shop:check", folder=str(here), name="--handler", kind="function")
     assert "s3cret" not in str(raised.value)
 

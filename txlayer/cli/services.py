@@ -170,13 +170,16 @@ def load(reference: str, *, folder: str, name: str, kind: str) -> Any:
     except AttributeError:
         why = f"{module_name} has no {path}"
         raise ConfigError(why, name=name, value=reference, expected=f"a {kind} of the module") from None
+    except Exception as exc:
+        raise ConfigError(_described(exc), name=name, value=reference, expected=f"a {kind} of the module") from exc
 
 
 def _described(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"no module named {error.name}"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {last.filename}:{last.lineno}"
+    # What cannot be compiled has run nothing: its place is in the error itself.
+    place = error if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {place.filename}:{place.lineno}"
 
 
 logger = logging.getLogger("txlayer.coordinator")
