@@ -250,6 +250,18 @@ def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
 
 
 @OF_HANDLERS
+def test_a_request_that_is_taken_up_again_keeps_within_its_limit(field: Field) -> None:
+    first, second, _, _ = field.plant((b"a", REJECTED), (b"b", REJECTED), (b"c", REJECTED), (b"d", REJECTED))
+    field.say(ask(first))
+
+    killed = field.choose(limit=2)
+    field.say(ask(second))
+
+    assert [second] == positions(killed)
+    assert [] == positions(field.choose(limit=2))
+
+
+@OF_HANDLERS
 def test_of_a_parked_key_those_that_are_over_are_left_alone(field: Field) -> None:
     handled, dropped, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), (b"p", PARKED))
     field.say(

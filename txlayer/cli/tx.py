@@ -477,7 +477,7 @@ def _settle(
             if order.is_all and not settling.yes:
                 _confirm(order.action, plan)
             with (
-                saying("lines that were written take effect; the same command again says of which transactions"),
+                saying("lines that were written take effect; `txlayer tx list` shows what is not settled"),
                 output.two_step_progress("written", "partitions carried out") as (written, reached),
             ):
                 outcomes += settles.carry_out(

@@ -221,7 +221,10 @@ def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterS
             why = _sort_in(choice, found, ABLE, request_id)
             choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
         if order.limit is not None:
-            choice.chosen = heapq.nsmallest(order.limit, choice.chosen, key=lambda c: (c.at_ms, c.position))
+            # What the same request asked for before it was killed is part of it.
+            all_of_it = (*choice.asked_before, *choice.chosen)
+            oldest = heapq.nsmallest(order.limit, all_of_it, key=lambda c: (c.at_ms, c.position))
+            choice.chosen = [each for each in oldest if request_id not in each.history.asked]
     for log in logs.values():
         _add_parked(choice, log, order)
     choice.chosen, held = held_back(order, choice.parked, logs, choice.chosen)

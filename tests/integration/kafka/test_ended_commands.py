@@ -56,7 +56,7 @@ def test_a_settlement_that_is_ended_says_that_its_lines_count(
     found = ended(number, words, once=lambda: op_ends(arena) != before)
 
     assert (code, "") == found[:2]
-    assert "ended early: lines that were written take effect; the same command again says of which" in found[2]
+    assert "ended early: lines that were written take effect; `txlayer tx list`" in found[2]
     assert "already" == operator.json("commit", txn_id, *WHY, "--wait", "0s")[0]["result"]
     assert 1 == sum(op_ends(arena).values()) - sum(before.values())
 
