@@ -115,6 +115,34 @@ def test_requests_that_are_never_acknowledged_are_an_unknown_outcome() -> None:
         stuck.write([request("t", 0)])
 
 
+def test_a_request_that_timed_out_is_said_as_a_request_that_may_be_stored() -> None:
+    class Deaf:
+        """Gives every record up."""
+
+        def produce(self, *arguments: Any) -> None:
+            arguments[4]("timed out", None)
+
+        def poll(self, timeout_s: float) -> int:
+            del timeout_s
+            return 0
+
+        def failure(self) -> None:
+            return None
+
+        def error_of(self, error: str, **_: str) -> OutcomeUnknownError:
+            return OutcomeUnknownError(error, txn_id="", step="replay")
+
+        def close(self, timeout_s: float) -> None:
+            pass
+
+    deaf: Any = Deaf()
+
+    with pytest.raises(OutcomeUnknownError, match=r"1 requests .* timed out.*a second one does no harm") as raised:
+        RequestWriter(lambda _bytes: deaf, group="g").write([request("t", 0)])
+
+    assert ("request", None) == (raised.value.step, raised.value.txn_id)
+
+
 class _Acknowledged:
     def offset(self) -> int:
         return 0

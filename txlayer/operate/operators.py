@@ -162,7 +162,7 @@ class OperatorWriter:
             serve(ROUND_S)
             self._check()
         if self._in_flight_count > count_max:
-            raise OutcomeUnknownError(f"{self._in_flight_count} {self._what} were not acknowledged", step=self._step)
+            raise self._unknown(self._in_flight_count, f"no answer for {WRITE_S:g} s")
         self._check()
 
     def _check(self) -> None:
@@ -171,8 +171,15 @@ class OperatorWriter:
             raise failed
         if self._errors:
             error, topic = self._errors[0]
-            raise self._writer.error_of(error, topic=topic, txn_id="")
+            found = self._writer.error_of(error, topic=topic, txn_id="")
+            if isinstance(found, OutcomeUnknownError):
+                raise self._unknown(len(self._errors) + self._in_flight_count, found.detail) from found
+            raise found
         if self._offset_unknown_count:
             raise OutcomeUnknownError(
                 f"{self._offset_unknown_count} {self._what} are stored at an unknown offset", step=self._step
             )
+
+    def _unknown(self, count: int, why: str) -> OutcomeUnknownError:
+        said = f"{count} {self._what} were not acknowledged and may be stored: {why}; a second one does no harm"
+        return OutcomeUnknownError(said, step=self._step)
