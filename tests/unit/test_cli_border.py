@@ -296,6 +296,20 @@ def test_no_command_that_asks_takes_json_for_a_yes() -> None:
     assert [] == [test for test in found if "json" in test]
 
 
+def test_ctrl_c_instead_of_an_answer_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    person: Any = Terminal()
+    person.readline = lambda *_: raising(KeyboardInterrupt())
+    monkeypatch.setattr("sys.stdin", person)
+    app = typer.Typer()
+    app.command()(lambda: output.ask("Store these offsets?"))
+
+    assert INTERRUPTED == guard(lambda: app([]))
+
+
 def test_a_program_may_give_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\nn\n"))
 

@@ -81,6 +81,9 @@ def guard(call: Callable[[], object]) -> int:
         # typer and rich end with 1 when they notice it; 1 would be a finding.
         if isinstance(exc.__context__, BrokenPipeError):
             return UNREAD
+        # Likewise when Ctrl-C is the answer to a question.
+        if exc.__context__ is not None and isinstance(exc.__context__.__context__, KeyboardInterrupt):
+            return INTERRUPTED
         raise
     except TxLayerError as exc:
         # What a broker said may have lines of its own.
