@@ -4,6 +4,7 @@ import ast
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import txlayer.testing
 from tests.support.commands import run_command
 from txlayer import errors
 from txlayer.cli import output, topics
-from txlayer.cli.exits import INTERRUPTED, TERMINATED, UNREAD, ExitCode, exit_code, guard
+from txlayer.cli.exits import INTERRUPTED, UNREAD, ExitCode, exit_code, guard
 from txlayer.cli.main import GROUPS, SINGLE, build_app, needed
 from txlayer.cli.options import client_config
 from txlayer.config import ClientConfig
@@ -92,7 +93,7 @@ main.main()
         [sys.executable, "-c", program, str(tmp_path / "parked.jsonl")], capture_output=True, check=False, timeout=60
     )
 
-    assert (TERMINATED, b"", b"") == (ended.returncode, ended.stdout, ended.stderr)
+    assert (-signal.SIGTERM, b"", b"") == (ended.returncode, ended.stdout, ended.stderr)
     assert [] == list(tmp_path.iterdir())
 
 

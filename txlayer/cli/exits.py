@@ -48,13 +48,24 @@ UNREAD = 141
 """What shells say of a program whose reader has gone, such as `head`. It is no finding, because the output was not read."""
 
 
-def end_at_sigterm() -> None:
-    """Let SIGTERM end the program as Ctrl-C does: what is open is closed, and the first process of a container hears it, too."""
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that what is open is closed, and then the process.
+
+    To its parent it has died of the signal. The first process of a container cannot: it exits with 143.
+    """
 
     def end(_number: int, _frame: object) -> None:
         raise SystemExit(TERMINATED)
 
     signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except SystemExit as exc:
+        if exc.code == TERMINATED:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        raise
 
 
 @contextmanager

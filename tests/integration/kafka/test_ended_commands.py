@@ -25,7 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from txlayer.cli import run
 run()
 """
-ENDS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+ENDS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 
 
 def ended(number: int, words: tuple[str, ...], *, once: Callable[[], object]) -> tuple[int, str, str]:
