@@ -30,6 +30,7 @@ from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.coordinator.loop import make_coordinator
 from txlayer.coordinator.metrics import ObservedCoordinator
 from txlayer.coordinator.setup import check_policies
+from txlayer.errors import RetriableError
 from txlayer.operate.doctor import counted
 from txlayer.operate.topics import CoordinatorStatus, GroupReset, plan_reset, read_status, status_json
 
@@ -148,7 +149,7 @@ def store_reset(
         return
     if not is_sure:
         output.ask(question)
-    with saying("the offsets may be stored; the same command with --dry-run says what is"):
+    with saying("the offsets may be stored; the same command with --dry-run says what is", RetriableError):
         admin.store_offsets(group, plan.after)
 
 

@@ -69,11 +69,12 @@ def ending_at_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def saying(what_stands: str) -> Iterator[None]:
-    """Say what stands, where Ctrl-C or SIGTERM ends the block, which writes."""
+def saying(what_stands: str, *errors: type[TxLayerError]) -> Iterator[None]:
+    """Say what stands, where Ctrl-C, SIGTERM or one of these errors ends the block, which writes."""
+    ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit, *errors)
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except ends:
         sys.stderr.write(f"ended early: {printable(what_stands)}\n")
         raise
 

@@ -19,7 +19,7 @@ from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.acls import plan as plan_acls
 from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate import Json, time_text
 from txlayer.operate import topics as topics_
 from txlayer.operate.topics import Drain
@@ -327,7 +327,8 @@ def widen(
             if found.wanted and not yes:
                 output.ask(f"Widen {', '.join(found.wanted)} to {partitions} partitions?")
             with saying(
-                "some topics may be widened; no coordinator and no producer starts until the same command is done"
+                "some topics may be widened; no coordinator and no producer starts until the same command is done",
+                RetriableError,
             ):
                 admin.widen(found.wanted)
                 topics_.store_first_offsets(admin, config.topics, partitions)

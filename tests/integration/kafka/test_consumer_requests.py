@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import NoReturn
 
 import pytest
 
@@ -10,7 +11,10 @@ from tests.support.broker import unique_name
 from tests.support.planted_letters import WHY, Planted
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import StoredOffset
+from txlayer.cli import consumer
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
+from txlayer.errors import BrokerUnavailableError
+from txlayer.operate import replay
 
 pytestmark = pytest.mark.kafka
 
@@ -43,6 +47,24 @@ def test_a_partition_alone_is_asked_and_json_tells_where(planted: Planted) -> No
     (row,) = json.loads(out)
     assert ("resume", 1, 0, "requested") == (row["act"], row["partition"], row["written_at"], row["result"])
     assert [(1, ReplayKind.RESUME)] == [(p, r.kind) for p, _, r in planted.requests()]
+
+
+@pytest.mark.parametrize("command", ["dlq drop", "consumer pause"])
+def test_when_the_cluster_is_away_behind_a_request_it_is_said_to_count(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def away(*_: object, **__: object) -> NoReturn:
+        assert planted.requests()
+        raise BrokerUnavailableError("no broker answered")
+
+    monkeypatch.setattr(replay, "_wait_for_answers", away)
+    monkeypatch.setattr(consumer, "wait_until_taken", away)
+    what = (planted.letter(), "--group", planted.group) if command == "dlq drop" else (planted.group, planted.topic)
+
+    code, out, err = planted.run(*command.split(), *what, *WHY, "--request-id", "ticket-15", "--json")
+
+    assert (3, "") == (code, out)
+    assert "requests that were written take effect; the same command with --request-id ticket-15 goes on\nerror:" in err
 
 
 def test_what_cannot_be_meant_is_refused(planted: Planted) -> None:
