@@ -251,6 +251,7 @@ def consumer(stage: Stage, wavering: Wavering, **settings: Any) -> OrderedConsum
 @pytest.mark.fault("consumer: brokers are away when it starts, or when it must write its leases again")
 @pytest.mark.parametrize("error", [None, RetriableError("the broker said no offset")])
 @pytest.mark.parametrize("which", ["topic", "locks"])
+@OF_HANDLERS
 def test_a_broker_that_is_away_just_when_a_consumer_starts_is_waited_for(
     stage: Stage, wavering: Wavering, which: str, error: RetriableError | None
 ) -> None:
@@ -265,6 +266,7 @@ def test_a_broker_that_is_away_just_when_a_consumer_starts_is_waited_for(
     assert 2 == wavering.refused_count
 
 
+@OF_HANDLERS
 def test_a_broker_that_stays_away_ends_the_start_when_its_time_is_over(stage: Stage, wavering: Wavering) -> None:
     wavering.refusals[stage.topic] = 1 << 30
 

@@ -234,6 +234,7 @@ def lose_the_lease(consumer: OrderedConsumer, stage: Stage) -> None:
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("give_up", [close, rebuild, lose_the_lease])
+@OF_HANDLERS
 def test_what_was_rejected_and_waits_for_room_to_park_its_key_is_not_handled_again(
     stage: Stage, give_up: Callable[[OrderedConsumer, Stage], None]
 ) -> None:
@@ -262,6 +263,7 @@ def test_what_was_rejected_and_waits_for_room_to_park_its_key_is_not_handled_aga
 
 @pytest.mark.slow
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_what_was_rejected_is_not_handled_again_if_the_outcome_of_its_dead_letter_is_not_known(stage: Stage) -> None:
     """Neither a message nor the replay of its dead letter: their Kafka transactions are aborted, and the consumer is not told."""
     failing = 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -80,6 +81,7 @@ def test_the_copy_is_handled_with_the_key_and_the_first_one_never_again(stage: S
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("policy", [RetryPolicy(attempt_count_max=1), PARKING])
 @pytest.mark.parametrize("key", [b"a", None])
+@OF_HANDLERS
 def test_while_its_kafka_transaction_is_open_an_edit_reads_only_what_came_since(
     stage: Stage, policy: RetryPolicy, key: bytes | None
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, QUICK, Gate, Stage
 from tests.support.lab_memory import DISTANT, MemoryLab
@@ -64,6 +65,7 @@ def test_tokens_grow_across_a_change_of_namespace(stage: Stage) -> None:
     assert found[-1] == stored_token(stage)
 
 
+@OF_HANDLERS
 def test_a_token_is_kept_by_consumers_that_have_none(stage: Stage) -> None:
     token = handle_one(stage, 0)
     assert token is not None
@@ -73,6 +75,7 @@ def test_a_token_is_kept_by_consumers_that_have_none(stage: Stage) -> None:
     assert token == stored_token(stage)
 
 
+@OF_HANDLERS
 def test_a_queue_that_is_taken_over_again_under_its_lease_keeps_its_token(stage: Stage) -> None:
     stage.write(b"0")
     with stage.consumer(namespace=new_log(stage), retry=QUICK) as consumer:
