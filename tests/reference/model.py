@@ -451,6 +451,13 @@ def read_doubt(world: World) -> None:
                 txn.messages.setdefault(content.index, content)
 
 
+def forget_ended(world: World) -> None:
+    """Null values alone say only that a transaction was settled: it has no state."""
+    gone = [place for place, txn in world.transactions.items() if not (txn.messages or txn.summaries or txn.lines)]
+    for place in gone:
+        del world.transactions[place]
+
+
 def read_op(world: World) -> None:
     for record in world.readable(world.op):
         if not record.value or not record.value.isascii():
@@ -678,6 +685,7 @@ def judge(history: History) -> Report:
     read_half(world)
     read_doubt(world)
     read_op(world)
+    forget_ended(world)
     read_real(world)
     for (topic, partition), bounds in world.bounds.items():
         if bounds.readable_end < bounds.end:

@@ -348,6 +348,13 @@ def test_a_line_that_was_given_up_never_acts() -> None:
     assert {Kind.LOST} == log.judge().kinds(KEY)
 
 
+def test_null_values_on_doubt_alone_say_nothing_of_a_transaction() -> None:
+    log = Log()
+    log.end_on_doubt(0)
+
+    assert {} == log.judge().transactions
+
+
 def test_an_op_record_that_is_not_ascii_is_out_of_form_as_a_whole() -> None:
     log, (half,) = written("half")
     log.op(b"1|R|" + KEY.encode() + b"|orders|0|1|operator||zo\xc3\xab", ("C", half))
