@@ -281,7 +281,7 @@ def with_distinct(core: DataFrame) -> DataFrame:
 
     Messages stored and visible; attempts of the id that are visible; the op line from which on it may be visible; whether what is
     visible differs from what was stored; whether doubt has all of it; messages that are missing, those that may have been visible and
-    be gone, and those that may be where no reader can see it; whether the opposite of what counts was said later. Of one with times:
+    be gone, those that may be where no reader can see it, and of these the ones that may be gone; whether the opposite of what counts was said later. Of one with times:
     whether a message is visible before it was released; whether of those that were released together only some are visible; whether
     one that was released is not visible, whether it cannot be gone, and whether it may have been visible; and the next time for which
     no line released messages.
@@ -300,6 +300,7 @@ def with_distinct(core: DataFrame) -> DataFrame:
             "lost_n": missing.cast("bigint"),
             "gone_n": F.lit(0).cast("bigint"),
             "hidden_n": F.lit(0).cast("bigint"),
+            "hidden_gone_n": F.lit(0).cast("bigint"),
             "is_contradicted": (released & F.isnotnull("o_rollback")) | (is_rolled_back() & F.isnotnull("o_commit")),
             **{name: F.lit(False) for name in _OF_TIMES},
             "next_ms": F.lit(None).cast("bigint"),
@@ -394,6 +395,7 @@ def fold_exactly(  # its steps, in their order
             "is_kept": sure("is_kept"),
             "lost_n": F.coalesce("lost_n", F.lit(0)),
             "hidden_n": F.coalesce("hidden_n", F.lit(0)),
+            "hidden_gone_n": F.coalesce("hidden_gone_n", F.lit(0)),
             "gone_n": F.coalesce("gone_n", F.lit(0)) + F.coalesce("_before", F.lit(0)),
             **{name: sure(name) for name in ("is_contradicted", *_OF_TIMES)},
         }
@@ -831,6 +833,7 @@ def _missing(
         F.count_if(~is_gone & ~is_hidden).alias("lost_n"),
         F.count_if(is_gone & ~is_hidden).alias("gone_n"),
         F.count_if(is_hidden).alias("hidden_n"),
+        F.count_if(is_hidden & is_gone).alias("hidden_gone_n"),
     )
 
 
@@ -1013,14 +1016,17 @@ MAY_WAIT = "may_wait"
 
 
 def _is_unknown() -> Column:
-    """Whether it cannot be told of a row if its messages became visible: the records that would say it are gone, or hidden."""
+    """Whether it cannot be told of a row if its messages became visible: the records that would say it are gone.
+
+    What an open Kafka transaction alone hides is decided, and not on doubt: it holds back no other.
+    """
     is_lacking = is_committed() & (F.coalesce("v_distinct", F.lit(0)) < F.col("count"))
     is_lacking = is_lacking & (F.coalesce(doubt_state(), F.lit("")) == "")
     # One that is scheduled holds back no other.
     return (F.coalesce(doubt_state(), F.lit("")) != SCHEDULED) & (
         F.col("verdict").isin("out_of_window", MAY_WAIT)
         | (F.col("verdict").isin("leaked", *_CERTAIN) & is_lacking)
-        | ((F.col("verdict") == "open") & is_lacking & F.isnotnull("hidden_n"))
+        | ((F.col("verdict") == "open") & is_lacking & F.isnotnull("hidden_gone_n"))
         | (F.col("verdict").isin(*_CERTAIN) & F.isnull(decision()))
     )
 

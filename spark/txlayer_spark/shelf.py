@@ -99,7 +99,7 @@ _MORE: Mapping[str, str | None] = {
             "c_refused",
             "d_last",
             "d_parked_ms",
-            "hidden_n",
+            "hidden_gone_n",
         )
     ),
 }
@@ -114,7 +114,7 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
     exact, folded from every record.
     """
     merged = judged.withColumns({name: F.coalesce(*columns) for name, columns in _MERGED.items()})
-    merged = merged.withColumn("hidden_n", F.when(F.col("hidden_n") > 0, F.col("hidden_n")))
+    merged = merged.withColumn("hidden_gone_n", F.when(F.col("hidden_gone_n") > 0, F.col("hidden_gone_n")))
     # Without its first half record it was before all that are there.
     begin = F.when(F.shiftright("h_begin", OFFSET_BITS) > 0, -1).otherwise(F.col("h_first"))
     merged = merged.withColumn("core", F.struct(*ledger.core())).withColumn("h_first", begin)

@@ -393,6 +393,9 @@ scheduled_behind_one_of_its_ordering_key_whose_first_half_record_is_gone: out_of
 # What waits for one on doubt is on doubt itself.
 behind_one_of_its_ordering_key_that_is_open_on_doubt: lost
     half txn=ahead/0000000c order=prepare, half order=prepare, keep open 0 order=prepare, C 1
+# It is decided: whether it is visible is not what the other one waits for.
+behind_one_of_its_ordering_key_that_an_open_kafka_transaction_hides: lost
+    half txn=ahead/0000000c topic=other order=prepare, half order=prepare, C 0, C 1, stranger other, stable other=0
 # What waits on doubt stays there until it is settled.
 left_doubt_behind_an_undecided_one_of_its_ordering_key: lost
     half txn=ahead/0000000c order=prepare, half order=prepare, keep open 1 order=prepare, C 1, ended 0
