@@ -273,7 +273,7 @@ def may_come(cut_ms: int) -> Column:
     return F.col("seen_ms") >= cut_ms - ALONE_MS
 
 
-_OF_TIMES = ("is_early", "is_part_torn", "is_behind", "is_lacking", "is_taken")
+_OF_TIMES = ("is_early", "is_part_torn", "is_in_part", "is_part_taken", "is_behind", "is_lacking", "is_taken")
 
 
 def with_distinct(core: DataFrame) -> DataFrame:
@@ -281,10 +281,11 @@ def with_distinct(core: DataFrame) -> DataFrame:
 
     Messages stored and visible; attempts of the id that are visible; the op line from which on it may be visible; whether what is
     visible differs from what was stored; whether doubt has all of it; messages that are missing, those that may have been visible and
-    be gone, those that may be where no reader can see it, and of these the ones that may be gone; whether the opposite of what counts was said later. Of one with times:
-    whether a message is visible before it was released; whether of those that were released together only some are visible; whether
-    one that was released is not visible, whether it cannot be gone, and whether it may have been visible; and the next time for which
-    no line released messages.
+    be gone, those that may be where no reader can see it, and of these the ones that may be gone; whether the opposite of what counts
+    was said later. Of one with times: whether a message is visible before it was released; whether of those that were released together
+    only some are visible, and the others cannot be gone or hidden, whether that is so whatever the others are, and whether these may
+    be gone; whether one that was released is not visible, whether it cannot be gone, and whether it may have been visible; and the
+    next time for which no line released messages.
     """
     released = is_committed()
     missing = F.when(released & F.isnull("v_n"), F.col("h_n")).otherwise(0)
@@ -691,9 +692,11 @@ def _timed(
         F.count_if(is_missing & is_gone).alias("_gone_n"),
         F.max(is_missing & is_gone & ~sure("is_hidden")).alias("_is_taken"),
     )
-    is_torn = (F.col("_missing_n") > 0) & (F.col("_missing_n") < F.col("_n")) & (F.col("_gone_n") == 0)
+    is_in_part = (F.col("_missing_n") > 0) & (F.col("_missing_n") < F.col("_n"))
     torn = of_part.groupBy(*_READING).agg(
-        F.max(is_torn).alias("is_part_torn"),
+        F.max(is_in_part & (F.col("_gone_n") == 0)).alias("is_part_torn"),
+        F.max(is_in_part).alias("is_in_part"),
+        F.max(is_in_part & F.col("_is_taken")).alias("is_part_taken"),
         F.max(F.col("_missing_n") > 0).alias("is_behind"),
         F.max(F.col("_missing_n") > F.col("_gone_n")).alias("is_lacking"),
         F.max("_is_taken").alias("is_taken"),

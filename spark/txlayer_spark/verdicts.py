@@ -146,6 +146,8 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     early = F.col("v_early_ms") < F.col("released_ms") - judging.clock_error_ms
     early = F.when(is_timed, F.col("is_early")).otherwise(early)
     abandoned = ledger.is_abandoned() & (hidden | ~released | is_timed)
+    # Of what was released together before, all is visible, or nothing.
+    given_up = abandoned & ~(is_timed & F.col("is_in_part"))
     # What doubt may say of what was committed and is not visible; of one with times, also while a part of it is.
     kept = (state.isin("parked-committed", LATER) | (waits & released)) & hidden
     is_put_off = (state == SCHEDULED) & ~F.col("is_lacking")
@@ -168,14 +170,13 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         "orphan": visible & ~is_known & ~(F.coalesce("v_gone", F.lit(0)) >= F.col("v_n")),
         "leaked": visible & is_known & ~unknown & (~released | early),
         "duplicate": visible & is_known & ((F.col("v_n") > F.col("v_distinct")) | (F.col("attempts_visible") > 1)),
-        "torn": visible & ((lost & some) | (is_timed & F.col("is_part_torn"))) & ~unknown,
+        "torn": visible & ((lost & some) | (is_timed & F.col("is_part_torn") & ~young)) & ~unknown,
         "corrupt": visible & F.col("is_differing"),
         "lost": not_kept | ((lost | forgotten | contradicted) & ~unknown),
     }
     is_certain = reduce(lambda found, each: found | sure(each), faults.values(), F.lit(False))
-    uncertain = (
-        ~is_known | unknown | (is_gone & _has("gone_n")) | (is_timed & ~abandoned & is_put_off & F.col("is_taken"))
-    )
+    is_taken = F.when(abandoned, F.col("is_part_taken") & ~young).otherwise(is_put_off & F.col("is_taken"))
+    uncertain = ~is_known | unknown | (is_gone & _has("gone_n")) | (is_timed & is_taken)
     is_parked = (undecided & (state == "parked")) | (committed & (state == "parked-committed"))
     in_order = ledger.is_prepare_order() & F.isnotnull("h_key") & hidden & released
     return {
@@ -185,9 +186,9 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         # Order is compared behind the judgement: `with_late`.
         _LATE: F.lit(False),
         "parked": (hidden | (is_timed & ~whole)) & is_parked & ~sure(abandoned) & F.col("is_kept"),
-        "conflicting": contrary & ((rolled_back & hidden) | (committed & whole & visible) | abandoned),
+        "conflicting": contrary & ((rolled_back & hidden) | (committed & whole & visible) | given_up),
         "rolled_back": hidden & (rolled_back | abandoned),
-        "ok": committed & visible & (whole | (is_timed & abandoned)),
+        "ok": committed & visible & (whole | (is_timed & given_up)),
         "overdue": is_late,
         "open": F.lit(True),
     }

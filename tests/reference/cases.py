@@ -500,6 +500,11 @@ scheduled_and_cancelled_behind_a_rollback: conflicting
     timed, show 0, says R, says A
 scheduled_and_cancelled: rolled_back
     half options=d+60000, C A 0
+# What was released together is forwarded together, or given up together.
+scheduled_and_cancelled_and_a_part_of_what_was_released_before_is_hidden: open
+    half 0/3, half 1/3 topic=other, half 2/3 options=d+60000, C 2, show 0, show 1 to=other kafka=open, A 2, stable other=0
+scheduled_and_cancelled_and_a_part_of_what_was_released_before_may_be_gone: out_of_window
+    half 0/3, half 1/3 topic=other, half 2/3 options=d+60000, C 2, show 0, A 2, starts other=1
 scheduled_and_visible_although_it_was_cancelled: leaked
     timed, show 0, says A, release 0, show 1
 scheduled_and_its_first_half_record_gone_which_the_commit_names: parked

@@ -877,11 +877,7 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
     elif txn.is_timed and reading.released and (reading.abandoned or reading.times or len(shown) < txn.count):
         judge_times(world, txn, reading, queue, shown, doubt_state)
     elif reading.released and len(shown) == txn.count:
-        seen = {index for record, index in txn.shown if world.is_readable(record)}
-        hidden = [(r, i) for r, i in txn.shown if r.kafka != "aborted" and i not in seen]
-        for record, index in hidden:
-            reading.find(Kind.BLOCKED, record.place, index=index)
-        reading.state = "committing" if hidden else "committed"
+        reading.state = "committing" if is_blocked(world, txn, reading) else "committed"
     elif doubt_state is not None and (doubt_state in kept or doubt_state not in STATES) and is_invisible:
         reading.state = doubt_state if doubt_state in STATES else "held"  # a later release's, which may say any word
         if doubt_state == "held":
@@ -898,6 +894,15 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
             reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, although it was committed")
 
 
+def is_blocked(world: World, txn: Transaction, reading: Reading) -> bool:
+    """Find what is there behind an open Kafka transaction alone: nobody knows what will become of it."""
+    seen = {index for record, index in txn.shown if world.is_readable(record)}
+    hidden = [(r, i) for r, i in txn.shown if r.kafka != "aborted" and i not in seen]
+    for record, index in hidden:
+        reading.find(Kind.BLOCKED, record.place, index=index)
+    return bool(hidden)
+
+
 def judge_times(
     world: World, txn: Transaction, reading: Reading, queue: KeyQueue, shown: set[int], doubt_state: str | None
 ) -> None:
@@ -906,19 +911,21 @@ def judge_times(
     parts: dict[tuple[int, int], set[int]] = {}
     for index, line in reading.released_by.items():
         parts.setdefault(line.position, set()).add(index)
-    for part in parts.values():
-        missing = part - shown
-        is_gone = any(may_be_gone(world, txn, index, reading.released_by[index]) for index in missing)
-        if not missing or missing == part or is_gone:
-            continue
-        reading.find(Kind.TORN, *(record.place for record, _ in txn.shown))
     behind = released - shown
     gone = {index for index in behind if may_be_gone(world, txn, index, reading.released_by[index])}
+    may_wait = not shown and txn.is_prepare_order and reading.released is reading.decision and not txn.was_on_doubt
+    is_young = world.is_young(max(written_ms(txn, reading), queue.blocked_until_ms if may_wait else 0))
+    in_part = [part - shown for part in parts.values() if part & shown and part - shown]
+    for missing in in_part if not is_young else ():
+        for index in missing if not missing & gone else ():
+            reading.find(Kind.TORN, *(record.place for record, _ in txn.shown), index=index)
+        for index in missing & gone if reading.abandoned else ():
+            reading.find(Kind.NOT_JUDGED, detail="it may have been on its real topic", index=index)
     kept = {"held", "waiting", "parked-committed"} if behind else set()
     kept |= set() if behind - gone else {"scheduled"}
-    may_wait = not shown and txn.is_prepare_order and reading.released is reading.decision and not txn.was_on_doubt
     if reading.abandoned:
-        reading.state = "committed"
+        is_going = is_blocked(world, txn, reading) or (is_young and bool(in_part))
+        reading.state = "committing" if is_going else "committed"
         reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
     elif doubt_state is not None and (doubt_state in kept or doubt_state not in STATES):
         reading.state = doubt_state if doubt_state in STATES else "held"
@@ -932,7 +939,7 @@ def judge_times(
             reading.find(Kind.OVERDUE, detail=reading.state)
         elif reading.state == "held":
             judge_age(world, txn, reading)
-    elif world.is_young(max(written_ms(txn, reading), queue.blocked_until_ms if may_wait else 0)):
+    elif is_young:
         reading.state = "committing"
     elif len(shown) == txn.count:
         reading.state = "committed"  # too early: that is found with its visible messages

@@ -6,7 +6,7 @@ import pytest
 
 from tests.reference.differential import NOW_MS
 from tests.reference.model import judge, verdict
-from tests.reference.steps import HASH, KEY, MINUTE, Log, Timed
+from tests.reference.steps import HASH, KEY, MINUTE, OP, Log, Timed
 from tests.reference.verified import verified
 from tests.reference.wire import History
 
@@ -32,6 +32,26 @@ def test_a_message_is_late_by_its_time_and_not_by_the_age_of_its_transaction(lat
 
     assert word == verdict(timed.log.judge(now_ms=now_ms, overdue_after_ms=longest_ms).of(KEY))
     assert word == verified(timed.log.history(), now_ms=now_ms, overdue_ms=longest_ms).words[KEY]
+
+
+@pytest.mark.promise("P5")
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize(("age_ms", "word"), [(MINUTE, "open"), (MINUTE + 1, "torn")])
+def test_of_what_was_released_together_a_part_may_be_on_its_way_for_the_grace(
+    age_ms: int, word: str, is_cancelled: bool
+) -> None:
+    log = Log()
+    times = (log.now_ms, log.now_ms, log.now_ms + MINUTE)
+    halves = [log.half(numbers=f"{n}/3", options=f"d{time_ms}") for n, time_ms in enumerate(times)]
+    log.op(("C", halves[-1]))
+    log.op(f"2|C|{KEY}|orders|{halves[-1].offset}|1700000000000|policy|||{times[0]}".encode())
+    log.show(halves[0])
+    if is_cancelled:
+        log.op(("A", halves[-1]))
+    now_ms = max(r.timestamp_ms for r in log.records if r.topic == OP) + age_ms
+
+    assert word == verdict(log.judge(now_ms=now_ms, grace_ms=MINUTE).of(KEY))
+    assert word == verified(log.history(), now_ms=now_ms).words[KEY]
 
 
 @pytest.mark.promise("P6")

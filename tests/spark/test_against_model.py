@@ -42,6 +42,10 @@ SEEDS = (
     1300081,
     1300091,
     77400852,
+    330001034,
+    4624968335,
+    4624969019,
+    4624969131,
 )
 """Random histories that the two once judged otherwise."""
 

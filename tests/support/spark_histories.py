@@ -286,6 +286,7 @@ class TogetherJudged:
         is_unsure = any(counts == "maybe" for _, counts in txn.lines)
         if is_unsure and hidden & {message.topic for message in txn.messages.values()}:
             return "?"  # what is hidden may be there, and then nothing is wrong in the other reading
+        missing_topics[Kind.LOST] |= _topics(txn, Kind.TORN)
         if expected in ("lost", "torn") and _is_within(missing_topics[Kind.LOST], hidden):
             # What is missing may be there: what else is wrong is certain as before.
             left = {"corrupt": {Kind.CORRUPT, Kind.WRONG_PARTITION}, "lost": {Kind.NOT_WHOLE}}

@@ -857,11 +857,8 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     if attempt.is_timed and reading.released and (reading.is_abandoned or reading.times or missing_count):
         return _judge_times(attempt, reading, window, seen)
     if reading.released and not missing_count:
-        visible = {index for index, _ in attempt.visible}
-        if seen <= visible:
-            reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
-            return True
-    elif (state in kept or state not in _KNOWN) and not seen:
+        return _is_settled_by(attempt, reading, seen)
+    if (state in kept or state not in _KNOWN) and not seen:
         is_parked = state in _PARKED
         reading.verdict = Verdict.PARKED if is_parked else _by_age(attempt, window)
     elif is_young:
@@ -871,20 +868,30 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     return False
 
 
+def _is_settled_by(attempt: _Attempt, reading: _Reading, seen: Collection[int]) -> bool:
+    """Set the verdict of what is there as a whole. False while an open Kafka transaction hides some of it."""
+    if not {index for index, _ in attempt.visible}.issuperset(seen):
+        return False
+    reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
+    return True
+
+
 def _judge_times(attempt: _Attempt, reading: _Reading, window: Window, seen: Collection[int]) -> bool:
     """As `_judge_fate`, for a committed attempt with times of which not every message is visible."""
     parts: dict[tuple[int, int], set[int]] = {}
     for index, line in reading.released_by.items():
         parts.setdefault((line.offset, line.line), set()).add(index)
-    for part in parts.values():
-        missing = part.difference(seen)
-        is_gone = any(_may_be_gone(attempt, index, reading.released_by[index].at_ms, window) for index in missing)
-        if missing and len(missing) < len(part) and not is_gone:
+    is_young = reading.seen_ms >= window.cut_ms - window.grace_ms
+    in_part = [missing for part in parts.values() if (missing := part.difference(seen)) and missing != part]
+    for missing in in_part if not is_young else ():
+        if not any(_may_be_gone(attempt, index, reading.released_by[index].at_ms, window) for index in missing):
             origin = next((forward.origin for _, forward in attempt.shown), None)
             reading.find(Verdict.TORN, origin, f"messages {_few(sorted(missing))} are not visible")
-    if reading.is_abandoned:  # what was released and is not visible was given up
-        reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
-        return True
+        elif reading.is_abandoned:
+            reading.find(Verdict.OUT_OF_WINDOW, None, "it may have been on its real topic")
+    if reading.is_abandoned:  # what was released and is not visible at all was given up
+        reading.is_on_its_way = is_young and bool(in_part)
+        return not reading.is_on_its_way and _is_settled_by(attempt, reading, seen)
     state, behind = attempt.state, reading.released_by.keys() - seen
     is_lacking = not all(_may_be_gone(attempt, i, reading.released_by[i].at_ms, window) for i in behind)
     kept = (_WAITS | {TxnState.PARKED_COMMITTED.value} if behind else set()) | (set() if is_lacking else {_SCHEDULED})
@@ -898,7 +905,7 @@ def _judge_times(attempt: _Attempt, reading: _Reading, window: Window, seen: Col
                 reading.find(Verdict.OUT_OF_WINDOW, None, "it may have been on its real topic")
         else:
             reading.verdict = _by_age(attempt, window)
-    elif reading.seen_ms >= window.cut_ms - window.grace_ms:
+    elif is_young:
         reading.is_on_its_way = True
     else:
         _judge_missing(attempt, reading, window, seen)
