@@ -38,6 +38,9 @@ class FakeBarrier:
     at_check: Callable[[], None] = lambda: None
     expected: set[object] = field(default_factory=set)
 
+    def belongs_here(self, owner: object) -> None:
+        """No matter: it watches nobody."""
+
     def expect_join(self, owner: object, joined: Any = None) -> None:  # noqa: ARG002 - the protocol's
         """Remember it."""
         self.expected.add(owner)

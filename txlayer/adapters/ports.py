@@ -412,8 +412,11 @@ class Barrier(Protocol):
     def is_async(self) -> bool:
         """True if its calls are awaited."""
 
+    def belongs_here(self, owner: object) -> None:
+        """This thread or task is one of the owner's, as each is that calls `expect_join`. Not awaited, either."""
+
     def expect_join(self, owner: object, joined: Any = None) -> None:
-        """From now on this thread's (task's) local transactions must have joined: one that has not refuses its commit.
+        """From now on local transactions of the owner's threads and tasks must have joined: one that has not refuses its commit.
 
         With the owner's own `joined`, this begins when that is lost: rolled back, or its commit has failed. It lasts
         until `forget_join` of the same owner, or as long as the owner lives. This call is not awaited, even with `is_async`.

@@ -398,6 +398,7 @@ class AsyncTransaction(OpenTransaction):
         self._started = started
 
     async def __aenter__(self) -> Self:
+        self._enter()
         return self
 
     async def __aexit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:

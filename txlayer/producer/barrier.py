@@ -34,8 +34,12 @@ class LocalPart:
         self._group = group
         self._joined: Joined | None = None
 
+    def enter(self) -> None:
+        """Its block begins in this thread or task."""
+        self._barrier.belongs_here(self)
+
     def begin(self) -> None:
-        """The half messages are stored: from now on this thread's or task's local transactions must join to commit."""
+        """The half messages are stored: from now on local transactions of its thread or task must join to commit."""
         self._barrier.expect_join(self)
 
     def end(self) -> None:

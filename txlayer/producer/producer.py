@@ -153,6 +153,10 @@ class OpenTransaction:
 
     # --- for the drivers ----------------------------------------------------------------------------------------------
 
+    def _enter(self) -> None:
+        if self._local is not None:
+            self._local.enter()
+
     def _prepare_steps(self) -> Steps[None]:
         if self._phase is not GATHERING:
             raise self._misfit("prepare")
@@ -633,6 +637,7 @@ class Transaction(OpenTransaction):
     __slots__ = ()
 
     def __enter__(self) -> Self:
+        self._enter()
         return self
 
     def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, text
@@ -17,7 +18,7 @@ from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import AsyncSqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, Message
 from txlayer.errors import BarrierRefusedError, LifecycleError, OutcomeUnknownError, RollbackRequiredError
-from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransactionalProducer
+from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransaction, AsyncTransactionalProducer
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.submitted import SubmittedTransaction
 
@@ -80,8 +81,23 @@ def test_a_submitted_local_transaction_that_did_not_join_is_not_committed(
     assert not shop.has_order(txn_id)
 
 
+Awaited = Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]]
+
+
+async def in_a_task(call: Coroutine[Any, Any, None]) -> None:
+    """As `asyncio.wait_for` does it in Python 3.11."""
+    await asyncio.create_task(call)
+
+
+async def at_once(call: Coroutine[Any, Any, None]) -> None:
+    await call
+
+
 @pytest.mark.promise("P8")
-def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(kafka: MemoryKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("awaited", [at_once, in_a_task])
+def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(
+    kafka: MemoryKafka, tmp_path: Path, awaited: Awaited
+) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     shop = make_shop(create_engine(url))
     forgotten, submitted, other = new_id(), new_id(), new_id()
@@ -105,7 +121,7 @@ def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(kafka:
             with pytest.raises(LifecycleError, match="join"):  # noqa: PT012 - the block is what raises
                 async with producer.transaction() as tx:
                     tx.send("orders", value="v")
-                    await tx.prepare()
+                    await awaited(tx.prepare())
                     await asyncio.create_task(add(other))  # another task has nothing to do with it
                     await add(forgotten)
             with pytest.raises(LifecycleError, match="join"):
@@ -320,13 +336,24 @@ def test_a_sale_that_is_done_again_after_a_refused_join_is_not_committed(
     "producer: its local transaction is rolled back, or its commit fails, and the work is repeated without the barrier's row"
 )
 @pytest.mark.promise("P8")
-def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(kafka: MemoryKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("awaited", "sale"), [(at_once, at_once), (in_a_task, at_once), (at_once, in_a_task)])
+def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(
+    kafka: MemoryKafka, tmp_path: Path, awaited: Awaited, sale: Awaited
+) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     shop = make_shop(create_engine(url))
-    txn_id = new_id()
+    sold, submitted = new_id(), new_id()
 
     async def main() -> None:
         engine = create_async_engine(url.replace("sqlite", "sqlite+aiosqlite"))
+
+        async def again(tx: AsyncTransaction | AsyncSubmittedTransaction, txn_id: str = submitted) -> None:
+            async with AsyncSession(engine) as session:
+                await awaited(tx.join(session))
+                await session.rollback()
+                session.add(Order(txn_id=txn_id))
+                await session.commit()
+
         async with AsyncTransactionalProducer(
             bootstrap_servers=kafka.bootstrap_servers,
             group=GROUP,
@@ -334,17 +361,16 @@ def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(kafka: 
             barrier=AsyncSqlBarrier(engine),
         ) as producer:
             with pytest.raises(RollbackRequiredError, match="was rolled back"):  # noqa: PT012 - the block is what raises
-                async with producer.transaction() as tx, AsyncSession(engine) as session:
+                async with producer.transaction() as tx:
                     tx.send("orders", value="v")
-                    await tx.join(session)
-                    await session.rollback()
-                    session.add(Order(txn_id=txn_id))
-                    await session.commit()
+                    await sale(again(tx, sold))
+            with pytest.raises(RollbackRequiredError, match="was rolled back"):
+                await (await producer.submit(Message("orders", None, b"v"), again))
         await engine.dispose()
 
     asyncio.run(main())
 
-    assert not shop.has_order(txn_id)
+    assert [False, False] == [shop.has_order(n) for n in (sold, submitted)]
     shop.engine.dispose()
 
 

@@ -82,6 +82,10 @@ class AsyncSqlBarrier(AsyncOwnTable):
         """As `SqlBarrier.read`."""
         return await greenlet_spawn(self._plain.read, txn_id, nonce)
 
+    def belongs_here(self, owner: object) -> None:
+        """As in `Barrier`."""
+        self._plain.belongs_here(owner)
+
     def expect_join(self, owner: object, joined: JoinedTransaction | None = None) -> None:
         """As in `Barrier`."""
         self._plain.expect_join(owner, joined)

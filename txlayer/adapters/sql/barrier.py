@@ -303,6 +303,9 @@ class SqlBarrier(tables.OwnTable):
 
     # --- the local transaction's side ---------------------------------------------------------------------------------
 
+    def belongs_here(self, owner: object) -> None:
+        self._watch.belongs_here(owner)
+
     def expect_join(self, owner: object, joined: JoinedTransaction | None = None) -> None:
         """As in `Barrier`; for this engine, and for other engines of this database that a session has joined from."""
         self._watch.expect(owner, self._engine, joined)

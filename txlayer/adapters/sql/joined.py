@@ -7,7 +7,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, NestedTransaction, TwoPhaseTransaction, event
 from sqlalchemy.engine import ExceptionContext
@@ -158,14 +158,6 @@ class JoinedTransaction:
             self._session_transaction = None
 
 
-class ExpectedJoins(NamedTuple):
-    """Local transactions of one thread or task that must hold a row."""
-
-    here: object  # the thread or task
-    joined: JoinedTransaction | None
-    """The one that holds the row. While it is open, and after its commit, other transactions may commit freely."""
-
-
 class Watch:
     """Passes SQLAlchemy's events to the joined transactions of their connections. Thread-safe.
 
@@ -179,18 +171,28 @@ class Watch:
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
         self._saved: weakref.WeakSet[Connection] = weakref.WeakSet()  # a savepoint began while their engine was watched
-        self._expected: weakref.WeakKeyDictionary[Any, ExpectedJoins] = weakref.WeakKeyDictionary()
+        # Whose local transactions must hold a row, by owner. While the one that holds it is open, and after its commit, others may commit.
+        self._expected: weakref.WeakKeyDictionary[Any, JoinedTransaction | None] = weakref.WeakKeyDictionary()
+        # The owners' threads and tasks.
+        self._places: weakref.WeakKeyDictionary[Any, set[object]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def expect(self, owner: object, engine: Engine, joined: JoinedTransaction | None = None) -> None:
-        """Refuse commits of this thread or task without a row, until `forget`; with `joined`, from the loss of its row on."""
-        self.listen(engine)
+    def belongs_here(self, owner: object) -> None:
+        """This thread or task is the owner's, as each one is that calls `expect`: `asyncio.wait_for` awaits in another in Python 3.11."""
         with self._lock:
-            self._expected[owner] = ExpectedJoins(_this_thread_or_task(), joined)
+            self._places.setdefault(owner, set()).add(_this_thread_or_task())
+
+    def expect(self, owner: object, engine: Engine, joined: JoinedTransaction | None = None) -> None:
+        """Refuse commits of the owner's threads and tasks without a row, until `forget`; with `joined`, from the loss of its row on."""
+        self.listen(engine)
+        self.belongs_here(owner)
+        with self._lock:
+            self._expected[owner] = joined
 
     def forget(self, owner: object) -> None:
         with self._lock:
             self._expected.pop(owner, None)
+            self._places.pop(owner, None)
 
     def add(self, connection: Connection, session: Session | None, joined: JoinedTransaction) -> None:
         self.listen(connection.engine)
@@ -250,7 +252,7 @@ class Watch:
             return
         here = _this_thread_or_task()
         with self._lock:
-            expected = [e.joined for e in self._expected.values() if e.here == here]
+            expected = [joined for owner, joined in self._expected.items() if here in self._places[owner]]
         for joined in expected:
             if joined is None:
                 _end(connection)
@@ -297,7 +299,7 @@ def _this_thread_or_task() -> object:
         task = asyncio.current_task()
     except RuntimeError:  # no loop runs in this thread
         task = None
-    return threading.get_ident() if task is None else task
+    return threading.get_ident() if task is None else weakref.ref(task)  # a task may keep its transaction alive
 
 
 def _append(watched: weakref.WeakKeyDictionary[K, list[JoinedTransaction]], key: K, joined: JoinedTransaction) -> None:
