@@ -132,6 +132,7 @@ class Chaos:
             ):
                 self._strike(nemesis, load, witness, seconds=seconds)
                 self._heal(nemesis)
+                consumers.heal()
                 try:
                     load.stop(within=ADVANCE_S)
                     checks.wait_until_settled(load, within=ADVANCE_S)
@@ -315,8 +316,11 @@ def test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails(local_config:
     assert verdict.counts["check question"]
     assert verdict.counts["commit by barrier"]
     assert verdict.counts["rollback by barrier"]
+    assert verdict.counts["rollback by policy"]
+    assert verdict.doubt_states["parked"]
     assert handled.counts["result handled"]
     assert handled.counts["replay attempt"]
+    assert handled.counts["breaker opened"]
     assert outcome.consumers.effects
     assert outcome.history.samples
 
@@ -355,11 +359,14 @@ def operations(outcome: Outcome, verdict: Verdict, handled: Verdict) -> dict[str
         "answered with commit": told["commit by barrier"],
         "answered with rollback": told["rollback by barrier"],
         "answered with unknown": told["unknown by barrier"],
+        "decided by their policy": told["rollback by policy"],
+        "moved to another time": told["unknown by operator"],
         "late words told to their group": told["check refused"],
         "messages for consumers": len(outcome.consumers.logs.topics),
         "handler calls": called["attempt"] + called["replay attempt"],
         "of them later attempts": called["later attempt"],
         "of them cut short": called["result none"],
+        "breakers opened": called["breaker opened"],
         "dead letters": len(outcome.consumers.logs.letters),
         "handler calls of replays": called["replay attempt"],
         "stores of progress": called["stored"],

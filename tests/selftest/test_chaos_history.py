@@ -180,6 +180,18 @@ PLANTED: dict[str, tuple[Kind, Callable[[], list[Finding]]]] = {
         Kind.ATTEMPTS,
         lambda: findings(offsets=[stores()[0], progress(14, 0, (2, 3)), *stores()[2:]]),
     ),
+    "an attempt that counted while a breaker was open": (
+        Kind.ATTEMPTS,
+        lambda: findings(
+            {
+                "11": [
+                    *journal(),
+                    {"what": "breaker", "at_ms": 5.0, "heard_ms": 5.0, "is_open": True},
+                    {"what": "taken", "n": 0, "at_ms": 12.0},
+                ]
+            }
+        ),
+    ),
     "progress that goes back": (
         Kind.BACKWARDS,
         lambda: findings(offsets=[*stores(), progress(50, 1), progress(60, 3)]),

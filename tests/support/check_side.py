@@ -11,7 +11,7 @@ from tests.support.checker import decides
 from tests.support.doubt import read_doubt
 from tests.support.history import Absence, History
 from tests.support.load import GROUP as LOAD
-from tests.support.load import Load
+from tests.support.load import ORPHANS, Load
 from tests.support.logs import read_log
 from tests.support.responders import ResponderProcess
 from tests.support.truth import GROUP, Truth
@@ -22,11 +22,13 @@ from txlayer.core import codec
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import ROLLBACK, OpMessage, Resolution, Undecodable
 
-IMMUNITY_S, INTERVAL_S, INTERVAL_S_MAX = 2, 1, 3
+IMMUNITY_S, INTERVAL_S, INTERVAL_S_MAX, ORPHAN_AGE_S = 2, 1, 3, 6
+OWN_POLICIES = {f"{ORPHANS}.transaction_age_max": f"{ORPHAN_AGE_S}s"}
 SETTINGS = {
     "check_immunity": f"{IMMUNITY_S}s",
     "check_interval": f"{INTERVAL_S}s",
     "check_interval_max": f"{INTERVAL_S_MAX}s",
+    "group_policies": ";".join(f"{name}={value}" for name, value in OWN_POLICIES.items()),
 }
 """Of the coordinators."""
 POLICIES = check_policies(
@@ -34,6 +36,7 @@ POLICIES = check_policies(
         check_immunity=timedelta(seconds=IMMUNITY_S),
         check_interval=timedelta(seconds=INTERVAL_S),
         check_interval_max=timedelta(seconds=INTERVAL_S_MAX),
+        group_policies=OWN_POLICIES,
     )
 )
 LOOK_S = 1.0
@@ -64,7 +67,7 @@ class CheckSide:
         )
 
     def wait_until_settled(self, load: Load, *, within: float) -> None:
-        """Everything that somebody answers for is decided or parked; some more `within` each time."""
+        """Everything that somebody answers for, or that a policy ends, is decided or parked; some more `within` each time."""
         wanted = must_end(load)
         left: set[str] = set()
 
@@ -91,7 +94,9 @@ class CheckSide:
         history = replace(
             history, logs=history.logs._replace(check=read_log(self._arena.servers, [topic])[topic]), check_topic=topic
         )
-        return with_truth(history, must_end(load), self.truth.said())
+        return with_truth(
+            history, must_end(load), self.truth.said(), orphans={s.key for s in load.sent if s.group == ORPHANS}
+        )
 
     def _decided(self) -> set[str]:
         topic = self._arena.topics.op
@@ -107,21 +112,23 @@ class CheckSide:
         return {key for key, said in summaries.items() if said.state == TxnState.PARKED.value}
 
 
-def with_truth(history: History, keys: Collection[str], said: Mapping[str, Resolution]) -> History:
-    """The history, and what the database says of these transactions, which somebody can answer for."""
+def with_truth(
+    history: History, keys: Collection[str], said: Mapping[str, Resolution], *, orphans: Collection[str] = ()
+) -> History:
+    """The history, and what the database says of these transactions, which somebody can answer for, or which nobody does."""
     return replace(
         history,
         policies=POLICIES,
         # Without a row nobody committed, and whoever would must write one.
-        local={key: said.get(key, ROLLBACK) for key in keys},
+        local={key: said.get(key, ROLLBACK) for key in {*keys} - {*orphans}},
         must_end=keys,
-        absences=[Absence(LOAD, 0, 1 << 62)],
+        absences=[Absence(LOAD, 0, 1 << 62), Absence(ORPHANS, 0, 1 << 62)],
     )
 
 
 def must_end(load: Load) -> set[str]:
-    """Keys of transactions that the responders can answer for."""
-    return {sent.key for sent in load.sent if sent.group == GROUP}
+    """Keys of transactions that the responders can answer for, or that their own policy ends."""
+    return {sent.key for sent in load.sent if sent.group in (GROUP, ORPHANS)}
 
 
 def _lines(value: bytes | None) -> list[str]:

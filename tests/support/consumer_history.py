@@ -17,11 +17,20 @@ class BreakerTimes:
     later_max_ms: float
     """So long it may spare one message."""
     changes: list[tuple[float, bool]] = field(default_factory=list)  # (when, True: it opened)
+    heard: list[tuple[float, bool]] | None = None
+    """The same, when its workers could hear of it; None: at once."""
+
+    def is_heard_open(self, at_ms: float) -> bool:
+        """Its workers know that it is open."""
+        return bool(self.was_open(at_ms)) and (self.heard is None or bool(self._was_open(self.heard, at_ms)))
 
     def was_open(self, at_ms: float) -> bool | None:
         """None: it changed at that moment."""
+        return self._was_open(self.changes, at_ms)
+
+    def _was_open(self, changes: Sequence[tuple[float, bool]], at_ms: float) -> bool | None:
         found = False
-        for changed_ms, is_open in self.changes:
+        for changed_ms, is_open in changes:
             if changed_ms == at_ms:
                 return None
             if changed_ms > at_ms:

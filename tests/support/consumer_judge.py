@@ -563,7 +563,7 @@ def _probes(history: ConsumerHistory) -> Iterable[Finding]:
     """While a breaker is open, one call at a time is made under it."""
     last: dict[int, HandlerCall] = {}
     for call in history.calls:
-        if call.breaker is None or not call.breaker.was_open(call.began_ms):
+        if call.breaker is None or not call.breaker.is_heard_open(call.began_ms):
             continue
         before = last.get(id(call.breaker))
         last[id(call.breaker)] = call
@@ -722,6 +722,8 @@ def _counts(evidence: Evidence) -> Counter[str]:
         counts.update(f"letter {letter.said.reason.value}" for letter in letters)
     for answers in evidence.answers.values():
         counts.update(f"replay {a.said.outcome.value}" for a in answers if a.said.outcome)
+    breakers = {id(call.breaker): call.breaker for call in evidence.history.calls if call.breaker is not None}
+    counts["breaker opened"] = sum(is_open for each in breakers.values() for _, is_open in each.changes)
     counts["stored"] = len(evidence.history.stored)
     counts["write refused"] = sum(not effect.is_accepted for effect in evidence.history.effects)
     counts["locks"] = len(evidence.history.logs.locks)

@@ -19,6 +19,7 @@ from tests.support.processes import TxlayerProcess
 from tests.support.recorded_calls import Recorded, read_journals
 from tests.support.replayer import parked_in, places_of
 from tests.support.waiting import TimedOutError, wait_until
+from tests.support.watched_consumer import HEALED
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ClientConfig
@@ -92,6 +93,10 @@ class ConsumerSide:
         log_file = self._folder / f"consumer-{next(self._numbers)}.log"
         command = ["consumer", "run", "loyalty:consumer"]
         return TxlayerProcess(command, log_file=log_file, folder=self._folder)
+
+    def heal(self) -> None:
+        """What its handlers need is there from now on."""
+        (self._folder / HEALED).touch()
 
     def wait_until_at_rest(self, *, within: float) -> ConsumerHistory:
         """Everything has an end that is stored, no key is parked, every queue has a holder; some more `within` each time.

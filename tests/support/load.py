@@ -24,7 +24,7 @@ from tests.support.truth import Truth
 from tests.support.waiting import wait_until
 from txlayer.config import SystemTopics
 from txlayer.core import codec, messages, partitions
-from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, OrderMode, Resolution
+from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, OrderMode, Resolution, Source, UnresolvedAction
 
 
 class Placeless:
@@ -62,12 +62,21 @@ IN_FLIGHT_MAX = 4_000
 """Records that wait for their acknowledgement; then no new transaction begins."""
 LINES_PER_RECORD_MAX = 5
 DELAY_MAX_S = 3.0
+LONG_SHARE, LONG_S_MAX = 0.3, 6.0
+"""Of the transactions with times, so many are decided so late: some are on doubt by then."""
 LATER_S = (None, 0.0, 0.5, 0.5, 3.0, 10.0)
 AT_THE_END = float("inf")
 GROUP = "load"
 DOUBTFUL_SHARE = 0.15
 SILENT_SHARE = 0.6
 """Of the doubtful ones: their producer dies between its half messages and its op, whatever its database has committed."""
+ORPHANS = "orphans"
+"""The group whose transactions nobody decides, and nobody answers for: each has its own policy."""
+ORPHAN_SHARE = 0.03
+THEN = ("", "", "cancel", "move", "move")
+"""What is said of scheduled messages after the commit."""
+THEN_S_MAX = 2.0
+MOVES_MS = (-2_000, 0, 1_500, 5_000)
 LOCAL_S_MAX = 5.0
 AGAIN_S = 0.1
 FIND_S = 120.0
@@ -89,6 +98,8 @@ class Sent:
     acknowledged: list[int] = field(default_factory=list)
     group: str = GROUP
     is_silent: bool = False
+    then: str = ""
+    is_resolved: bool = False
     is_placeless: bool = False  # stored, and of one of its half records nobody told where
 
 
@@ -222,10 +233,16 @@ class Load:
             return Sent(
                 key, partition, [wanted], messages, options, delay_s=local_s, group=DOUBTFUL_GROUP, is_silent=is_silent
             )
-        resolutions, delay_s = self._fate(may_stay_open=not is_prepare)
         is_timed = rng.random() < self._timed_share
         later_s = [rng.choice(LATER_S) for _ in messages] if is_timed else ()
-        return Sent(key, partition, resolutions, messages, options, later_s, delay_s)
+        if self._truth is not None and rng.random() < ORPHAN_SHARE:
+            options = options._replace(unresolved=rng.choice([*UnresolvedAction]))
+            return Sent(key, partition, [], messages, options, later_s, group=ORPHANS, is_silent=True)
+        resolutions, delay_s = self._fate(may_stay_open=not is_prepare)
+        then = rng.choice(THEN) if is_timed and resolutions == [Resolution.COMMIT] and delay_s < AT_THE_END else ""
+        if then and rng.random() < LONG_SHARE:
+            delay_s = rng.uniform(0, LONG_S_MAX)
+        return Sent(key, partition, resolutions, messages, options, later_s, delay_s, then=then)
 
     def _fate(self, *, may_stay_open: bool) -> tuple[list[Resolution], float]:
         rng = self._rng
@@ -311,10 +328,19 @@ class Load:
         return not sent.is_silent
 
     def _resolve(self, sent: Sent) -> None:
+        now_ms = int(time.time() * 1000)
+        ops = [OpMessage(each, sent.key, sent.group, sent.acknowledged[-1], now_ms) for each in sent.resolutions]
+        if sent.is_resolved and sent.then == "cancel":
+            ops = [ops[0]._replace(resolution=Resolution.ROLLBACK, is_abandon=True)]
+        elif sent.is_resolved:
+            due_ms = now_ms + self._rng.choice(MOVES_MS)
+            ops = [ops[0]._replace(resolution=Resolution.UNKNOWN, source=Source.OPERATOR, time_ms=due_ms)]
+        elif sent.then:
+            due = time.monotonic() + self._rng.uniform(0, THEN_S_MAX)
+            heapq.heappush(self._delayed, (due, next(self._numbers), sent))
+        sent.is_resolved = True
         lines = self._lines.setdefault(sent.partition, [])
-        for resolution in sent.resolutions:
-            op = OpMessage(resolution, sent.key, sent.group, sent.acknowledged[-1], int(time.time() * 1000))
-            lines.append(self._form(sent, codec.encode_op(op).encode()).decode())
+        lines += [self._form(sent, codec.encode_op(op).encode()).decode() for op in ops]
 
     def _form(self, sent: Sent, record: bytes) -> bytes:
         """As this release writes it, or as the next one does: both records of a transaction alike."""

@@ -1,6 +1,7 @@
 """The journals that consumers under chaos wrote, put together for the judge. Never a judgement.
 
-Each line is a JSON object with `what`: `began` and `ended` of a handler's call, `learned` (what was read of the lock log),
+Each line is a JSON object with `what`: `began` and `ended` of a handler's call, `taken` when its consumer learned that it failed,
+`breaker` when that opened or closed, `learned` (what was read of the lock log),
 `holder` (a name in the lock log). Processes share nothing, so numbers are those of their process; here they get one for all.
 """
 
@@ -12,7 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.consumer_history import HandlerCall, Learned
+from tests.support.consumer_history import BreakerTimes, HandlerCall, Learned
+
+HEARD_MS = 200.0
+"""So long after a breaker opened a worker may begin what it was given before."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,7 @@ def put_together(journals: Mapping[str, Iterable[Mapping[str, Any]]]) -> Recorde
     tenures: dict[tuple[str, int], int] = {}
     for process, lines in journals.items():
         calls: dict[int, HandlerCall] = {}
+        breaker = BreakerTimes(float("inf"), heard=[])
         for line in lines:
             if line["what"] == "began":
                 tenure = tenures.setdefault((process, line["tenure"]), len(tenures))
@@ -47,10 +52,19 @@ def put_together(journals: Mapping[str, Iterable[Mapping[str, Any]]]) -> Recorde
                 call = calls[line["n"]]
                 # The brokers have whole milliseconds: what ended is not to seem later than what they stored of it.
                 call.ended_ms, call.result = math.floor(line["at_ms"]), line["result"]
+            elif line["what"] == "taken":
+                calls[line["n"]].taken_ms = math.floor(line["at_ms"])
+            elif line["what"] == "breaker":
+                # As calls have it below: one that begins when it has closed is not to seem earlier.
+                breaker.changes.append((math.floor(line["at_ms"]), line["is_open"]))
+                assert breaker.heard is not None
+                breaker.heard.append((line["heard_ms"] + HEARD_MS, line["is_open"]))
             elif line["what"] == "learned":
                 found.learned += [Learned(line["at_ms"], process, *at) for at in line["places"]]
             elif line["what"] == "holder":
                 found.holders[line["holder"]] = process
+        for call in calls.values():
+            call.breaker = breaker
         found.calls += calls.values()
     found.calls.sort(key=lambda call: call.began_ms)
     for number, call in enumerate(found.calls):

@@ -10,23 +10,29 @@ import os
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
 from tests.support.fenced_table import FencedTable
-from txlayer import Context, Later, OrderedConsumer, Reject, Retry, RetryPolicy
+from txlayer import BreakerPolicy, Context, Later, OrderedConsumer, Reject, Retry, RetryPolicy
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry
 from txlayer.config import milliseconds
 from txlayer.consumer.context import ReceivedMessage
+from txlayer.consumer.engine import Engine
 from txlayer.consumer.ingest import DeadLetterRecord
 from txlayer.consumer.lease_keeper import LeaseChanges, LeaseKeeper, LockRegistry
-from txlayer.consumer.pools import Caller, Chunk, JobOutcome, Pool, ThreadPool, items_of
+from txlayer.consumer.pools import Caller, Chunk, JobOutcome, Pool, ThreadPool, items_of, without_reported
 from txlayer.core.retry import AfterExhausted, HandlerResult
 from txlayer.runtime.environment import draw_name
 
+AWAY_EVERY_S, AWAY_S = 15, 3
+"""So often, and for so long, what handlers need is away, in all processes at once; until the run is healed."""
+HEALED = "healed"
+"""The file that says so."""
 PER_MILLE = 1_000
 DELAY = timedelta(milliseconds=300)
 
@@ -93,6 +99,24 @@ class WatchedRegistry(LockRegistry):
         super()._fold(entry)
 
 
+class WatchedPool(ThreadPool):
+    """Tells when the engine learned of a failure: what it knows of its breakers then decides what an attempt costs."""
+
+    def tell_to(self, journal: Journal, numbers: dict[int, int]) -> None:
+        """Before it starts; `numbers` are those of the calls, by the record."""
+        self._journal, self._numbers = journal, numbers
+        self.turn_ms = now_ms()
+
+    def take(self) -> list[JobOutcome]:
+        """As ever."""
+        outcomes = super().take()
+        self.turn_ms = now_ms()
+        for outcome in filter(None, map(without_reported, outcomes)):
+            for item in (item for failed in outcome.failed for item in items_of(failed.job)):
+                self._journal.write(what="taken", n=self._numbers[id(item.record)], at_ms=self.turn_ms)
+        return outcomes
+
+
 class WatchedConsumer(OrderedConsumer):
     """An `OrderedConsumer` whose calls are written down."""
 
@@ -117,7 +141,12 @@ class WatchedConsumer(OrderedConsumer):
             revoke_timeout=timedelta(seconds=2),
             close_timeout=timedelta(seconds=10),
             worker_count=8,
+            breaker=BreakerPolicy(
+                attempt_count_min=5, window=timedelta(seconds=2), probe_interval=timedelta(seconds=0.2)
+            ),
         )
+        self._healed = folder / HEALED
+        self._call_numbers: dict[int, int] = {}
         self._name = str(os.getpid())
         self._journal = Journal(folder / f"calls-{self._name}.jsonl")
         self._table = FencedTable(folder / "fenced.db")
@@ -152,13 +181,35 @@ class WatchedConsumer(OrderedConsumer):
             self._here.chunk = chunk
             return caller.run(chunk)
 
-        return ThreadPool(
+        self._pool = WatchedPool(
             run,
             worker_count=self._config.worker_count,
             attempt_timeout_s=caller.attempt_timeout_s,
             hung_max=self._config.hung_handlers_max,
             is_idle=self._is_idle,
         )
+        self._pool.tell_to(self._journal, self._call_numbers)
+        return self._pool
+
+    def _run_engine(self, engine: Engine, is_waited_for: bool) -> None:
+        for topic in self._topics:
+            for breaker in engine._dispatcher.breakers.of_topic(topic):
+                self._watch(breaker)
+        super()._run_engine(engine, is_waited_for)
+
+    def _watch(self, breaker: Any) -> None:
+        """Tell when it opens and closes."""
+
+        def told(call: Callable[..., None]) -> Callable[..., None]:
+            def run(**given: Any) -> None:
+                was_closed = breaker.is_closed
+                call(**given)
+                if was_closed is not breaker.is_closed:
+                    self._journal.write(what="breaker", at_ms=self._pool.turn_ms, heard_ms=now_ms(), is_open=was_closed)
+
+            return run
+
+        breaker.ended, breaker.probed = told(breaker.ended), told(breaker.probed)
 
     def _clock(self) -> float:
         self._here.began_ms = now_ms()
@@ -187,6 +238,8 @@ class WatchedConsumer(OrderedConsumer):
         word, attempt_count, seconds = fate_of(message.raw_value or b"")
         if seconds:
             context.lease_lost.wait(seconds)
+        if time.time() % AWAY_EVERY_S < AWAY_S and not self._healed.exists():
+            return "raise"
         if not is_replay and context.attempt <= attempt_count:
             return word
         place = message.topic, message.partition, message.offset
@@ -214,6 +267,7 @@ class WatchedConsumer(OrderedConsumer):
             "attempt": context.attempt,
             "token": context.token,
         }
+        self._call_numbers[id(record)] = number
         is_replay = isinstance(record, DeadLetterRecord)
         if is_replay:
             items = (item for job in chunk.jobs for item in items_of(job))
