@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig, server
-from txlayer.adapters.kafka.local.runtime import prepare_runtime
+from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
 
 
-def archive_of(config: LocalConfig, runtime: server.Runtime) -> Path:
+def archive_of(config: LocalConfig, runtime: Runtime) -> Path:
     """Where it is, beside the jars that txlayer fetches, also if other jars are used."""
     return (config.home / "jars").absolute() / f"classes-{runtime.kafka_version}.jsa"
 

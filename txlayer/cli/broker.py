@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.broker import BackgroundBroker, BrokerStatus
-from txlayer.adapters.kafka.local.runtime import prepare_runtime
-from txlayer.adapters.kafka.local.server import Runtime
+from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
+from txlayer.adapters.kafka.local.server import BackgroundBroker, BrokerStatus
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Yes, option

@@ -319,23 +319,19 @@ def consumption_json(consumed: Iterable[dead_letters.ConsumedTopic], found: Queu
 def read_queues(clients: Clients, config: ConsumerConfig) -> Queues:
     """The queues that the lock log names, and those of groups with topics for dead letters."""
     with opened_locks(clients, config) as locks, closing(clients.admin()) as admin:
-        return _queues(clients, admin, locks.read())
+        leases = locks.read()
+        old = (s.lease for s in leases if s.claimed_ms is None and s.state is LockState.HELD)
+        claimed = claim_times(clients, admin, old)
+        by_place = {
+            parse_queue(s.lease.queue): s._replace(claimed_ms=s.claimed_ms or claimed.get(s.lease.queue))
+            for s in leases
+        }
+        rows = {place: QueueNow(*place, lease=lease) for place, lease in by_place.items()}
 
+        def look(log: dead_letters.DeadLetterLog) -> None:
+            rows.update((row[:3], row) for row in _queues_of(log, by_place))
 
-def _queues(clients: Clients, admin: Administration, leases: list[LeaseStatus]) -> Queues:
-    old = (s.lease for s in leases if s.claimed_ms is None and s.state is LockState.HELD)
-    claimed = claim_times(clients, admin, old)
-    by_place = {
-        parse_queue(s.lease.queue): s._replace(claimed_ms=s.claimed_ms or claimed.get(s.lease.queue)) for s in leases
-    }
-    rows: dict[tuple[str, str, int], QueueNow] = {
-        place: QueueNow(*place, lease=lease) for place, lease in by_place.items()
-    }
-
-    def look(log: dead_letters.DeadLetterLog) -> None:
-        rows.update((row[:3], row) for row in _queues_of(log, by_place))
-
-    problems, is_cut = dead_letters.look_at_each(clients, admin, look)
+        problems, is_cut = dead_letters.look_at_each(clients, admin, look)
     ordered = [rows[place] for place in sorted(rows)]
     return Queues(ordered[:QUEUE_COUNT_MAX], problems, is_cut or len(ordered) > QUEUE_COUNT_MAX)
 

@@ -20,8 +20,7 @@ from tests.support.commands import run_command
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.broker import BackgroundBroker
-from txlayer.adapters.kafka.local.server import free_ports, is_broker
+from txlayer.adapters.kafka.local.server import BackgroundBroker, free_ports, is_broker
 from txlayer.cli.main import build_app
 from txlayer.errors import ConfigError
 

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +27,6 @@ from pathlib import Path
 from urllib.request import urlopen
 from zipfile import ZipFile
 
-from txlayer.adapters.kafka.local.server import Runtime
 from txlayer.errors import ConfigError, InvariantError, RetriableError, UsageError
 
 OLDEST_RELEASE = (3, 9)  # the oldest release that txlayer is tested with (`make kafkas`)
@@ -318,6 +317,18 @@ class LocalConfig:
 
 
 # --- Kafka ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A Java and the jars of one Kafka, ready to run."""
+
+    java: Path
+    jar_folder: Path
+    kafka_version: str
+
+    def line(self, main_class: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
+        return [str(self.java), *flags, "-cp", f"{self.jar_folder}/*", main_class, *arguments]
 
 
 def prepare_runtime(config: LocalConfig, *, say: Callable[[str], None] = say_nothing) -> Runtime:
