@@ -11,6 +11,7 @@ from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
+from txlayer.consumer import assignments
 from txlayer.consumer.consumer import ConcurrentConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.handlers import Interceptor
@@ -238,6 +239,25 @@ def test_a_missing_dead_letter_topic_is_told_with_the_command_that_makes_it(lab:
 
     with pytest.raises(TopicMismatchError, match="txlayer topics apply --group"):
         stage.consumer().run()
+
+
+@pytest.mark.fault("consumer: its topic is deleted and made anew at once")
+def test_a_consumer_notices_that_its_topic_was_deleted_and_made_anew(
+    lab: Lab, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignments, "TOPICS_LOOK_S", 0.2)
+    stage.write(b"0", b"1")
+    consumer = stage.consumer()
+    consumer.start()
+    stage.wait_stored(2)
+
+    lab.delete_topic(stage.topic)
+    lab.create(stage.topic)
+    stage.write(b"2", b"3", b"4")
+
+    wait_until(lambda: consumer.failure is not None, within=PATIENCE_S, what="the consumer has ended")
+    with pytest.raises(TopicMismatchError, match=r"deleted and made anew .* `txlayer consumer reset`"):
+        consumer.close()
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------

@@ -32,13 +32,25 @@ def creation(topic: str, *, partitions: int = 1, **settings: str) -> CreateTopic
     return CreateTopic(topic, partitions, 1, named, why="a test")
 
 
+def is_another(found: TopicLimits | None, topic_id: str) -> bool:
+    return found is not None and found.topic_id not in ("", topic_id)
+
+
 def test_a_topics_limits_are_told_and_a_missing_one_is_none(lab: Lab) -> None:
     topic = lab.topic(partitions=3, settings={"max.message.bytes": "2000"})
     stamped = lab.topic(settings={"message.timestamp.type": "LogAppendTime"})
     connections = lab.coordinator(unique_name("ns"))
 
     expected = TopicLimits(3, 2000, is_append_time=False)
-    assert expected == connections.topic_limits(topic)
+    limits = connections.topic_limits(topic)
+    assert limits is not None
+    assert expected == limits._replace(topic_id="")
+    topic_id = limits.topic_id
+    lab.delete_topic(topic)
+    lab.create(topic, partitions=3)
+    wait_until(
+        lambda: is_another(connections.topic_limits(topic), topic_id), within=20, what="another topic, by its id"
+    )
     limits = connections.topic_limits(stamped)
     assert limits is not None
     assert limits.is_append_time

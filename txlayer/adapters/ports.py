@@ -86,6 +86,7 @@ class TopicLimits(NamedTuple):
     closed_at_ms: int | None = None  # of half: since when the namespace accepts no new transactions
     # Partitions without a leader or, as far as reported, with too few replicas in sync.
     unavailable: frozenset[int] = frozenset()
+    topic_id: str = ""  # a topic that is deleted and made anew has another
 
 
 class HalfWriter(Protocol):

@@ -82,6 +82,8 @@ ALONE_WAIT_MAX_MS = 5_000
 APART_S = 600.0
 """How long a consumer bears that a topic and its replay topic are assigned apart: twice the interval at which clients look for
 new partitions. Adding partitions to both topics takes time, and a rebalance may come in between."""
+TOPICS_LOOK_S = 60.0
+"""How often a consumer asks if its topics are still those that it began with: one question for each, of two requests."""
 STORE_LOOK_S = 0.002
 """How long one check for the acknowledgement of a store waits."""
 LOG_ENDS_S = 1.0
@@ -143,6 +145,9 @@ class Assignments:
         self.lost_lease_count = 0
         self._replaced_count = 0
         self._log_ends_at = float("-inf")
+        self.topic_ids: dict[str, str] = {}
+        """{topic: its id at the start}."""
+        self._topics_seen_at = self._clock()
 
     def start(self) -> None:
         """Read the current leases.
@@ -205,6 +210,31 @@ class Assignments:
             self._assign(assignment)
             is_changed = True
         return is_changed
+
+    def look_at_topics(self) -> None:
+        """See now and then if the topics are still those of the start. The client does not tell.
+
+        Raises:
+            TopicMismatchError: one was deleted and made anew.
+        """
+        if self._clock() - self._topics_seen_at < TOPICS_LOOK_S:
+            return
+        self._topics_seen_at = self._clock()
+        for topic, known in self.topic_ids.items():
+            try:
+                limits = self._connections.topic_limits(topic)
+            except RetriableError as exc:
+                extra = {"group": self._plan.group, "topic": topic, "reason": str(exc)}
+                logger.warning("topics.not_seen", extra=extra)
+                return
+            if limits is not None and limits.topic_id != known:
+                raise TopicMismatchError(
+                    "it was deleted and made anew under this consumer, which went on at its place in the old one: stop all "
+                    f"consumers of {self._plan.group}, then say where it goes on by `txlayer consumer reset`",
+                    topic=topic,
+                    expected=known,
+                    found=limits.topic_id,
+                )
 
     def revoke(self) -> None:
         """Give up the whole assignment; the caller has stored before.

@@ -171,7 +171,7 @@ class Engine:
         while True:
             self._connections.wait_until_reachable(self._plan.topics[0], timeout_s=timeout_s)
             try:
-                check_topics(self._connections, self._plan)
+                self._assignments.topic_ids = check_topics(self._connections, self._plan)
                 self._assignments.start()
                 break
             except RetriableError as exc:  # also a leader that just moved and cannot report the end of its log yet
@@ -206,6 +206,7 @@ class Engine:
         if not assignments.take_rebalance():
             # Before anything else is read: a take-over reads on, and records that are added late count as ended.
             self._add(records, reached)
+        assignments.look_at_topics()
         assignments.look_at_leases(self._serve_take_over)
         dispatcher.take()
         self._storer.look()

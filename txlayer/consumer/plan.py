@@ -159,19 +159,20 @@ class ConsumerPlan:
         )
 
 
-def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> None:
-    """Check every topic that the consumer reads or writes.
+def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> dict[str, str]:
+    """Check every topic that the consumer reads or writes. Returns {topic that it reads: its id}.
 
     Raises:
         TopicMismatchError: a topic is missing, or its partition count differs from that of the topic it belongs to.
     """
+    ids: dict[str, str] = {}
     for topic in plan.topics:
         found = connections.topic_limits(topic)
         if found is None:
             raise TopicMismatchError(
                 "the topic does not exist", topic=topic, expected="a topic to consume", found="none"
             )
-        count = found.partition_count
+        ids[topic], count = found.topic_id, found.partition_count
         if plan.is_broadcast:
             continue
         for own in (dead_letter_topic(plan.group, topic), replay_topic(plan.group, topic)):
@@ -183,3 +184,4 @@ def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> None:
                     expected=f"{count} partitions, as {topic} has",
                     found="none" if limits is None else f"{limits.partition_count} partitions",
                 )
+    return ids

@@ -252,6 +252,7 @@ class KafkaAdmin:
             is_append_time=None if timestamps is None else timestamps == "LogAppendTime",
             is_writable=not operations or AclOperation.WRITE in operations,
             closed_at_ms=closed_at_ms(settings),
+            topic_id=str(description.topic_id),
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:

@@ -333,8 +333,9 @@ class Fetched(NamedTuple):
 class Topic:
     """One topic."""
 
-    def __init__(self, told: Mapping[str, str], replication_factor: int) -> None:
+    def __init__(self, told: Mapping[str, str], replication_factor: int, topic_id: str) -> None:
         self.told = dict(told)
+        self.topic_id = topic_id
         self.settings = TopicSettings.of(told)
         self.replication_factor = replication_factor
         self.partitions: list[Partition] = []
@@ -345,6 +346,7 @@ class Cluster:
 
     def __init__(self, world: World, *, marker_delay_ms: Callable[[], float]) -> None:
         self.topics: dict[str, Topic] = {}
+        self.made_count = 0  # topics that were ever created
         self.partitions: dict[TopicPartition, Partition] = {}
         self.groups: dict[str, Group] = {}
         self.transactions: dict[str, KafkaTransaction] = {}
@@ -436,7 +438,8 @@ class Cluster:
             raise RefusedError(Code.INVALID_PARTITIONS)
         if replication_factor != 1:
             raise RefusedError(Code.INVALID_REPLICATION_FACTOR)
-        topic = Topic(settings, replication_factor)
+        self.made_count += 1
+        topic = Topic(settings, replication_factor, str(self.made_count))
         self.topics[name] = topic
         for number in range(partition_count):
             partition = Partition(topic.settings)

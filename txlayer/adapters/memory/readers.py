@@ -487,6 +487,7 @@ class MemoryAdmin:
             unavailable=frozenset(n for n, partition in enumerate(found.partitions) if not partition.is_led),
             is_append_time=found.settings.is_append_time,
             closed_at_ms=closed_at_ms(found.told),
+            topic_id=found.topic_id,
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
