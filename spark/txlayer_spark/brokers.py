@@ -61,9 +61,7 @@ class Brokers:
         self._admin: Any = None
 
     def __enter__(self) -> Self:
-        settings = self._jvm.java.util.Properties()
-        for name, value in {**self._options, "bootstrap.servers": self._servers}.items():
-            settings.setProperty(name, value)
+        settings = {**self._options, "bootstrap.servers": self._servers}
         self._admin = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         return self
 
@@ -80,10 +78,7 @@ class Brokers:
         return {str(topic): str(found[topic].topicId()) for topic in found}
 
     def _described(self, topics: Collection[str]) -> Any:
-        names = self._jvm.java.util.ArrayList()
-        for topic in topics:
-            names.add(topic)
-        return self._answer(self._admin.describeTopics(names).allTopicNames())
+        return self._answer(self._admin.describeTopics(list(topics)).allTopicNames())
 
     def topics(self) -> list[str]:
         return [str(name) for name in self._answer(self._admin.listTopics().names())]
@@ -135,10 +130,7 @@ class Brokers:
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
         of_topic = getattr(self._jvm, "org.apache.kafka.common.config.ConfigResource$Type").TOPIC
         wanted = {topic: resource(of_topic, topic) for topic in topics}
-        asked = self._jvm.java.util.ArrayList()
-        for each in wanted.values():
-            asked.add(each)
-        futures = self._admin.describeConfigs(asked).values()
+        futures = self._admin.describeConfigs(list(wanted.values())).values()
         found = {}
         for topic, each in wanted.items():
             try:
@@ -189,10 +181,8 @@ class Brokers:
         return [int(found.timestamp()) for found in self._listed(topic, range(count), spec).values()]
 
     def _has_members(self, group: str) -> bool:
-        names = self._jvm.java.util.ArrayList()
-        names.add(group)
         try:
-            found = self._answer(self._admin.describeConsumerGroups(names).all())
+            found = self._answer(self._admin.describeConsumerGroups([group]).all())
         except (NotAuthorisedError, TopicMismatchError):
             return False
         return not found.get(group).members().isEmpty()
