@@ -24,6 +24,7 @@ def join(
     commit then says commit, once the row is read behind it. If the atomic block is rolled back, a check-back finds no row, and the messages are rolled back,
     too. It may be any atomic block, also a nested one or that of `ATOMIC_REQUESTS`; as with `transaction.on_commit`, the
     messages share the fate of the savepoint in which they are sent. After `rollback` the block sends nothing, and the atomic block goes on.
+    Once they are stored, only the atomic block decides: `commit`, `rollback` and `unknown` raise a `LifecycleError`.
 
     Args:
         producer: without `barrier=`: another process, or its own `check=`, answers check-backs from the same table.
@@ -45,6 +46,7 @@ def join(
     if producer.barrier is not None:
         raise UsageError("join writes the barrier's row itself: make the producer without barrier=. Nothing was sent")
     tx = producer.transaction(**options)
+    tx.leave_to("Django's transaction")
     try:
         yield tx
         if tx.is_dropped:
@@ -83,7 +85,7 @@ class _Ending:
         # PostgreSQL answers the commit of a transaction in which a statement failed with a rollback, and Django does not look.
         if self._tx is not None and self._is_row_there(self._tx):
             tx, self._tx = self._tx, None
-            tx.commit()
+            tx.leave(None)
 
     def _is_row_there(self, tx: Transaction) -> bool:
         named = (
@@ -96,7 +98,7 @@ class _Ending:
     def __del__(self) -> None:
         # Django has no hook for a rollback. The commit may also have failed without an answer, so the row decides.
         if self._tx is not None:
-            self._tx.unknown()
+            self._tx.leave(transaction.TransactionManagementError("rolled back, or its commit has no answer"))
 
 
 def create_barrier_table(table: str = TABLE) -> RunPython:

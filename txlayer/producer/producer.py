@@ -55,7 +55,7 @@ GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = TransactionPhase
 class OpenTransaction:
     """One transaction of one thread or task; the subclasses differ only in how they wait for its steps."""
 
-    __slots__ = ("_engine", "_entry", "_key", "_local", "_messages", "_phase", "_txn")
+    __slots__ = ("_decider", "_engine", "_entry", "_key", "_local", "_messages", "_phase", "_txn")
 
     def __init__(self, engine: Engine, barrier: Barrier | None, entry: Entry) -> None:
         self._engine = engine
@@ -65,6 +65,7 @@ class OpenTransaction:
         self._messages: list[Message] = []
         self._txn: PendingTransaction | None = None
         self._phase = GATHERING
+        self._decider = ""  # what alone resolves it, if not its caller
 
     @property
     def txn_id(self) -> str:
@@ -153,6 +154,10 @@ class OpenTransaction:
 
     # --- for the drivers ----------------------------------------------------------------------------------------------
 
+    def leave_to(self, decider: str) -> None:
+        """Refuse its caller's `commit`, `rollback` and `unknown` once it is prepared: the decider ends it with `leave`."""
+        self._decider = decider
+
     def _enter(self) -> None:
         if self._local is not None:
             self._local.enter()
@@ -238,6 +243,8 @@ class OpenTransaction:
     def _resolve(self, resolution: Resolution, call: str) -> None:
         if self._phase is not PREPARED:
             raise self._misfit(call)
+        if self._decider:
+            raise LifecycleError(f"{call}() does not fit: {self._decider} decides", state=self._phase.value)
         if self._local is not None:
             self._local.check_said(resolution)
         self._say(resolution)

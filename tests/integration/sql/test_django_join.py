@@ -17,6 +17,7 @@ from tests.support.waiting import wait_until
 from txlayer import (
     AsyncTransactionalProducer,
     BarrierRefusedError,
+    LifecycleError,
     SqlBarrier,
     Transaction,
     TransactionalProducer,
@@ -179,6 +180,29 @@ def test_a_block_that_is_rolled_back_by_its_own_word_sends_nothing_and_the_rest_
 
 
 @pytest.mark.promise("P8")
+@pytest.mark.parametrize("call", [Transaction.commit, Transaction.rollback, Transaction.unknown])
+def test_nothing_but_the_atomic_block_decides_what_is_stored(shop: Shop, call: Callable[[Transaction], None]) -> None:
+    def decide_too_soon(tx: Transaction) -> None:
+        tx.prepare()
+        call(tx)
+
+    with suppress(FaultError), shop.atomic():
+        with pytest.raises(LifecycleError, match="Django's transaction decides"):
+            shop.send(decide_too_soon)
+        raise FaultError
+    with shop.atomic():
+        shop.buy("bert")
+    with suppress(FaultError), shop.atomic():
+        with join(shop.producer, using=shop.alias, immunity=SOON) as tx:
+            tx.send(shop.topic, value="dora")
+        with pytest.raises(LifecycleError, match="Django's transaction decides"):
+            call(tx)
+        raise FaultError
+
+    assert ["bert"] == shop.told() == shop.bought()
+
+
+@pytest.mark.promise("P8")
 def test_a_check_back_that_came_first_forbids_the_commit_also_if_its_error_is_swallowed(shop: Shop) -> None:
     def check(tx: Transaction) -> None:
         insert = "INSERT INTO txlayer_barrier (txn_id, nonce, producer_group, resolution, source) "
@@ -241,4 +265,4 @@ def test_a_process_that_dies_after_djangos_commit_is_asked(shop: Shop) -> None:
     wait_until(lambda: shop.stage.messages(shop.topic), within=30, what="the check-back's answer")
     assert kept.resolution is None
     assert ["anna"] == shop.bought()
-    kept.unknown()  # its place in flight
+    kept.leave(FaultError())  # its place in flight
