@@ -37,6 +37,15 @@ def test_a_second_transaction_of_one_key_in_another_partition_is_none_of_the_fir
     assert told in model.split("+"), f"verify says {told}, the model {model}"
 
 
+def test_nothing_waits_for_one_that_was_cancelled_and_may_have_been_visible_in_part() -> None:
+    log, _ = written(
+        "half 0/3 txn=ahead/0000000c order=prepare, half 1/3 txn=ahead/0000000c topic=other order=prepare, "
+        "half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, half order=prepare, C 2, show 0, A 2, C 3, starts other=5"
+    )
+
+    assert ("lost", "lost") == both(log)
+
+
 MANY = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))

@@ -1030,7 +1030,11 @@ def _order_marks(
         marked.append((before, ON_DOUBT if is_on_doubt else UNDECIDED))
     elif may_wait:
         marked.append((before, MISSING))
-    elif Verdict.OUT_OF_WINDOW in kinds and not kinds & {Verdict.LOST, Verdict.TORN} and attempt.state != _SCHEDULED:
+    elif Verdict.OUT_OF_WINDOW in kinds and not (
+        kinds & {Verdict.LOST, Verdict.TORN}
+        or attempt.state == _SCHEDULED
+        or (attempt.is_timed and reading.is_abandoned)
+    ):
         marked.append((before, UNKNOWN))
     in_half_order = {VISIBLE: is_in_half_order and not is_forgotten}
     return tuple(
