@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.contract.conftest import OF_HANDLERS
+from tests.contract.conftest import IN_MEMORY, OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import StoredOffset
+from txlayer.adapters.memory.readers import MemoryAdmin
+from txlayer.adapters.ports import StoredOffset, TopicLimits
 from txlayer.consumer import assignments
 from txlayer.consumer.consumer import ConcurrentConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.handlers import Interceptor
 from txlayer.core.retry import HandlerResult, Retry, RetryPolicy
-from txlayer.errors import LifecycleError, TopicMismatchError, UsageError
+from txlayer.errors import LifecycleError, NotAuthorisedError, TopicMismatchError, UsageError
 
 # --- order ------------------------------------------------------------------------------------------------------------
 
@@ -258,6 +259,39 @@ def test_a_consumer_notices_that_its_topic_was_deleted_and_made_anew(
     wait_until(lambda: consumer.failure is not None, within=PATIENCE_S, what="the consumer has ended")
     with pytest.raises(TopicMismatchError, match=r"deleted and made anew .* `txlayer consumer reset`"):
         consumer.close()
+
+
+@pytest.mark.parametrize("end", [None, NotAuthorisedError("as planned", resource="a topic", operation="describe")])
+@IN_MEMORY
+def test_no_handler_waits_for_the_answer_whether_a_topic_is_still_the_same_and_a_refusal_ends_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, end: Exception | None
+) -> None:
+    monkeypatch.setattr(assignments, "TOPICS_LOOK_S", 0.2)
+    is_slow, is_asked, is_answered = threading.Event(), threading.Event(), threading.Event()
+    look = MemoryAdmin.topic_limits
+
+    def slow(self: MemoryAdmin, topic: str) -> TopicLimits | None:
+        if is_slow.is_set():
+            is_asked.set()
+            assert is_answered.wait(PATIENCE_S)
+            if end is not None:
+                raise end
+        return look(self, topic)
+
+    monkeypatch.setattr(MemoryAdmin, "topic_limits", slow)
+    stage.write(b"0")
+    with stage.consumer() as consumer:
+        stage.wait_stored(1)
+        is_slow.set()
+        assert is_asked.wait(PATIENCE_S)
+        try:
+            stage.write(b"1")
+            stage.wait_stored(2, within=5)
+        finally:
+            is_answered.set()
+        is_asked.clear()
+        assert is_asked.wait(PATIENCE_S)  # it asks again
+        assert consumer.is_running
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------

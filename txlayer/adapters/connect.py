@@ -226,12 +226,14 @@ class CoordinatorConnections(_Connected):
 
 
 class ConsumerConnections(_Connected):
-    """The calls to a cluster that a consumer needs. Not thread-safe."""
+    """The calls to a cluster that a consumer needs. Not thread-safe, but for the questions of `_aside`."""
 
     config: ConsumerConfig
 
     def __init__(self, clients: Clients, config: ConsumerConfig) -> None:
         super().__init__(clients, config, fetch_wait_ms=FETCH_WAIT_MS)
+        self._aside = clients.shared_questions(timeout_ms=ANSWER_MS)
+        self.topic_limits_in_background = self._aside.topic_limits
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
         return self._clients.storing_group_reader(
@@ -248,6 +250,10 @@ class ConsumerConnections(_Connected):
             message_timeout_ms=milliseconds(self.config.store_timeout),
             linger_ms=LINGER_MS,
         )
+
+    def close(self) -> None:
+        super().close()
+        self._aside.close()
 
 
 ConnectProducer = Callable[[ProducerConfig], ProducerConnections]

@@ -32,8 +32,8 @@ from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.key_queue import ItemSource, PartitionQueue, Start
 from txlayer.core.leases import token_above
 from txlayer.core.progress import NOTHING
-from txlayer.errors import MemberFencedError, RetriableError, TopicMismatchError, TxLayerError
-from txlayer.runtime.environment import REAL, Background, Environment
+from txlayer.errors import MemberFencedError, NotAuthorisedError, RetriableError, TopicMismatchError, TxLayerError
+from txlayer.runtime.environment import REAL, Background, Environment, Running
 from txlayer.runtime.kafka_transactions import (
     SMALL_BATCH_BYTES,
     STABLE_PATIENCE_S,
@@ -148,6 +148,8 @@ class Assignments:
         self.topic_ids: dict[str, str] = {}
         """{topic: its id at the start}."""
         self._topics_seen_at = self._clock()
+        self._look: Running[None] | None = None
+        self._is_looking = False
 
     def start(self) -> None:
         """Read the current leases.
@@ -212,29 +214,35 @@ class Assignments:
         return is_changed
 
     def look_at_topics(self) -> None:
-        """See now and then if the topics are still those of the start. The client does not tell.
+        """See now and then if the topics are still those of the start. The client does not tell. No handler waits for the answer.
 
         Raises:
             TopicMismatchError: one was deleted and made anew.
         """
-        if self._clock() - self._topics_seen_at < TOPICS_LOOK_S:
-            return
-        self._topics_seen_at = self._clock()
-        for topic, known in self.topic_ids.items():
-            try:
-                limits = self._connections.topic_limits(topic)
-            except RetriableError as exc:
-                extra = {"group": self._plan.group, "topic": topic, "reason": str(exc)}
-                logger.warning("topics.not_seen", extra=extra)
-                return
-            if limits is not None and limits.topic_id != known:
-                raise TopicMismatchError(
-                    "it was deleted and made anew under this consumer, which went on at its place in the old one: stop all "
-                    f"consumers of {self._plan.group}, then say where it goes on by `txlayer consumer reset`",
-                    topic=topic,
-                    expected=known,
-                    found=limits.topic_id,
-                )
+        if self._look is not None and not self._is_looking:
+            look, self._look = self._look, None
+            look.result()
+        if self._look is None and self._clock() - self._topics_seen_at >= TOPICS_LOOK_S:
+            self._topics_seen_at, self._is_looking = self._clock(), True
+            self._look = self._environment.background.start(self._look_in_background, name="txlayer-topics")
+
+    def _look_in_background(self) -> None:
+        try:
+            for topic, known in self.topic_ids.items():
+                limits = self._connections.topic_limits_in_background(topic)
+                if limits is not None and limits.topic_id != known:
+                    raise TopicMismatchError(
+                        "it was deleted and made anew under this consumer, which went on at its place in the old one: stop all "
+                        f"consumers of {self._plan.group}, then say where it goes on by `txlayer consumer reset`",
+                        topic=topic,
+                        expected=known,
+                        found=limits.topic_id,
+                    )
+        except (RetriableError, NotAuthorisedError) as exc:  # it reads on: perhaps only this question was refused
+            extra = {"group": self._plan.group, "topic": topic, "reason": str(exc)}
+            logger.warning("topics.not_seen", extra=extra)
+        finally:
+            self._is_looking = False
 
     def revoke(self) -> None:
         """Give up the whole assignment; the caller has stored before.
