@@ -51,7 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Repeats are counted where the results of all workers come together."""
+    """Repeats are counted where the results of all workers come together, and a wrong choice ends the run there, before a worker starts."""
+    Choice.of(config.getoption("nightly"))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Repeats())
 
