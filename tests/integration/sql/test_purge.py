@@ -148,6 +148,8 @@ def test_the_address_may_stand_in_the_environment(
         ("oracle+oracledb://user:geheim@h/shop", ConfigError, "driver"),
         ("user:geheim@h", ConfigError, "address"),
         ("", ConfigError, "no database named"),
+        ("sqlite:////no/such/folder/geheim.db", ConfigError, "SQLITE_CANTOPEN"),
+        (f"sqlite:///{__file__}", ConfigError, "SQLITE_NOTADB"),
     ],
 )
 def test_no_error_tells_the_password(

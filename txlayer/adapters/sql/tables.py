@@ -574,7 +574,16 @@ def opened_engine(url: str, *, create_command: str) -> Iterator[Engine]:
         engine.dispose()
 
 
+_NO_SQLITE_FILE = ("SQLITE_CANTOPEN", "SQLITE_NOTADB")
+
+
 def _ours(error: DBAPIError | NoSuchTableError, create_command: str) -> UsageError | RetriableError:
+    if getattr(error.orig if isinstance(error, DBAPIError) else None, "sqlite_errorname", None) in _NO_SQLITE_FILE:
+        return ConfigError(
+            f"the file cannot be opened as a database ({kind_and_number(error)})",
+            name="url",
+            expected="a file of SQLite, or a new one in a folder that is there",
+        )
     is_missing = isinstance(error, NoSuchTableError) or "no such table" in str(error.orig)
     if is_missing or type(error).__name__ == "ProgrammingError":
         return UsageError(
