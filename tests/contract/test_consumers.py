@@ -261,10 +261,10 @@ def test_a_consumer_notices_that_its_topic_was_deleted_and_made_anew(
         consumer.close()
 
 
-@pytest.mark.parametrize("end", [None, NotAuthorisedError("as planned", resource="a topic", operation="describe")])
+@pytest.mark.parametrize("refusal", [None, NotAuthorisedError("as planned", resource="a topic", operation="describe")])
 @IN_MEMORY
-def test_no_handler_waits_for_the_answer_whether_a_topic_is_still_the_same_and_a_refusal_ends_nothing(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, end: Exception | None
+def test_no_handler_waits_while_a_consumer_asks_if_its_topic_is_the_same_and_only_a_new_topic_ends_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: Exception | None
 ) -> None:
     monkeypatch.setattr(assignments, "TOPICS_LOOK_S", 0.2)
     is_slow, is_asked, is_answered = threading.Event(), threading.Event(), threading.Event()
@@ -274,8 +274,9 @@ def test_no_handler_waits_for_the_answer_whether_a_topic_is_still_the_same_and_a
         if is_slow.is_set():
             is_asked.set()
             assert is_answered.wait(PATIENCE_S)
-            if end is not None:
-                raise end
+            if refusal is not None:
+                raise refusal
+            return None  # the topic is gone
         return look(self, topic)
 
     monkeypatch.setattr(MemoryAdmin, "topic_limits", slow)
@@ -292,6 +293,7 @@ def test_no_handler_waits_for_the_answer_whether_a_topic_is_still_the_same_and_a
         is_asked.clear()
         assert is_asked.wait(PATIENCE_S)  # it asks again
         assert consumer.is_running
+    assert "topics.not_seen" in [record.getMessage() for record in caplog.records]
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------

@@ -230,7 +230,9 @@ class Assignments:
         try:
             for topic, known in self.topic_ids.items():
                 limits = self._connections.topic_limits_in_background(topic)
-                if limits is not None and limits.topic_id != known:
+                if limits is None:
+                    raise RetriableError("it does not exist")
+                if limits.topic_id != known:
                     raise TopicMismatchError(
                         "it was deleted and made anew under this consumer, which went on at its place in the old one: stop all "
                         f"consumers of {self._plan.group}, then say where it goes on by `txlayer consumer reset`",
