@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from tests.support.still_world import StillWorld
-from txlayer.adapters.ports import Assignment
+from txlayer.adapters.memory.cluster import assign_ranges
+from txlayer.adapters.ports import Assignment, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.assignments import APART_S, Assignments
 from txlayer.consumer.lease_keeper import NoLeases
@@ -35,8 +36,11 @@ class Group:
 
     def assign(self, *, topic: int, requests: int) -> None:
         """So many partitions of each."""
-        places = [(TOPIC, p) for p in range(topic)] + [(REQUESTS, p) for p in range(requests)]
-        self.assignment = Assignment(tuple(places), None, 1)
+        self.assign_share(assign_ranges({"": [TOPIC, REQUESTS]}, {TOPIC: topic, REQUESTS: requests})[""])
+
+    def assign_share(self, share: tuple[TopicPartition, ...]) -> None:
+        """These."""
+        self.assignment = Assignment(share, None, 1)
 
 
 def assignments_of(world: StillWorld, group: Group) -> Assignments:
@@ -70,6 +74,19 @@ def test_what_is_assigned_of_both_goes_on_until_the_other_topic_has_as_many() ->
     assert not assignments.take_rebalance()
 
     assert 3 == assignments.assigned_count
+
+
+def test_of_eight_partitions_that_become_sixteen_four_consumers_handle_two_until_the_other_topic_has_as_many() -> None:
+    shares = assign_ranges({f"member-{n}": [TOPIC, REQUESTS] for n in range(4)}, {TOPIC: 16, REQUESTS: 8})
+    handled = []
+    for share in shares.values():
+        group = Group()
+        assignments = assignments_of(StillWorld(), group)
+        group.assign_share(share)
+        assignments.take_rebalance()
+        handled.append(assignments.assigned_count)
+
+    assert [2, 0, 0, 0] == handled
 
 
 def test_topics_that_stay_apart_end_the_consumer_also_when_the_group_rebalances() -> None:
