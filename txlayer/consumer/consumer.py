@@ -90,7 +90,8 @@ class _PlainConsumer(ConsumerService[HandlerResult, BatchHandlerFunction]):
     def close(self) -> None:
         """Let running handlers end within `close_timeout`, store, and leave the group; later results are discarded.
 
-        Messages that were polled and not answered are given back at once: answer them before.
+        Messages that were polled and not answered are given back at once: answer them before. A handler calls `stop`, because this
+        would wait for the handler.
 
         Raises:
             TxLayerError: the error that ended the consumer, unless `run` or `join` raised it before.
