@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.contract.conftest import OF_HANDLERS
+from tests.contract.conftest import IN_MEMORY, OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.lab_memory import MemoryLab
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 from txlayer import AfterExhausted, OrderedConsumer, RetryPolicy
 from txlayer.adapters.connect import ConsumerConnections
+from txlayer.adapters.memory import readers
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.aio import AsyncOrderedConsumer
@@ -81,6 +82,32 @@ def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(make_stag
 
     for partition in range(2):
         assert numbers(20) == stage.journal.values(b"k%d" % partition)
+
+
+@pytest.mark.fault("consumer: is slow, and the group rebalances")
+@pytest.mark.slow
+@IN_MEMORY
+def test_handlers_have_all_of_revoke_timeout_also_if_it_is_longer_than_a_member_may_be_away(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "POLL_INTERVAL_MAX_MS", 1_000)
+    stage, gate = make_stage(partitions=2), Gate()
+    for partition in range(2):
+        stage.write(b"slow", key=b"k%d" % partition, partition=partition)
+    times: dict[str, Any] = {"revoke_timeout": timedelta(seconds=PATIENCE_S), "session_timeout": timedelta(seconds=1)}
+
+    with stage.consumer(gate, **times) as consumer:
+        for _ in range(2):
+            gate.wait_for_one()
+        with stage.consumer(gate, **times):
+            pause(3)  # all of them wait for the handlers
+            gate.is_open.set()
+            for partition in range(2):
+                stage.wait_stored(1, partition=partition)
+        assert 0 == consumer.stats().rebuild_count
+
+    for partition in range(2):
+        assert [b"slow"] == stage.journal.values(b"k%d" % partition)
 
 
 @pytest.mark.fault("consumer: is slow, and the group rebalances")

@@ -236,11 +236,15 @@ class ConsumerConnections(_Connected):
         self.topic_limits_in_background = self._aside.topic_limits
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
+        config = self.config
+        # At a rebalance handlers end, their results are stored, and dead letters are written.
+        busy = 2 * config.revoke_timeout + config.store_timeout + config.kafka_transaction_timeout
         return self._clients.storing_group_reader(
             group=group,
-            session_timeout_ms=milliseconds(self.config.session_timeout),
+            session_timeout_ms=milliseconds(config.session_timeout),
+            busy_ms=milliseconds(busy) + 2 * ANSWER_MS,
             fetch_wait_ms=FETCH_WAIT_MS,
-            instance_id=self.config.instance_id,
+            instance_id=config.instance_id,
         )
 
     def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:

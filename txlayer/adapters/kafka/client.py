@@ -416,6 +416,7 @@ class KafkaGroupReader(TranslatedMember):
         *,
         group: str,
         session_timeout_ms: int,
+        busy_ms: int = 0,
         lost_to: str | None = LOST_TO_COORDINATOR,
         fetch_wait_ms: int = 10,
         instance_id: str = "",
@@ -425,6 +426,7 @@ class KafkaGroupReader(TranslatedMember):
     ) -> None:
         """A member of a classic group with the range assignor; it never stores offsets by itself.
 
+        It may take `busy_ms` between two reads, and so may each other member at a rebalance, or a minute, whichever is longer.
         With `tells_end` it gets an error record with the position whenever it has read all of a partition. Without `prefetches` it
         fetches from a partition no more while 16 records of it wait: fewer requests, each with more records. With 1 instead of 16,
         a record at 1,000/s waited for the next turn but one.
@@ -437,7 +439,7 @@ class KafkaGroupReader(TranslatedMember):
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
             **({} if prefetches else {"queued.min.messages": 16, "fetch.queue.backoff.ms": 1}),
-            "max.poll.interval.ms": max(60_000, session_timeout_ms),
+            "max.poll.interval.ms": max(60_000, session_timeout_ms, busy_ms),
             **base_settings(config),
             "group.id": group,
             **({"group.instance.id": instance_id} if instance_id else {}),

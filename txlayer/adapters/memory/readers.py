@@ -184,13 +184,14 @@ class MemoryGroupReader(TranslatedMember):
         *,
         group: str,
         session_timeout_ms: int,
+        busy_ms: int = 0,
         lost_to: str | None = LOST_TO_COORDINATOR,
         **_fetching: object,
     ) -> None:
         super().__init__(group=group, bootstrap_servers=link.bootstrap_servers, lost_to=lost_to)
         self._link = link
         self._session_ms = session_timeout_ms
-        self._poll_s_max = max(POLL_INTERVAL_MAX_MS, session_timeout_ms) / 1000
+        self._poll_s_max = max(POLL_INTERVAL_MAX_MS, session_timeout_ms, busy_ms) / 1000
         self._reading = reading = Reading(link, is_committed=True, tells_end=False)
         self.pause, self.resume = reading.pause, reading.resume
         self.read_to, self.known_end = reading.read_to, reading.known_end
@@ -359,8 +360,8 @@ Offsets = Mapping[TopicPartition, StoredOffset]
 class MemoryStoringGroupReader(MemoryGroupReader):
     """A member that stores offsets. One thread uses it. A store that was begun is sent with the next read, and again while no answer comes."""
 
-    def __init__(self, link: Link, *, group: str, session_timeout_ms: int, **_fetching: object) -> None:
-        super().__init__(link, group=group, session_timeout_ms=session_timeout_ms, lost_to=None)
+    def __init__(self, link: Link, *, group: str, **membership: Any) -> None:
+        super().__init__(link, group=group, lost_to=None, **membership)
         self._reading.tells_end = True
         self._begun: dict[TopicPartition, StoredOffset] | None = None
         self._end: TxLayerError | bool = False
