@@ -18,7 +18,7 @@ from txlayer.config import ProducerConfig
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import NotAcceptingError, TxLayerError
 from txlayer.producer import steps
-from txlayer.producer.engine import Engine, OffsetLookup, assemble, look_at_entry
+from txlayer.producer.engine import Engine, OffsetLookup, look_at_entry
 from txlayer.producer.identity import Entry
 from txlayer.producer.pipeline import OpQueue, PendingTransaction
 from txlayer.producer.waiting import Blocking
@@ -130,7 +130,7 @@ class ProducerProcess:
         half, op = connections.topic_limits(topics.half), connections.topic_limits(topics.op)
         assert half is not None
         assert op is not None
-        self._engine = engine = assemble(
+        self._engine = engine = society.variant.produce(
             config, connections, half, op, serializer=None, group=GROUP if self._group is None else self._group.name
         )
         engine.pipeline.finder = OffsetLookup(

@@ -13,7 +13,7 @@ from tests.support.checker import Finding, Kind
 from txlayer.core import codec
 from txlayer.core.messages import HalfHeader
 from txlayer.errors import TxLayerError
-from txlayer.operate.topics import accept, look
+from txlayer.operate.topics import accept
 
 if TYPE_CHECKING:
     from tests.simulation.society import Society
@@ -66,7 +66,7 @@ def close_and_drain(society: Society) -> list[Finding]:
     def drain() -> None:
         nonlocal is_drained
         connections = society.kafka.connect_coordinator(society.config, client=process.name)
-        while not look(connections, partition_count=society.plan.settings.partition_count).is_drained:
+        while not society.variant.look(connections, partition_count=society.plan.settings.partition_count).is_drained:
             world.pause(LOOK_S)
         is_drained = True
 

@@ -14,6 +14,7 @@ from tests.simulation import done_again as da
 from tests.simulation import unasked as ua
 from tests.simulation import unguarded as un
 from tests.simulation.asked import make_asked_plan
+from tests.simulation.doors import make_closing_plan
 from tests.simulation.leaderless import make_leaderless_plan
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.society import Variant
@@ -121,6 +122,8 @@ WITHOUT: dict[str, Variant] = {
     "a policy's line acts when it is read back": _with(ledger=ua.HighHandedLedger),
     "a line that was appended before its time releases nothing": _with(ledger=un.UntimelyLedger),
     "a partition that had no leader is taken over again": Variant(make=un.LeavingCoordinator),
+    "a closed namespace lets no transaction begin": Variant(produce=un.assemble_open),
+    "a namespace is drained only when no transaction is open": Variant(look=un.look_at_logs),
 }
 """A world without each of them."""
 
@@ -131,6 +134,8 @@ PLANS: dict[str, Callable[[int], Plan]] = {
     "a restart finds on doubt what questions carry": make_asked_plan,
     "a line that was appended before its time releases nothing": make_timed_plan,
     "a partition that had no leader is taken over again": make_leaderless_plan,
+    "a closed namespace lets no transaction begin": make_closing_plan,
+    "a namespace is drained only when no transaction is open": make_closing_plan,
 }
 IS_SLOW = frozenset(
     {

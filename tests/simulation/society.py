@@ -26,6 +26,8 @@ from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import BrokerUnavailableError, TxLayerError
+from txlayer.operate.topics import Drain, look
+from txlayer.producer.engine import Engine, assemble
 from txlayer.runtime.environment import Environment
 
 if TYPE_CHECKING:
@@ -51,11 +53,13 @@ def _same(connections: CoordinatorConnections) -> CoordinatorConnections:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The coordinators and checks of a world: the real ones, or with one part replaced (guards.py)."""
+    """The coordinators, checks, producers and drains of a world: the real ones, or with one part replaced (guards.py)."""
 
     make: type[Coordinator] = Coordinator
     barrier: type[BarrierCheck] = BarrierCheck
     wrap: Callable[[CoordinatorConnections], CoordinatorConnections] = _same
+    produce: Callable[..., Engine] = assemble
+    look: Callable[..., Drain] = look
     settings: dict[str, Any] = field(default_factory=dict)
 
 

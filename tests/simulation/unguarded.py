@@ -24,6 +24,8 @@ from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import TxnEvent
 from txlayer.core.messages import OpMessage, ParkReason
 from txlayer.errors import TxLayerError
+from txlayer.operate.topics import Drain, look
+from txlayer.producer.engine import Engine, assemble
 
 
 class Through:
@@ -497,3 +499,18 @@ def coordinator_with(**parts: Any) -> type[Coordinator]:
 
 def wrapped(wrap: Callable[[CoordinatorConnections], Any]) -> Variant:
     return Variant(wrap=wrap)
+
+
+# --- a closed namespace -----------------------------------------------------------------------------------------------
+
+
+def assemble_open(*args: Any, **named: Any) -> Engine:
+    """A producer that begins a transaction although the namespace is closed."""
+    engine = assemble(*args, **named)
+    engine.check_entry = lambda: None  # type: ignore[method-assign]  # this one alone
+    return engine
+
+
+def look_at_logs(connections: CoordinatorConnections, *, partition_count: int) -> Drain:
+    """A drain that does not ask which transactions are open."""
+    return look(connections, partition_count=partition_count)._replace(open=())

@@ -3,11 +3,14 @@
 `python -m tests.simulation.consumers.seek` looks for the seeds anew.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from tests.simulation.consumers import unguarded as un
+from tests.simulation.consumers.plan import ConsumerPlan, make_calm_plan
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.consumers.unguarded import wrapped
+from tests.simulation.consumers.ways import make_way_plan
 from tests.simulation.guards import guards_of
 
 WITHOUT: dict[str, ConsumerVariant] = {
@@ -36,6 +39,13 @@ WITHOUT: dict[str, ConsumerVariant] = {
     "no handler starts after its lease can be over": ConsumerVariant(registry=un.EverlastingRegistry),
     "a chunk stops when its lease is lost": ConsumerVariant(caller=un.HeedlessCaller),
     "a table compares fencing tokens": ConsumerVariant(table=un.UnfencedTable),
+    "a broadcast that keeps its place in memory goes on there after an error": ConsumerVariant(
+        engine=un.ObliviousEngine
+    ),
+    "a message of a program is answered once": ConsumerVariant(desk=un.CredulousDesk),
+    "a late answer of a program is refused": ConsumerVariant(desk=un.PatientDesk),
+    "a message that no program takes in time is given back": ConsumerVariant(desk=un.KeepingDesk),
+    "a handler of dead letters gets those of its group alone": ConsumerVariant(engine=un.NosyEngine),
 }
 """A world without each of them."""
 
@@ -45,8 +55,15 @@ IS_SLOW = frozenset(
         "a dead-letter writer's name is stored before it writes",
     }
 )
-IS_CALM = frozenset({"what a handler decided is written before a queue is given back"})
-"""Shown in worlds in which nothing goes wrong."""
+PLANS: dict[str, Callable[[int], ConsumerPlan]] = {
+    "what a handler decided is written before a queue is given back": make_calm_plan,
+    "a broadcast that keeps its place in memory goes on there after an error": make_way_plan,
+    "a message of a program is answered once": make_way_plan,
+    "a late answer of a program is refused": make_way_plan,
+    "a message that no program takes in time is given back": make_way_plan,
+    "a handler of dead letters gets those of its group alone": make_way_plan,
+}
+"""Not of worlds with faults and handlers alone."""
 CONSUMER_GUARDS = guards_of("Consumers", WITHOUT, is_slow=IS_SLOW)
 
 CONSUMER_SECOND_LINES: dict[str, ConsumerVariant] = {

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tests.simulation.consumers.guards import CONSUMER_GUARDS, IS_CALM
-from tests.simulation.consumers.plan import ConsumerPlan, make_calm_plan, make_consumer_plan
+from tests.simulation.consumers.guards import CONSUMER_GUARDS, PLANS
+from tests.simulation.consumers.plan import ConsumerPlan, make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.guards import Guard
@@ -28,7 +28,7 @@ def with_it(guard: Guard[ConsumerVariant]) -> ConsumerVariant:
 
 def plan_of(guard: Guard[ConsumerVariant], seed: int) -> ConsumerPlan:
     """The world of a seed in which it is shown."""
-    return make_calm_plan(seed) if guard.name in IS_CALM else make_consumer_plan(seed)
+    return PLANS.get(guard.name, make_consumer_plan)(seed)
 
 
 def red_seeds(guard: Guard[ConsumerVariant], seeds: Sequence[int]) -> Iterator[tuple[int, Finding]]:

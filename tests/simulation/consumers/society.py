@@ -71,6 +71,7 @@ class ConsumerVariant:
     caller: type[Caller] = Caller
     table: type[FencedTable] = FencedTable
     hung: type[HungHandlers] = HungHandlers
+    desk: type[Desk] = Desk
     wrap: Callable[[ConsumerConnections], ConsumerConnections] = _same
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -301,7 +302,7 @@ class ConsumerSociety(Stage):
 
     def _consume(self, process: Process) -> None:
         world, crew = self.world, self._crew(process)
-        desk = None if crew.hears or not self.plan.settings.taker_count else Desk()
+        desk = None if crew.hears or not self.plan.settings.taker_count else self.variant.desk()
         engine = self._engine(process, crew, desk)
         self.engines.append(engine)
         if not self.plan.settings.keeps_position:

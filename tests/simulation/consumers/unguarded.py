@@ -1,6 +1,7 @@
 """Consumers with one guard taken out, by a subclass or by other connections. Never a switch in txlayer."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +17,12 @@ from txlayer.consumer.engine import Engine
 from txlayer.consumer.lease_keeper import LockRegistry
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, JobOutcome, items_of
+from txlayer.consumer.pull import Desk, PulledMessage
 from txlayer.core.key_queue import ItemSource, QueueOrder
 from txlayer.core.leases import LeaseTable, LockRecord
 from txlayer.core.leases import QueueLease as LogLease
 from txlayer.core.retry import NO_LIMIT
+from txlayer.errors import LifecycleError
 
 
 def wrapped(wrapper: Callable[[Any], Any], **settings: Any) -> ConsumerVariant:
@@ -313,6 +316,77 @@ class CredulousHung(HungHandlers):
             if not owned.is_over:
                 owned.queue.in_flight_count += len(items_of(job))
                 owned.queue.handled(items_of(job))
+
+
+# --- broadcasts, and who hears of dead letters ------------------------------------------------------------------------
+
+
+class ObliviousEngine(Engine):
+    """Begins a broadcast that keeps its place in memory anew after each error."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._assignments._storer = _BlankStorer(self._storer)  # type: ignore[assignment]  # passes on all but one
+
+
+class _BlankStorer(Through):
+    own: Mapping[TopicPartition, StoredOffset] = {}
+
+
+class NosyEngine(Engine):
+    """Its handlers of dead letters get those of every producer group."""
+
+    def __init__(self, config: Any, plan: Any, **named: Any) -> None:
+        for route in plan.routes.values():
+            route.handlers = tuple(replace(handler, producer_group=None) for handler in route.handlers)
+        super().__init__(config, plan, **named)
+
+
+# --- programs that take messages themselves ---------------------------------------------------------------------------
+
+
+class CredulousDesk(Desk):
+    """Its messages take a second answer without a word."""
+
+    def _put(self, *args: Any) -> PulledMessage:
+        pulled = super()._put(*args)
+        pulled.__class__ = _Credulous
+        return pulled
+
+
+class _Credulous(PulledMessage):
+    __slots__ = ()
+
+    def _say(self, result: Any) -> None:
+        with suppress(LifecycleError):
+            super()._say(result)
+
+
+class PatientDesk(Desk):
+    """Its messages take an answer for as long as nobody else gave one."""
+
+    def _put(self, *args: Any) -> PulledMessage:
+        pulled = super()._put(*args)
+        pulled.__class__ = _Patient
+        return pulled
+
+
+class _Patient(PulledMessage):
+    __slots__ = ()
+
+    def _say(self, result: Any) -> None:
+        if self.answer.done():
+            super()._say(result)
+        self.answer.set_result(result)
+
+
+class KeepingDesk(Desk):
+    """Keeps a message for the program until its time is over."""
+
+    def _put(self, *args: Any) -> PulledMessage:
+        pulled = super()._put(*args)
+        pulled.give_back_at = FOR_EVER
+        return pulled
 
 
 # --- second lines -----------------------------------------------------------------------------------------------------
