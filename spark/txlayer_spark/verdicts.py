@@ -247,8 +247,8 @@ def with_late(rows: DataFrame, is_late: str) -> DataFrame:
 
 
 def is_transaction() -> Column:
-    """Whether a core is of a transaction: an op line or a check alone names none, unless its half records are gone; a summary on doubt does."""
-    return _has("h_n") | _has("v_n") | _has("o_gone") | F.isnotnull("d_count")
+    """Whether a core is of a transaction: an op line or a check alone names none, unless its half records are gone; what stood on doubt does."""
+    return _has("h_n") | _has("v_n") | _has("o_gone") | F.isnotnull("d_count") | _has("k_n")
 
 
 def exit_code(counts: Mapping[str, int]) -> int:

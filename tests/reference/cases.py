@@ -84,6 +84,10 @@ op_shortened_long_before: ok
     lines 1|U|gone/00000000|orders|9|1700000000000|producer||, half, C 0, show 0, starts op=2
 commit_whose_halves_are_gone: out_of_window
     half, C 0, half txn=later/00000001, starts half=1
+commit_of_one_whose_halves_are_gone_and_whose_contents_are_left_beside_another_of_its_id: out_of_window
+    half txn=order-1/00000001, half 0/2, half 1/2, C 0, content 2, C 2, ended 0 1, half txn=later/00000001, starts half=3
+contents_without_a_summary_and_ended: out_of_window
+    half 0/2, half 1/2, content 1, ended 0 1, half txn=later/00000001, starts half=2
 commit_and_message_whose_halves_are_gone: out_of_window
     half, C 0, show 0, half txn=later/00000001, starts half=1
 first_half_record_gone: out_of_window

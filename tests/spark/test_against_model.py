@@ -46,6 +46,7 @@ SEEDS = (
     4624968335,
     4624969019,
     4624969131,
+    4739967361,
 )
 """Random histories that the two once judged otherwise."""
 
