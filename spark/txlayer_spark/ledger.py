@@ -1015,7 +1015,8 @@ visible; whether one of the undecided is on doubt; from when on doubt tells who 
 _CERTAIN = ("corrupt", "duplicate")
 """Faults that what is visible shows alone. Without them one of these would be leaked, or not known, when no decision is there."""
 MAY_WAIT = "may_wait"
-"""Stored instead of `out_of_window` of what is so only because it may have been visible, and may wait for an undecided one of its key."""
+"""Stored instead of `out_of_window` of what is so only because it may have been visible: what may wait for an undecided one of its
+key, and what was cancelled after a part of it may have been visible, for which nothing waits."""
 
 
 def _is_unknown() -> Column:
@@ -1027,7 +1028,8 @@ def _is_unknown() -> Column:
     is_lacking = is_lacking & (F.coalesce(doubt_state(), F.lit("")) == "")
     # One that is scheduled holds back no other.
     return (F.coalesce(doubt_state(), F.lit("")) != SCHEDULED) & (
-        F.col("verdict").isin("out_of_window", MAY_WAIT)
+        (F.col("verdict") == "out_of_window")
+        | ((F.col("verdict") == MAY_WAIT) & ~is_abandoned())
         | (F.col("verdict").isin("leaked", *_CERTAIN) & is_lacking)
         | ((F.col("verdict") == "open") & is_lacking & F.isnotnull("hidden_gone_n"))
         | (F.col("verdict").isin(*_CERTAIN) & F.isnull(decision()))

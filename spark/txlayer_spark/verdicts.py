@@ -179,10 +179,11 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     uncertain = ~is_known | unknown | (is_gone & _has("gone_n")) | (is_timed & is_taken)
     is_parked = (undecided & (state == "parked")) | (committed & (state == "parked-committed"))
     in_order = ledger.is_prepare_order() & F.isnotnull("h_key") & hidden & released
+    may_have_been = sure(in_order) | sure(abandoned & is_timed)
     return {
         **faults,
         "out_of_window": cut_off | (sure(uncertain) & ~is_certain),
-        ledger.MAY_WAIT: in_order & is_known & ~unknown & ~cut_off,
+        ledger.MAY_WAIT: may_have_been & is_known & ~unknown & ~cut_off,
         # Order is compared behind the judgement: `with_late`.
         _LATE: F.lit(False),
         "parked": (hidden | (is_timed & ~whole)) & is_parked & ~sure(abandoned) & F.col("is_kept"),

@@ -376,6 +376,14 @@ behind_an_undecided_one_of_its_ordering_key_and_its_real_topic_shortened: open
     half txn=ahead/0000000c order=prepare, half order=prepare, C 1, starts shop=5
 behind_one_of_its_ordering_key_that_may_have_been_visible: out_of_window
     half txn=ahead/0000000c topic=other order=prepare, half order=prepare, C 0, C 1, starts other=5
+# It is cancelled: whether a part of it was visible is not what the other one waits for.
+behind_one_of_its_ordering_key_that_was_cancelled_and_may_have_been_visible_in_part: lost
+    half 0/3 txn=ahead/0000000c order=prepare, half 1/3 txn=ahead/0000000c topic=other order=prepare,
+    half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, half order=prepare, C 2, show 0, A 2, C 3, starts other=5
+behind_one_of_its_ordering_key_that_was_cancelled_and_of_which_lines_may_be_gone: out_of_window
+    lines 1|U|gone/00000000|orders|9|1700000000000|producer||, half 0/3 txn=ahead/0000000c order=prepare,
+    half 1/3 txn=ahead/0000000c topic=other order=prepare, half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, C 2, show 0,
+    A 2, half order=prepare, C 3, starts other=5 op=1
 # It was earlier in half than all that is there.
 behind_one_of_its_ordering_key_that_half_has_lost_but_for_a_record_behind_it: out_of_window
     half 0/2 txn=ahead/0000000c order=prepare, half order=prepare, half 1/2 txn=ahead/0000000c order=prepare, C 1,
