@@ -320,8 +320,9 @@ def fold_exactly(  # its steps, in their order
     shortened_partitions: Sequence[int],
     clock_error_ms: int,
     put: Callable[[DataFrame, str], DataFrame],
-) -> DataFrame:
-    """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with the columns of `with_distinct`.
+) -> tuple[DataFrame, DataFrame]:
+    """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with the columns of `with_distinct`;
+    and what is visible of them, with the `nonce` of its attempt.
 
     The records do not show of every op line whether it counted. An attempt with such lines has a row for each choice of them that
     one coordinator may have made: `reading` 0, in which all count, to the highest, in which none does.
@@ -388,7 +389,7 @@ def fold_exactly(  # its steps, in their order
     visible = F.sum((F.when(is_judged, F.col("v_n")) > 0).cast("bigint")).over(of_id)
     # By an incomplete commit it was parked, also where doubt shows nothing of it.
     is_incomplete = is_committed() & F.coalesce(F.col("o_commit") < F.col("released"), F.isnull("released"))
-    return rows.withColumns(
+    rows = rows.withColumns(
         {
             "d_parked_ms": F.least("d_parked_ms", F.when(is_incomplete, F.col("o_commit_ms"))),
             "attempts_visible": F.greatest(F.coalesce(visible, F.lit(0)), F.lit(1)),
@@ -401,6 +402,7 @@ def fold_exactly(  # its steps, in their order
             **{name: sure(name) for name in ("is_contradicted", *_OF_TIMES)},
         }
     ).drop("_before")
+    return rows, forwarded.select(*COLUMNS)
 
 
 STRAY = -1  # in place of the nonce of what is visible and belongs to no attempt
@@ -967,10 +969,9 @@ def is_several(topics: Column) -> Column:
     return (F.col("v_n") > 1) | (topics < 0)
 
 
-def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:
-    """The ids of those transactions of whose messages a later one is before an earlier one of its key."""
-    forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
-    messages = forwarded.select("txn_id", "partition", "pos", "b", "c", "idx", "d")
+def reversed_ids(forwarded: DataFrame, rows: DataFrame) -> DataFrame:
+    """The ids of those transactions of whose messages (`told`) a later one is before an earlier one of its key."""
+    messages = forwarded.select(*_claiming(), "b", "c", "idx", "d")
     messages = _of_rows(messages, rows.select(*_whose(), "h_key"))
     is_ordered = F.isnotnull("h_key") | F.isnotnull("d")
     key = F.when(F.isnull("h_key"), F.col("d"))
@@ -1069,16 +1070,31 @@ def _whose() -> tuple[Column, ...]:
     return F.col("txn_id"), nonce, partition, F.col("h_first"), F.col("h_last")
 
 
+def _claiming() -> tuple[Column, ...]:
+    """What a message says of its attempt and its half record, for `_of_rows`."""
+    return F.col("txn_id"), F.col("nonce").alias("_attempt"), F.col("partition"), F.col("pos")
+
+
 def _of_rows(messages: DataFrame, rows: DataFrame) -> DataFrame:
-    """Messages with the row of the attempt that their half record is of: an id may have several."""
+    """Messages with the row of their attempt. Where nothing says which that is (`told`), an id has one alone in that part of half."""
     joined = messages.join(rows, ["txn_id", "partition"])
-    return joined.where((F.col("pos") >= F.col("h_first")) & (F.col("pos") <= F.col("h_last")))
+    is_within = F.col("pos").between(F.col("h_first"), F.col("h_last"))
+    return joined.where(F.coalesce(F.col("_attempt") == F.col("nonce"), is_within)).drop("_attempt")
 
 
-def visible(happened: DataFrame, rows: DataFrame) -> DataFrame:
-    """What became visible of those transactions → a row per message with its lane, its place there, and its transaction's order."""
-    forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
-    messages = forwarded.select("txn_id", "partition", "pos", "at_ms", *_message(F.col("b"), "c"))
+def told(forwarded: DataFrame, attached: DataFrame) -> DataFrame:
+    """What became visible, with the nonce of its attempt where that is known (`attached`, of `fold_exactly`).
+
+    Half records of several attempts of one id may be mixed: their offsets alone do not say whose a message is.
+    """
+    place = ["txn_id", "b", "c"]
+    known = attached.select(*place, "nonce")
+    return forwarded.drop("nonce").join(known, place, "left")
+
+
+def visible(forwarded: DataFrame, rows: DataFrame) -> DataFrame:
+    """What became visible (`told`) of those transactions → a row per message with its lane, its place there, and its transaction's order."""
+    messages = forwarded.select(*_claiming(), "at_ms", *_message(F.col("b"), "c"))
     ordered = _of_rows(messages, rows.select(*_whose(), *_order()))
     return ordered.drop("partition", "pos", "h_first", "h_last")
 

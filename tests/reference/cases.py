@@ -362,6 +362,9 @@ visible_before_an_undecided_one_of_its_ordering_key: out_of_order
     half txn=ahead/0000000c order=prepare, half order=prepare, C 1, show 1
 visible_before_a_parked_one_of_its_ordering_key: ok
     half txn=ahead/0000000c order=prepare, half order=prepare, keep parked 0 reason=checks-exhausted, C 1, show 1
+behind_an_attempt_whose_half_records_are_mixed_with_those_of_a_later_one: ok
+    half 0/2 txn=again/0000000a order=prepare, half order=prepare, half 0/2 txn=again/0000000b order=prepare,
+    half 1/2 txn=again/0000000a order=prepare, half 1/2 txn=again/0000000b order=prepare, C 1, C 3, C 4, show 0 3 1 2 4
 visible_before_an_undecided_one_in_the_order_of_decisions: ok
     half txn=ahead/0000000c order=commit, half order=commit, C 1, show 1
 overtaken_by_an_undecided_one_of_its_ordering_key: out_of_order

@@ -47,6 +47,7 @@ SEEDS = (
     4624969019,
     4624969131,
     4739967361,
+    4739967529,
 )
 """Random histories that the two once judged otherwise."""
 

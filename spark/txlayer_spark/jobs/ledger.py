@@ -141,11 +141,11 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
     if read_now:
         copies = _union(copies, _judged_too_early(state, read_now, asked, shelf, last))
     exact = _union(None if asked is None else asked.select("txn_id", ledger.first_ms().alias("first_ms")), copies)
-    few = None
+    attached = None
     if exact is not None:
-        few = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
+        attached = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
     revised = shelf.revised_since_folding(last)
-    if few is not None and not sources.is_first:
+    if attached is not None and not sources.is_first:
         revised = (*revised, number)
     orphans = None
     if counted.get["orphans"] or exact is not None:
@@ -156,11 +156,12 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
     # What was written has been counted on its way, where no rows came behind it.
     found = _counts(keyed) if again else counted.get
     has_order = bool(found["keyed"]) or last.has_order
-    compared = _order(spark, sources, keyed, found, shelf, last, judging) if has_order else None
+    compared = _order(spark, sources, attached, keyed, found, shelf, last, judging) if has_order else None
     turned = None
     if counted.get["crowded"] or exact is not None:
         # Several messages on one topic have an order of their own.
-        shown = sources.forwarded() if few is None else sources.forwarded().unionByName(few)
+        shown = _told(sources, attached)
+        shown = shown if attached is None else shown.unionByName(attached)
         turned = ledger.reversed_ids(
             shown, unfolded(stored).where(_is_crowded(F.col("v_topics")) & ~ledger.has_times())
         )
@@ -432,7 +433,7 @@ def _fold_exactly(
 ) -> DataFrame:
     """Add the rows of the transactions that need every record (`txn_id`, `first_ms`), and note which rows these take the place of.
 
-    What happened to them.
+    What is visible of them, with the `nonce` of its attempt.
     """
     number = last.number + 1
     few, whole = _every_record(exact, sources, shelf, number)
@@ -453,7 +454,7 @@ def _fold_exactly(
             for topic in sorted({*edges.excused, *edges.hidden})
         ]
         excused = spark.range(1).select(F.inline(F.array(*structs)))
-    folded = ledger.fold_exactly(
+    folded, attached = ledger.fold_exactly(
         few,
         excused,
         shortened_partitions=edges.shortened_partitions,
@@ -474,7 +475,13 @@ def _fold_exactly(
         left = few.where(is_gone).select("txn_id", F.lit(None).cast("bigint"))
         revised = revised.union(left)
         shelf.put(revised.distinct(), "revised", number)
-    return few
+    return attached
+
+
+def _told(sources: _Sources, attached: DataFrame | None) -> DataFrame:
+    """What became visible since the last run, with the `nonce` of its attempt where that is known."""
+    forwarded = sources.forwarded()
+    return forwarded if attached is None else ledger.told(forwarded, attached)
 
 
 def _every_record(exact: DataFrame, sources: _Sources, shelf: Shelf, number: int) -> tuple[DataFrame, DataFrame]:
@@ -605,6 +612,7 @@ def _first(rows: DataFrame) -> Mapping[str, int]:
 def _order(  # the parts of a run
     spark: SparkSession,
     sources: _Sources,
+    attached: DataFrame | None,
     keyed: DataFrame,
     counts: Mapping[str, int],
     shelf: Shelf,
@@ -616,7 +624,7 @@ def _order(  # the parts of a run
     messages = ledger.visible_alone(keyed.where(~F.col("_several")))
     if counts["several"]:
         # A row tells the place of one message: of several, the records do.
-        several = ledger.visible(sources.forwarded(), keyed.where("_several"))
+        several = ledger.visible(_told(sources, attached), keyed.where("_several"))
         messages = messages.unionByName(several)
     state = before if before is not None else ledger.nothing(spark)
     compared = ledger.compared(messages, state, kept_from_ms=judging.cut_ms - ORDER_KEPT_MS)
