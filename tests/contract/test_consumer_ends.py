@@ -92,14 +92,21 @@ def test_handlers_have_all_of_revoke_timeout_also_if_it_is_longer_than_a_member_
 ) -> None:
     monkeypatch.setattr(readers, "POLL_INTERVAL_MAX_MS", 1_000)
     stage, gate = make_stage(partitions=2), Gate()
+    left_s: list[float] = []
+
+    def slow(message: ReceivedMessage, context: Context) -> None:
+        gate(message, context)
+        left_s.append(context.remaining_s)
+
     for partition in range(2):
         stage.write(b"slow", key=b"k%d" % partition, partition=partition)
     times: dict[str, Any] = {"revoke_timeout": timedelta(seconds=PATIENCE_S), "session_timeout": timedelta(seconds=1)}
+    times |= {"lease_expiry": timedelta(seconds=2), "lease_renewal": timedelta(seconds=0.5)}
 
-    with stage.consumer(gate, **times) as consumer:
+    with stage.consumer(slow, **times) as consumer:
         for _ in range(2):
             gate.wait_for_one()
-        with stage.consumer(gate, **times):
+        with stage.consumer(slow, **times):
             pause(3)  # all of them wait for the handlers
             gate.is_open.set()
             for partition in range(2):
@@ -108,6 +115,7 @@ def test_handlers_have_all_of_revoke_timeout_also_if_it_is_longer_than_a_member_
 
     for partition in range(2):
         assert [b"slow"] == stage.journal.values(b"k%d" % partition)
+    assert 0 < min(left_s)  # their leases were renewed
 
 
 @pytest.mark.fault("consumer: is slow, and the group rebalances")

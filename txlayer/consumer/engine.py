@@ -374,7 +374,7 @@ class Engine:
         try:
             if assignments.owned and not is_lost:
                 if not self._is_ending:
-                    self._drain(self._config.revoke_timeout.total_seconds())
+                    self._drain(self._config.revoke_timeout.total_seconds(), serve=self._assignments.keep_leases)
                 self._dispatcher.take()
                 self._store_what_ended()
         finally:
