@@ -15,18 +15,19 @@ from tests.simulation.timed import make_timed_plan
 ONCE_RED = (5596, 21011)
 """A transaction with times waited in half behind an undecided one, and the judge took it for lost; a question that a person asked for
 while the check topic took none was counted and not written."""
-KINDS: dict[str, tuple[Callable[[int], Plan], Iterable[int], tuple[str, ...], set[str]]] = {
-    "scheduled messages": (make_timed_plan, ONCE_RED, ("P1", "P2", "P3", "P5", "P6"), {"visible"}),
-    "questions that carry something": (make_asked_plan, (), ("P7",), {"question that carries something"}),
-    "a namespace that is closed": (make_closing_plan, (), ("P1", "P7"), {"not accepted", "namespace drained"}),
+P1, P2, P3 = pytest.mark.promise("P1"), pytest.mark.promise("P2"), pytest.mark.promise("P3")
+P5, P6, P7 = pytest.mark.promise("P5"), pytest.mark.promise("P6"), pytest.mark.promise("P7")
+KINDS: dict[str, tuple[Callable[[int], Plan], Iterable[int], list[pytest.MarkDecorator], set[str]]] = {
+    "scheduled messages": (make_timed_plan, ONCE_RED, [P1, P2, P3, P5, P6], {"visible"}),
+    "questions that carry something": (make_asked_plan, (), [P7], {"question that carries something"}),
+    "a namespace that is closed": (make_closing_plan, (), [P1, P7], {"not accepted", "namespace drained"}),
 }
 """How a plan is made, further seeds, promises, and what must have happened."""
 
 
 def cases() -> Iterator[Any]:
     """Each kind with few seeds, and with more."""
-    for kind, (_, further, promises, _) in KINDS.items():
-        marks = [pytest.mark.promise(promise) for promise in promises]
+    for kind, (_, further, marks, _) in KINDS.items():
         yield pytest.param(kind, (*range(15), *further), marks=marks)
         yield pytest.param(kind, range(15, 40), marks=[*marks, pytest.mark.slow])
 
