@@ -44,7 +44,7 @@ class DoubtIndex:
         self.count = 0  # transactions on doubt, with the dormant ones
         self.further_count = 0  # their contents beyond the first of each
         self._offset_of = offset_of
-        # Two sequences instead of pairs, and short keys: there may be a million entries.
+        # Two sequences instead of pairs: there may be a million entries. The keys of dormant ones are short; an object has its key anyway.
         self._offsets = _offsets_of(())
         self._keys: list[ShortKey] = []
         self._first = 0  # of the entries; those before it left
@@ -62,18 +62,17 @@ class DoubtIndex:
         if doubt_offset > SMALL_OFFSET_MAX and self._offsets.typecode == "I":
             self._offsets = array("Q", self._offsets)
         self._offsets.append(doubt_offset)
-        self._keys.append(short_key(txn.key))
+        self._keys.append(short_key(txn.key) if txn.state is TxnState.SCHEDULED else txn.key)
         self.next_offset = max(self.next_offset, doubt_offset + 1)
         if len(self._keys) > 2 * self.count + PASSED_MAX:
             # One that stays must not keep all later ones in memory.
             living = list(self._living())
-            self._offsets = _offsets_of([offset for offset, _ in living])
-            self._keys = [short_key(key) for _, key in living]
+            self._offsets, self._keys = _offsets_of([self._offsets[n] for n in living]), [self._keys[n] for n in living]
             self._first = 0
 
     def restore(self, transactions: Mapping[str, Transaction], dormant: DormantTransactions) -> None:
         """Add the transactions that a restart found on doubt."""
-        keys = [*map(short_key, transactions), *dormant.rows]
+        keys = [*transactions, *dormant.rows]
         offsets = array("q", chain(map(self._offset_of, transactions), dormant.doubt_offsets()))
         order = sorted(range(len(keys)), key=offsets.__getitem__)
         self._offsets, self._keys = _offsets_of([offsets[n] for n in order]), [keys[n] for n in order]
@@ -109,12 +108,11 @@ class DoubtIndex:
         self.count -= 1
         self.further_count -= max(txn.seen - 1, 0)
 
-    def _living(self) -> Iterator[tuple[int, str]]:
-        """The entries of transactions that are still where they were put."""
+    def _living(self) -> Iterator[int]:
+        """The numbers of the entries whose transactions are still where they were put."""
         for number in range(self._first, len(self._keys)):
-            key = full_key(self._keys[number])
-            if self._offset_of(key) == self._offsets[number]:
-                yield self._offsets[number], key
+            if self._offset_of(full_key(self._keys[number])) == self._offsets[number]:
+                yield number
 
     @property
     def low(self) -> int:
@@ -134,7 +132,7 @@ class DoubtIndex:
         """Keys of the oldest transactions, if they keep far more records readable than there are live ones."""
         if self.next_offset - self._own_low() < max(REWRITE_LAG_MIN, 8 * (self.count + self.further_count)):
             return []
-        return [key for _, key in islice(self._living(), count_max)]
+        return [full_key(self._keys[number]) for number in islice(self._living(), count_max)]
 
     def held_topics(self) -> set[str]:
         return {topic for topics in self._held_for for topic in topics}
