@@ -120,6 +120,10 @@ class QuickBarrier:
     def __init__(self, barrier: SqlBarrier) -> None:
         self._barrier = barrier
 
+    def belongs_here(self, owner: object) -> None:
+        """This task is one of the owner's."""
+        self._barrier.belongs_here(owner)
+
     def expect_join(self, owner: object, joined: Any = None) -> None:
         """Local transactions of this task must join from now on."""
         self._barrier.expect_join(owner, joined)

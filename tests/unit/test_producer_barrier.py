@@ -1,14 +1,16 @@
 """What the end of a joined local transaction means for the resolution: blocks, submitted ones."""
 
 import asyncio
+import importlib
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.producer_stage import ProducerStage
-from txlayer.adapters.ports import LocalState
+from txlayer.adapters.ports import Barrier, LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import BarrierRefusedError, LifecycleError, UsageError
 from txlayer.producer.aio import AsyncTransactionalProducer
@@ -370,3 +372,10 @@ def test_the_async_barrier_refuses_before_anything_is_sent(stage: ProducerStage)
     run_async(stage, barrier, use)
 
     assert [] == stage.resolutions()
+
+
+def test_the_barrier_of_the_example_has_all_that_a_producer_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "examples" / "shop"))
+    barrier = importlib.import_module("shop").QuickBarrier
+
+    assert [] == [name for name in vars(Barrier) if not name.startswith("_") and not hasattr(barrier, name)]
