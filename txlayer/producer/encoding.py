@@ -15,11 +15,11 @@ from txlayer.core.ledger.transaction import TIMES_MAX
 from txlayer.core.messages import (
     RESERVED_HEADER_PREFIX,
     TAGS_HEADER,
-    TOPIC_NAME,
     TOPICS_BYTES_MAX,
     TXN_ID_LENGTH_MAX,
     HalfOptions,
     Message,
+    is_topic_name,
 )
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
 from txlayer.producer.identity import Placement, now_ms
@@ -107,7 +107,7 @@ class Encoder:
         """
         if topic in self._known:
             return
-        if not isinstance(topic, str) or TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
+        if not isinstance(topic, str) or not is_topic_name(topic):
             raise ForbiddenTopicError("nothing was sent", topic=str(topic)[:260], reason="not a topic's name")
         if self._config.topics.is_system(topic):
             raise ForbiddenTopicError(

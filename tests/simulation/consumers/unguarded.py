@@ -345,12 +345,12 @@ class NosyEngine(Engine):
 # --- programs that take messages themselves ---------------------------------------------------------------------------
 
 
-class CredulousDesk(Desk):
-    """Its messages take a second answer without a word."""
+class _OtherMessages(Desk):
+    kind: type[PulledMessage]
 
     def _put(self, *args: Any) -> PulledMessage:
         pulled = super()._put(*args)
-        pulled.__class__ = _Credulous
+        pulled.__class__ = self.kind
         return pulled
 
 
@@ -362,13 +362,10 @@ class _Credulous(PulledMessage):
             super()._say(result)
 
 
-class PatientDesk(Desk):
-    """Its messages take an answer for as long as nobody else gave one."""
+class CredulousDesk(_OtherMessages):
+    """Its messages take a second answer without a word."""
 
-    def _put(self, *args: Any) -> PulledMessage:
-        pulled = super()._put(*args)
-        pulled.__class__ = _Patient
-        return pulled
+    kind = _Credulous
 
 
 class _Patient(PulledMessage):
@@ -378,6 +375,12 @@ class _Patient(PulledMessage):
         if self.answer.done():
             super()._say(result)
         self.answer.set_result(result)
+
+
+class PatientDesk(_OtherMessages):
+    """Its messages take a late answer, unless another one came first."""
+
+    kind = _Patient
 
 
 class KeepingDesk(Desk):
