@@ -31,7 +31,7 @@ def reasons(stage: Stage) -> list[tuple[bytes | None, str, int]]:
 
 
 def run(stage: Stage, act: Any, *, attempt_count_max: int, values: tuple[bytes, ...] = (b"1", b"?", b"3")) -> list[int]:
-    """The batch handler's calls over three messages, one of which nobody can read."""
+    """The batch handler's calls over three messages, one of which cannot be read."""
     stage.write(*values)
     handled: list[int] = []
     consumer: OrderedConsumer = stage.plain(

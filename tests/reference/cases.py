@@ -1050,7 +1050,7 @@ MALFORMED: dict[str, tuple[int | str, str]] = {
 
 
 def _malformed(born_ms: int | str, options: str, log: Log) -> None:
-    """It is committed, and stands beside a good one."""
+    """A committed one beside a good one."""
     half = _half_born(log, born_ms, key="malformed/00000001", options=options)
     log.op(("C", half), key="malformed/00000001")
     good = log.half()

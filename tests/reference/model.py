@@ -895,7 +895,7 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
 
 
 def is_blocked(world: World, txn: Transaction, reading: Reading) -> bool:
-    """Find what is there behind an open Kafka transaction alone: nobody knows what will become of it."""
+    """Find what is there only behind an open Kafka transaction, whose end is not known."""
     seen = {index for record, index in txn.shown if world.is_readable(record)}
     hidden = [(r, i) for r, i in txn.shown if r.kafka != "aborted" and i not in seen]
     for record, index in hidden:

@@ -1,4 +1,4 @@
-"""Of which kills of a job on an object store one stands for others."""
+"""Which kills of a job on an object store are judged by one run."""
 
 import pytest
 
