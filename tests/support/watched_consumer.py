@@ -31,6 +31,9 @@ from txlayer.runtime.environment import draw_name
 
 AWAY_EVERY_S, AWAY_S = 15, 3
 """So often, and for so long, what handlers need is away, in all processes at once; until the run is healed."""
+AWAY_FIRST_S = 6
+"""From the first call of a process on it is away, too, until the breaker has opened, at most so long: by the clock alone, a short run
+in which other faults stop the messages has no breaker that opens."""
 HEALED = "healed"
 """The file that says so."""
 PER_MILLE = 1_000
@@ -153,6 +156,8 @@ class WatchedConsumer(OrderedConsumer):
         self._here = _Here()
         self._numbers = count()
         self._postponed: set[tuple[str, int, int]] = set()
+        self._has_opened = False  # one of its breakers, once
+        self._first_away_until = 0.0  # by the monotonic clock; 0: nothing was called yet
         self._tenures: dict[int, tuple[Any, int]] = {}  # kept, so that no id is another's
         self.handler(self._handle)
 
@@ -205,6 +210,7 @@ class WatchedConsumer(OrderedConsumer):
                 was_closed = breaker.is_closed
                 call(**given)
                 if was_closed is not breaker.is_closed:
+                    self._has_opened = True
                     self._journal.write(what="breaker", at_ms=self._pool.turn_ms, heard_ms=now_ms(), is_open=was_closed)
 
             return run
@@ -238,7 +244,7 @@ class WatchedConsumer(OrderedConsumer):
         word, attempt_count, seconds = fate_of(message.raw_value or b"")
         if seconds:
             context.lease_lost.wait(seconds)
-        if time.time() % AWAY_EVERY_S < AWAY_S and not self._healed.exists():
+        if self._is_away():
             return "raise"
         if not is_replay and context.attempt <= attempt_count:
             return word
@@ -250,6 +256,12 @@ class WatchedConsumer(OrderedConsumer):
             row = (message.topic, message.partition, message.key)
             self._table.write(row, context.token, process=self._name, offset=message.offset, is_replay=is_replay)
         return ""
+
+    def _is_away(self) -> bool:
+        """True while what handlers need is away."""
+        self._first_away_until = self._first_away_until or time.monotonic() + AWAY_FIRST_S
+        is_first = not self._has_opened and time.monotonic() < self._first_away_until
+        return (is_first or time.time() % AWAY_EVERY_S < AWAY_S) and not self._healed.exists()
 
     def _tell_begin(self, number: int, message: ReceivedMessage, context: Context) -> bool:
         chunk, record = self._here.chunk, cast("Any", message._record)
