@@ -27,6 +27,7 @@ from harness import (
     settings_line,
     show_figures,
     wait_for,
+    warm,
     working_coordinator,
 )
 from recovery import doubt_low_waters, idle_memory
@@ -35,7 +36,9 @@ from txlayer import Message, TransactionalProducer
 from txlayer.adapters.kafka.local import LocalBroker
 
 OTHERS_PER_S = 50
-SUBMIT_COUNT = 60_000
+SUBMIT_COUNT = 200_000
+AT_REST_S = 0.05
+"""CPU in a second with which a coordinator is at rest."""
 PART_COUNT = 100_000
 """Futures of `submit` in memory at once."""
 FAR = timedelta(days=1)
@@ -92,6 +95,17 @@ def wait_until_moved(servers: str, namespace: str, count: int) -> None:
         within_s=300,
         what="the scheduled ones are not all on doubt",
     )
+
+
+def wait_until_at_rest(forwarder: Child) -> None:
+    """Wait until it does no more with what was scheduled: it settles op lines for seconds after the last one is on doubt."""
+
+    def is_at_rest() -> bool:
+        before_s = forwarder.cpu_s()
+        time.sleep(1)
+        return forwarder.cpu_s() - before_s < AT_REST_S
+
+    wait_for(is_at_rest, within_s=60, what="the coordinator does not come to rest")
 
 
 class Others:
@@ -208,21 +222,26 @@ def beside(servers: str, count: int, pairs: int) -> float:
     ratios: list[float] = []
     for number in range(pairs):
         rates: dict[str, float] = {}
+        cpu_us: dict[str, float] = {}
         for name in ("none", "waiting")[:: 1 - 2 * (number % 2)]:
             namespace = f"{name}{number}"
             make_namespace(servers, namespace, targets=("orders", "scheduled"))
             with ExitStack() as stack:
-                working_coordinator(stack, servers, namespace)
+                forwarder = working_coordinator(stack, servers, namespace)
                 if name == "waiting":
                     schedule_for_long(servers, namespace, count)
+                    wait_until_at_rest(forwarder)
+                before_s = forwarder.cpu_s()
                 consumer = stack.enter_context(closing(reader(servers, f"{namespace}.orders")))
                 arguments = [servers, namespace, str(SUBMIT_COUNT), "5000"]
                 producer = Child("producer", ["bench/clients.py", "submit", *arguments])
                 stack.callback(producer.end)
                 seen = read(consumer, SUBMIT_COUNT)
                 rates[name] = SUBMIT_COUNT / (seen[-1] - producer.result(60)["started"])
+                cpu_us[name] = (forwarder.cpu_s() - before_s) / SUBMIT_COUNT * 1e6
         ratios.append(rates["waiting"] / rates["none"])
-        print(f"{rates['none']:,.0f}/s without, {rates['waiting']:,.0f}/s beside {count:,}", flush=True)
+        told = [f"{rates[name]:,.0f}/s and {cpu_us[name]:.1f} µs of the coordinator" for name in ("none", "waiting")]
+        print(f"{told[0]} a transaction without, {told[1]} beside {count:,}", flush=True)
     return statistics.median(ratios)
 
 
@@ -275,6 +294,7 @@ def main() -> int:
             for is_new_process in (False, True):
                 figures += due_steadily(servers, count // 2, is_new_process=is_new_process)
         if "beside" in arguments.only:
+            warm(kafka)
             ratio = beside(servers, count, arguments.pairs)
             figures.append(Figure("rate of others beside those that wait", ratio, 0.9, ""))
         if "restart" in arguments.only:
