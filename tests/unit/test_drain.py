@@ -81,3 +81,18 @@ def test_a_widening_that_was_killed_before_it_stored_offsets_is_finished_whateve
     assert all(isinstance(change, Difference) and change.is_widening_interrupted for change in (half, op))
     assert ({}, None) == (planned.wanted, planned.left)
     assert sorted(map(txn_id_of, [txn_key("before"), *keys])) == sorted(stage.visible())
+
+
+def test_a_widening_that_was_killed_before_it_stored_offsets_goes_on_to_more_partitions_only_when_drained() -> None:
+    """What producers prepared in the new partitions would be in the wrong ones, and never be forwarded."""
+    stage = StillCoordinator()
+    stage.work(seconds=1)
+    widen(stage.kafka, [stage.topics.doubt, stage.topics.op, stage.topics.half], 4)
+    key = txn_key("since")
+    stage.commit(key, stage.half(key, partition=3), partition=3)
+
+    with closing(stage.kafka.connect_coordinator(stage.config, client="widen")) as connections:
+        planned = plan_widening(stage.kafka.admin(), connections, partition_count=8)
+
+    assert planned.left is not None
+    assert (1, 1) == (planned.left.half_unread, planned.left.op_unread)

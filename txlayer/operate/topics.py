@@ -323,10 +323,12 @@ def look(connections: CoordinatorConnections, *, partition_count: int) -> Drain:
     return Drain(found, *unread_counts, None if limits is None else limits.closed_at_ms)
 
 
-def unread(connections: CoordinatorConnections, *, partition_count: int) -> tuple[int, int, tuple[int, ...]]:
+def unread(
+    connections: CoordinatorConnections, *, partition_count: int, stored_count: int | None = None
+) -> tuple[int, int, tuple[int, ...]]:
     """(half records, op records) behind what is stored, in the first `partition_count` partitions, and half's ends.
 
-    Counted by reading, because the markers of Kafka transactions take offsets too. Of what an open Kafka transaction hides, by
+    Of partitions from `stored_count` on nothing is stored, and every record counts. Counted by reading, because the markers of Kafka transactions take offsets too. Of what an open Kafka transaction hides, by
     whomever, every offset counts.
     """
     topics, partitions = connections.config.topics, range(partition_count)
@@ -334,9 +336,11 @@ def unread(connections: CoordinatorConnections, *, partition_count: int) -> tupl
     ends = connections.end_offsets(tps)
     hidden = connections.end_offsets(tps, is_committed=False)
     ranges: dict[TopicPartition, Range] = {}
-    for p, stored in read_stored(connections, partitions).items():
+    for p, stored in read_stored(connections, partitions[:stored_count]).items():
         ranges[topics.half, p] = (stored.positions.low_water, ends[topics.half, p])
         ranges[topics.op, p] = (stored.positions.op_offset, ends[topics.op, p])
+    starts = connections.start_offsets([tp for tp in tps if tp not in ranges])
+    ranges |= {tp: (start, ends[tp]) for tp, start in starts.items()}
     counts = Counter(record.topic() for record in committed_records(connections, ranges))
     for (topic, p), end in hidden.items():
         counts[topic] += max(end - ends[topic, p], 0)
@@ -403,8 +407,8 @@ def plan_widening(admin: Administration, connections: CoordinatorConnections, *,
     known = max(sum(bool(stored[topics.half, p] and stored[topics.op, p]) for p in shared), 1)
     if set(counts.values()) == {known}:
         left = look(connections, partition_count=known)
-    else:  # an earlier widening was interrupted behind its own look: since then no role could start
-        left = Drain((), *unread(connections, partition_count=known))
+    else:  # an earlier widening was interrupted behind its own look: since then no coordinator could start
+        left = Drain((), *unread(connections, partition_count=len(shared), stored_count=known))
     # Half last: by its count producers and coordinators go, and until then they see that the counts differ.
     order = (topics.doubt, topics.op, topics.half)
     wanted = {t: partition_count for t in order if counts[t] < partition_count}
