@@ -48,17 +48,23 @@ UNREAD = 141
 """What shells say of a program whose reader has gone, such as `head`. It is no finding, because the output was not read."""
 
 
+_heard: list[BaseException] = []  # what handlers of signals raised
+
+
 @contextmanager
-def ending_at_sigterm() -> Iterator[None]:
+def ending_at_signals() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that what is open is closed, and then the process.
 
     To its parent it has died of the signal. The first process of a container cannot: it exits with 143.
     """
 
-    def end(_number: int, _frame: object) -> None:
-        raise SystemExit(TERMINATED)
+    def end(number: int, _frame: object) -> None:
+        _heard.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(TERMINATED))
+        raise _heard[-1]
 
     signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background of a shell it is ignored
+        signal.signal(signal.SIGINT, end)
     try:
         yield
     except SystemExit as exc:
@@ -69,11 +75,23 @@ def ending_at_sigterm() -> Iterator[None]:
 
 
 @contextmanager
+def _raising_what_was_heard() -> Iterator[None]:
+    """Raise what a handler of signals raised, where the Kafka client lost it: it was calling back, and raises a SystemError."""
+    try:
+        yield
+    except SystemError:
+        if not _heard:
+            raise
+        raise _heard[-1] from None
+
+
+@contextmanager
 def saying(what_stands: str, *errors: type[TxLayerError]) -> Iterator[None]:
     """Say what stands, where Ctrl-C, SIGTERM or one of these errors ends the block, which writes."""
     ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit, *errors)
     try:
-        yield
+        with _raising_what_was_heard():
+            yield
     except ends:
         sys.stderr.write(f"ended early: {printable(what_stands)}\n")
         raise
@@ -86,7 +104,8 @@ def guard(call: Callable[[], object]) -> int:
     """
     try:
         try:
-            call()
+            with _raising_what_was_heard():
+                call()
         finally:
             _flush()
     except SystemExit as exc:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from txlayer.adapters.telemetry import set_up_logging
-from txlayer.cli.exits import ending_at_sigterm, guard
+from txlayer.cli.exits import ending_at_signals, guard
 from txlayer.cli.options import version_option
 from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
 from txlayer.config import check_names
@@ -78,5 +78,5 @@ def _begin(
 
 
 def main() -> None:
-    with ending_at_sigterm():
+    with ending_at_signals():
         raise SystemExit(guard(build_app(needed(sys.argv[1:]))))

@@ -1,5 +1,6 @@
 """Commands that Ctrl-C or SIGTERM ends while they wait for others: what they wrote takes effect, and they say so."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,15 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from txlayer.cli import run
 run()
+"""
+CALLED_BACK = """
+import os, sys
+from txlayer.operate.operators import OperatorWriter
+report = OperatorWriter._reported
+def reported(*given):
+    os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+    report(*given)
+OperatorWriter._reported = reported
 """
 ENDS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 
@@ -76,3 +86,31 @@ def test_requests_that_were_written_are_said_to_count(
     assert (code, "") == found[:2]
     assert "requests that were written take effect" in found[2]
     assert "--request-id ticket-12" in found[2]
+
+
+@ENDS
+def test_a_signal_that_comes_while_the_client_calls_back_ends_a_command_as_any_other(
+    arena: Arena, operator: Tx, number: int, code: int
+) -> None:
+    """The client loses the exception of the signal's handler, and raises a SystemError."""
+    txn_id = new_id()
+    Crafted(arena.servers, arena.topics, partition_count=arena.partition_count).half(
+        f"{txn_id}/00000001", arena.targets[0]
+    )
+    words = ("tx", "commit", txn_id, *WHY, "--wait", "60s", "--json", "-b", arena.servers, "-n", arena.namespace)
+
+    found = subprocess.run(
+        [sys.executable, "-c", CALLED_BACK + PROGRAM, *words],
+        cwd=ROOT,
+        env={**os.environ, "SIGNAL": str(int(number))},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    assert (code, "") == (found.returncode, found.stdout), found.stderr
+    assert "ended early: lines that were written take effect" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert "already" == operator.json("commit", txn_id, *WHY, "--wait", "0s")[0]["result"]
