@@ -15,7 +15,7 @@ from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.topics import AlterSetting, CreateTopic
-from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, TopicMismatchError
+from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, TopicMismatchError, UsageError
 from txlayer.operate.topics import GroupReset, plan_reset
 
 pytestmark = pytest.mark.kafka
@@ -128,3 +128,14 @@ def test_a_user_of_the_right_password_is_let_in(secured: SecuredServers) -> None
 
     with KafkaAdmin(config) as admin, pytest.raises(NotAuthorisedError, match="TOPIC_AUTHORIZATION"):
         admin.topic_limits("any")
+
+
+def test_a_topic_that_another_person_has_just_widened_is_wide_enough(config: ClientConfig, admin: KafkaAdmin) -> None:
+    topic = create_topic(config.bootstrap_servers, unique_name("orders"), partitions=1)
+    admin.widen({topic: 3})
+
+    admin.widen({topic: 3})
+
+    assert 3 == admin.partition_count(topic)
+    with pytest.raises(UsageError, match="3 partition"):
+        admin.widen({topic: 2})

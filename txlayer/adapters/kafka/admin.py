@@ -289,7 +289,9 @@ class KafkaAdmin:
         )
 
     def widen(self, counts: Mapping[str, int]) -> None:
-        """Give each topic so many partitions, more than it has, one topic after the other, and wait until that is known.
+        """Give each topic so many partitions, one topic after the other, and wait until that is known.
+
+        A topic that has as many by now, because another person was quicker, stays as it is.
 
         Raises:
             RetriableError: no answer in time; what came before may have happened. It may be called again.
@@ -297,11 +299,15 @@ class KafkaAdmin:
         """
         for topic, count in counts.items():
             future = self.client().create_partitions([NewPartitions(topic, count)], **self.limits())[topic]
-            self.wait(future, resource=topic, operation="create partitions")
+            refused = self.wait(
+                future, resource=topic, operation="create partitions", foreseen={KafkaError.INVALID_PARTITIONS}
+            )
             self._wait_until(
                 lambda t=topic, n=count: self._led_count(t) >= n,  # type: ignore[misc]  # mypy infers no lambda with defaults
                 f"widened, but not all {count} partitions of {topic} have a leader yet",
             )
+            if isinstance(refused, KafkaError) and self._led_count(topic) > count:
+                raise self.translated(refused, resource=topic, operation="create partitions")
 
     def _led_count(self, topic: str) -> int:
         found = self.client().list_topics(topic, timeout=LOOK_S * 50).topics[topic]
