@@ -395,7 +395,14 @@ class Settling(TransactionFilters):
     is_all: Annotated[
         bool, option("--all", "All that the filters let through; those parked, unless a state is named.")
     ] = False
-    limit: Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)] = None
+    limit: Annotated[
+        int | None,
+        option(
+            "--limit",
+            "With --all: so many, the oldest of those that are there now; the same command again counts anew.",
+            min=1,
+        ),
+    ] = None
     nonce: Annotated[str | None, option("--nonce", "Which attempt, where an id has several.")] = None
     reason: Reason = ""
     operator: Operator = None
@@ -476,8 +483,9 @@ def _settle(
         elif plan.lines:
             if order.is_all and not settling.yes:
                 _confirm(order.action, plan)
+            again = "" if order.limit is None else "the same command counts --limit anew; "
             with (
-                saying("lines that were written take effect; `txlayer tx list` shows what is not settled"),
+                saying(f"lines that were written take effect; {again}`txlayer tx list` shows what is not settled"),
                 output.two_step_progress("written", "partitions carried out") as (written, reached),
             ):
                 outcomes += settles.carry_out(
