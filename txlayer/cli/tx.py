@@ -262,6 +262,8 @@ def show(
             f"the id {query_id or what}; --since goes further back"
         )
     if not found:
+        if as_json:
+            output.print_json([])
         typer.echo(printable(f"not found: {searched}"), err=True)
         raise typer.Exit(ExitCode.FINDING)
     with _connected(config) as connections:

@@ -308,6 +308,7 @@ def test_what_is_not_found_is_said_with_what_was_searched(arena: Arena, crafted:
         assert (1, "") == (code, out)
         assert err.startswith("not found: ")
         assert said in err
+    assert (1, "[]\n") == looking.run("show", "nobody", "--json")[:2]
     assert "1:0" == looking.json("show", "1:0", "--id")[0]["txn_id"]
 
 
