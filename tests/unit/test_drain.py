@@ -9,6 +9,7 @@ from txlayer.adapters.namespace import Namespace
 from txlayer.core.messages import txn_id_of
 from txlayer.core.partitions import half_partition
 from txlayer.core.topics import Difference
+from txlayer.operate.overview import read_quarantined
 from txlayer.operate.topics import Drain, look, plan_widening, store_first_offsets
 from txlayer.runtime.kafka_transactions import produce
 
@@ -96,3 +97,31 @@ def test_a_widening_that_was_killed_before_it_stored_offsets_goes_on_to_more_par
 
     assert planned.left is not None
     assert (1, 1) == (planned.left.half_unread, planned.left.op_unread)
+
+
+def test_an_interrupted_widening_is_finished_although_a_producer_was_not_stopped() -> None:
+    """No coordinator can start before, so nothing would ever be drained."""
+    stage = StillCoordinator()
+    stage.work(seconds=1)
+    widen(stage.kafka, [stage.topics.doubt, stage.topics.op], 4)
+    keys = [f"t{number}/0000000a" for number in range(8)]
+    places = {key: half_partition(ordering_key=None, txn_id=txn_id_of(key), partition_count=2) for key in keys}
+    for key, p in places.items():
+        stage.commit(key, stage.half(key, partition=p), partition=p)
+
+    with closing(stage.kafka.connect_coordinator(stage.config, client="widen")) as connections:
+        planned = plan_widening(stage.kafka.admin(), connections, partition_count=4)
+    widen(stage.kafka, [stage.topics.half], 4)
+    store_first_offsets(stage.kafka.admin(), stage.topics, 4)
+    stage.start()
+    stage.work(seconds=2)
+
+    assert ({stage.topics.half: 4}, None, len(keys)) == (planned.wanted, planned.left, planned.late_count)
+    right = [
+        k for k, p in places.items() if p == half_partition(ordering_key=None, txn_id=txn_id_of(k), partition_count=4)
+    ]
+    assert 0 < len(right) < len(keys)
+    assert sorted(map(txn_id_of, right)) == sorted(stage.visible())
+    with closing(stage.kafka.connect_coordinator(stage.config, client="look")) as connections:
+        kept = read_quarantined(connections)
+    assert len(keys) - len(right) == sum(each.origin.topic == stage.topics.half for each in kept)

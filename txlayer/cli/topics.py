@@ -323,6 +323,8 @@ def widen(
         if found.left is not None:
             show_drain(config.namespace, found.left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
+        late = "half records of producers that were not stopped; `txlayer tx list --kept-aside` will show those in the wrong partition"
+        output.note_counts((found.late_count, late))
         if not dry_run:
             if found.wanted and not yes:
                 output.ask(f"Widen {', '.join(found.wanted)} to {partitions} partitions?")

@@ -380,6 +380,7 @@ class Widening(NamedTuple):
     before: dict[str, int]  # partitions of half, op and doubt
     wanted: dict[str, int]  # those that get more, in the order in which they get them
     left: Drain | None  # what is not drained yet; None: nothing, and the topics may be widened
+    late_count: int = 0  # half records that came since a widening was interrupted: some are in the wrong partition
 
 
 def plan_widening(admin: Administration, connections: CoordinatorConnections, *, partition_count: int) -> Widening:
@@ -412,8 +413,10 @@ def plan_widening(admin: Administration, connections: CoordinatorConnections, *,
     # Half last: by its count producers and coordinators go, and until then they see that the counts differ.
     order = (topics.doubt, topics.op, topics.half)
     wanted = {t: partition_count for t in order if counts[t] < partition_count}
-    # Where only offsets are missing, producers may have gone on since: no coordinator can start before they are stored.
-    return Widening(counts, wanted, None if left.is_drained or not wanted else left)
+    # Where the counts differ or only offsets are missing, no coordinator can start, and nothing is drained, before it is done.
+    is_begun = len(set(counts.values())) > 1
+    is_left = bool(wanted) and not is_begun and not left.is_drained
+    return Widening(counts, wanted, left if is_left else None, left.half_unread if is_begun else 0)
 
 
 def store_first_offsets(admin: Administration, topics: SystemTopics, partitions: int) -> None:
