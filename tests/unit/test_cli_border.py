@@ -42,7 +42,7 @@ def raising(error: BaseException) -> None:
         (errors.ConfigError, 2),
         (errors.LifecycleError, 2),
         (errors.InvalidTransitionError, 70),
-        (errors.OutcomeUnknownError, 1),
+        (errors.OutcomeUnknownError, 3),
         (errors.RefusedRecordError, 1),
         (errors.TxLayerError, 1),
     ],

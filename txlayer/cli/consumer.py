@@ -26,7 +26,7 @@ from txlayer.consumer.service import ConsumerService
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import check_group
-from txlayer.errors import ConfigError, RetriableError
+from txlayer.errors import ConfigError, OutcomeUnknownError, RetriableError
 from txlayer.operate.dead_letters import opened_logs
 from txlayer.operate.replay import RequestWriter, WrittenRequest, ask_queues, author_of, standing, wait_until_taken
 from txlayer.operate.topics import plan_reset
@@ -160,7 +160,10 @@ def _add(kind: ReplayKind) -> None:
         patience_s = parse_duration("--wait", wait).total_seconds()
         clients = kafka_clients(cluster.config(ClientConfig))
         record = ReplayRecord(kind, author.request_id, None, text=author.text)
-        with opened_logs(clients, group, [topic]) as logs, saying(standing(author), RetriableError):
+        with (
+            opened_logs(clients, group, [topic]) as logs,
+            saying(standing(author), RetriableError, OutcomeUnknownError),
+        ):
             log = logs[topic]
             writer = RequestWriter(clients.operator_writer, group=group)
             written = ask_queues(log, writer, record, partitions=partition or ())

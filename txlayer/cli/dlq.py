@@ -29,7 +29,7 @@ from txlayer.cli.options import (
 )
 from txlayer.config import ClientConfig, parse_duration
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind
-from txlayer.errors import ConfigError, RetriableError, UsageError
+from txlayer.errors import ConfigError, OutcomeUnknownError, RetriableError, UsageError
 from txlayer.operate import Json, dead_letters, time_text
 from txlayer.operate import replay as replaying
 from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, opened_logs, parse_letter
@@ -269,7 +269,7 @@ def _carry_out(order: replaying.ReplayOrder, asking: Asking, cluster: ClusterOpt
             outcomes = replaying.planned(order, choice)
         else:
             writer = replaying.RequestWriter(clients.operator_writer, group=order.group)
-            with saying(replaying.standing(order.author), RetriableError):
+            with saying(replaying.standing(order.author), RetriableError, OutcomeUnknownError):
                 outcomes = replaying.ask(
                     order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
                 )

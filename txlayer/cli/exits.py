@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from txlayer.adapters.telemetry import printable, printable_lines
-from txlayer.errors import FencedError, InvariantError, NotAuthorisedError, RetriableError, TxLayerError, UsageError
+from txlayer.errors import (
+    FencedError,
+    InvariantError,
+    NotAuthorisedError,
+    OutcomeUnknownError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
 
 
 class ExitCode(IntEnum):
@@ -32,6 +40,7 @@ _CODES: tuple[tuple[type[TxLayerError], ExitCode], ...] = (
     (NotAuthorisedError, ExitCode.NOT_AUTHORISED),
     (UsageError, ExitCode.USAGE),
     (RetriableError, ExitCode.UNAVAILABLE),
+    (OutcomeUnknownError, ExitCode.UNAVAILABLE),  # a second line or request does no harm
     (TxLayerError, ExitCode.FINDING),
 )
 

@@ -15,6 +15,8 @@ from tests.support.operating import WHY, Tx, new_id, op_ends
 from tests.support.planted_letters import Planted
 from tests.support.processes import ROOT
 from tests.support.waiting import wait_until
+from txlayer.errors import OutcomeUnknownError
+from txlayer.operate.replay import RequestWriter
 
 pytestmark = pytest.mark.kafka
 
@@ -114,3 +116,25 @@ def test_a_signal_that_comes_while_the_client_calls_back_ends_a_command_as_any_o
     assert "ended early: lines that were written take effect" in found.stderr
     assert "Traceback" not in found.stderr
     assert "already" == operator.json("commit", txn_id, *WHY, "--wait", "0s")[0]["result"]
+
+
+@pytest.mark.parametrize("act", ["dlq drop", "consumer pause"])
+def test_requests_that_got_no_answer_are_no_finding_and_may_be_said_again(
+    broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    planted = Planted(broker.bootstrap_servers, capsys)
+    letter = planted.letter()
+    what = ("--group", planted.group, letter) if act == "dlq drop" else (planted.group, planted.topic)
+    words = (*act.split(), *what, *WHY, "--request-id", "ticket-12", "--wait", "0s", "--json")
+
+    def unanswered(*_given: object, **_named: object) -> None:
+        raise OutcomeUnknownError("2 requests were not acknowledged and may be stored", step="request")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RequestWriter, "write", unanswered)
+        cut = planted.run(*words)
+    again = planted.run(*words)
+
+    assert (3, "") == cut[:2]
+    assert "the same command with --request-id ticket-12 goes on" in cut[2]
+    assert 0 == again[0]
