@@ -147,6 +147,18 @@ class _UnfitError(ValueError):
         return _UnfitError(self.why, name, *self.path)
 
 
+def _translated(read: Reader, errors: Any, unfit: Callable[[Any], _UnfitError]) -> Reader:
+    """The same, whose errors of these kinds become what `unfit` makes of them."""
+
+    def made(value: Any) -> Any:
+        try:
+            return read(value)
+        except errors as exc:
+            raise unfit(exc) from None
+
+    return made
+
+
 def _readers(kind: Any) -> tuple[Callable[[bytes], Any], Reader]:
     """(from JSON, from plain values)."""
     if _mentions(kind, _PYDANTIC):
@@ -154,14 +166,8 @@ def _readers(kind: Any) -> tuple[Callable[[bytes], Any], Reader]:
     if _mentions(kind, _MSGSPEC):
         return _of_msgspec(kind)
     read = _reader(kind, {})
-    return lambda raw: read(_parsed(raw)), read
-
-
-def _parsed(raw: bytes) -> Any:
-    try:
-        return read_json(raw)
-    except (ValueError, RecursionError) as exc:
-        raise _UnfitError(f"no JSON: {exc}") from None
+    parsed = _translated(read_json, (ValueError, RecursionError), lambda exc: _UnfitError(f"no JSON: {exc}"))
+    return lambda raw: read(parsed(raw)), read
 
 
 def _finite(text: str) -> float:
@@ -189,33 +195,24 @@ def _of_pydantic(kind: Any) -> tuple[Callable[[bytes], Any], Reader]:
 
     adapter = TypeAdapter(kind)
 
-    def checked(read: Reader) -> Reader:
-        def made(value: Any) -> Any:
-            try:
-                return read(value)
-            except ValidationError as exc:
-                # Its own text quotes the value, which is the user's data, and this text is logged.
-                first = exc.errors(include_input=False, include_url=False, include_context=False)[0]
-                raise _UnfitError(first["msg"], *map(str, first["loc"])) from None
+    def unfit(error: ValidationError) -> _UnfitError:
+        # Its own text quotes the value, which is the user's data, and this text is logged.
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        return _UnfitError(first["msg"], *map(str, first["loc"]))
 
-        return made
-
-    return checked(adapter.validate_json), checked(adapter.validate_python)
+    from_json = _translated(adapter.validate_json, ValidationError, unfit)
+    return from_json, _translated(adapter.validate_python, ValidationError, unfit)
 
 
 def _of_msgspec(kind: Any) -> tuple[Callable[[bytes], Any], Reader]:
     import msgspec
 
-    def checked(read: Reader) -> Reader:
-        def made(value: Any) -> Any:
-            try:
-                return read(value)
-            except msgspec.DecodeError as exc:  # `ValidationError` is one
-                raise _UnfitError(str(exc)) from None
+    def unfit(error: Exception) -> _UnfitError:
+        return _UnfitError(str(error))
 
-        return made
-
-    return checked(msgspec.json.Decoder(kind).decode), checked(lambda value: msgspec.convert(value, kind))
+    errors = msgspec.DecodeError  # `ValidationError` is one
+    from_json = _translated(msgspec.json.Decoder(kind).decode, errors, unfit)
+    return from_json, _translated(lambda value: msgspec.convert(value, kind), errors, unfit)
 
 
 def _plain(value: Any) -> Any:
@@ -329,13 +326,7 @@ _float = _checked(lambda value: type(value) is float, "float")
 
 
 def _called(make: Callable[[Any], Any], wanted: str) -> Reader:
-    def read(value: Any) -> Any:
-        try:
-            return make(value)
-        except (TypeError, ValueError, ArithmeticError):
-            raise _UnfitError(f"{wanted} is needed") from None
-
-    return read
+    return _translated(make, (TypeError, ValueError, ArithmeticError), lambda _: _UnfitError(f"{wanted} is needed"))
 
 
 def _from_text(kind: type) -> Reader:
