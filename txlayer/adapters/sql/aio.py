@@ -1,28 +1,39 @@
 """Barrier, inbox and fencing for asyncio."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.sql.dml import Delete, Update
 from sqlalchemy.util import greenlet_spawn
 
-from txlayer.adapters.sql.barrier import LOCK_WAIT, TRANSACTION_AGE_MAX, Doubtful, SqlBarrier
+from txlayer.adapters.sql.barrier import LOCK_WAIT, TRANSACTION_AGE_MAX, SqlBarrier
 from txlayer.adapters.sql.inbox import INBOX_NAME, Fence, Inbox, MessageKey, execute_fenced, message_key
 from txlayer.adapters.sql.joined import JoinedTransaction
-from txlayer.adapters.sql.tables import DEFAULT_NAME, OwnTable, Purged
-from txlayer.core.messages import Resolution
+from txlayer.adapters.sql.tables import DEFAULT_NAME, OwnTable
 from txlayer.errors import UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """The same method of the plain object, awaited: it runs in a greenlet that awaits where the driver would block."""
+
+    @wraps(method)
+    async def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
+        result: T = await greenlet_spawn(partial(getattr(self._plain, method.__name__), *arguments, **named))
+        return result
+
+    return call
 
 
 class AsyncOwnTable:
-    """An `OwnTable`, awaited.
-
-    SQLAlchemy's asyncio runs its plain code in a greenlet that awaits where the driver would block; so do its subclasses.
-    """
+    """An `OwnTable`, awaited."""
 
     _plain: OwnTable
 
@@ -31,9 +42,7 @@ class AsyncOwnTable:
         """The table, for migrations and for a session's `binds`."""
         return self._plain.table
 
-    async def create_table(self) -> None:
-        """As `OwnTable.create_table`."""
-        await greenlet_spawn(self._plain.create_table)
+    create_table = _awaited(OwnTable.create_table)
 
 
 class AsyncSqlBarrier(AsyncOwnTable):
@@ -62,25 +71,11 @@ class AsyncSqlBarrier(AsyncOwnTable):
             engine.sync_engine, table=table, schema=schema, lock_wait=lock_wait, transaction_age_max=transaction_age_max
         )
 
-    async def check_table(self) -> None:
-        """As `SqlBarrier.check_table`."""
-        await greenlet_spawn(self._plain.check_table)
-
-    async def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
-        """As `SqlBarrier.purge`."""
-        return await greenlet_spawn(self._plain.purge, older_than, is_dry_run=is_dry_run)
-
-    async def resolve(self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None) -> Resolution:
-        """As `SqlBarrier.resolve`."""
-        return await greenlet_spawn(self._plain.resolve, txn_id, nonce, group=group, born_at_ms=born_at_ms)
-
-    async def resolve_many(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
-        """As `SqlBarrier.resolve_many`."""
-        return await greenlet_spawn(self._plain.resolve_many, doubtful, group=group)
-
-    async def read(self, txn_id: str, nonce: str) -> Resolution | None:
-        """As `SqlBarrier.read`."""
-        return await greenlet_spawn(self._plain.read, txn_id, nonce)
+    check_table = _awaited(SqlBarrier.check_table)
+    purge = _awaited(SqlBarrier.purge)
+    resolve = _awaited(SqlBarrier.resolve)
+    resolve_many = _awaited(SqlBarrier.resolve_many)
+    read = _awaited(SqlBarrier.read)
 
     def belongs_here(self, owner: object) -> None:
         """As in `Barrier`."""
@@ -151,9 +146,7 @@ class AsyncInbox(AsyncOwnTable):
         if seen is not None:
             await greenlet_spawn(self._plain.leave, seen)
 
-    async def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
-        """As `Inbox.purge`."""
-        return await greenlet_spawn(self._plain.purge, older_than, is_dry_run=is_dry_run)
+    purge = _awaited(Inbox.purge)
 
 
 async def execute_fenced_async(session: Any, statement: Update | Delete, *, fence: Fence, token: int | None) -> int:
