@@ -19,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError, TxLayerError, UsageError
+from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError, UsageError
+from txlayer.operate import problem_of
 from txlayer.operate.operators import REASON_LENGTH_MAX
 
 if TYPE_CHECKING:
@@ -236,10 +237,6 @@ class Jobs:
         end: dict[str, Any] = {}
         try:
             end["result"] = work(Note(partial(self._change, name), lambda: self._jobs[name].is_stopping))
-        except TxLayerError as exc:
-            end["problem"] = str(exc)
-        except Exception as exc:
-            # Border of a thread: the page says that it failed, the log why.
-            logger.exception("job.failed", extra={"job": name})
-            end["problem"] = f"a defect of txlayer: {type(exc).__name__}; its log has the details"
+        except Exception as exc:  # noqa: BLE001 - border of a thread
+            end["problem"] = problem_of(exc, logger, "job.failed", job=name)
         self._change(name, ended_ms=now_ms(), **end)

@@ -8,8 +8,11 @@ read.
 """
 
 import base64
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from txlayer.errors import TxLayerError
 
 Json = dict[str, Any]  # a value of JSON: an object
 
@@ -40,6 +43,14 @@ def time_text(at_ms: int | None) -> str:
 def age_of_old_look(age_max: float, *, took: float) -> float:
     """How old a look at the cluster may be before it is repeated; all in one unit. Looks take one part in twenty of the time at most."""
     return max(age_max, 19 * took)
+
+
+def problem_of(error: Exception, logger: logging.Logger, event: str, **extra: str) -> str:
+    """What is shown of an error that came to the border of a thread; a defect is logged, too. Call it where the error is handled."""
+    if isinstance(error, TxLayerError):
+        return str(error)
+    logger.error(event, exc_info=error, extra=extra)
+    return f"a defect of txlayer: {type(error).__name__}; its log has the details"
 
 
 def bytes_json(raw: bytes | None) -> Json | None:

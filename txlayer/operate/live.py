@@ -26,7 +26,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, Effect, TxnEvent, TxnState, transition
 from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.errors import TxLayerError
+from txlayer.operate import problem_of
 from txlayer.operate.overview import ContentlessLedger, committed_records, query_id_on_doubt, read_stored
 from txlayer.operate.rows import ROLLED_BACK, UnsettledRows
 from txlayer.operate.unsettled import GroupResponders, read_responders
@@ -56,45 +57,46 @@ BUCKET_COUNT = 90
 """A quarter of an hour."""
 
 
-class Minute(NamedTuple):
+@dataclass(slots=True)
+class Minute:
     """What happened in `BUCKET_MS`, by the brokers' clocks."""
 
     at_ms: int
-    prepared: int
-    committed: int
-    rolled_back: int
-    latency_ms: Mapping[int, int]  # {upper bound: decisions that came so long after the first half record}
+    prepared: int = 0
+    committed: int = 0
+    rolled_back: int = 0
+    latency_ms: dict[int, int] = field(default_factory=dict)
+    """{upper bound: decisions that came so long after the first half record}"""
 
 
 class Minutes:
     """Rings of counts; one thread writes, any thread takes a `snapshot`."""
 
     def __init__(self) -> None:
-        self._buckets: dict[int, list[Any]] = {}
+        self._buckets: dict[int, Minute] = {}
 
     def prepared(self, at_ms: int) -> None:
-        self._at(at_ms)[0] += 1
+        self._at(at_ms).prepared += 1
 
     def committed(self, at_ms: int, latency_ms: int) -> None:
         """A commit came so long after the first half record."""
         bucket = self._at(at_ms)
-        bucket[1] += 1
+        bucket.committed += 1
         bound = 1 << max(latency_ms, 0).bit_length()
-        bucket[3][bound] = bucket[3].get(bound, 0) + 1
+        bucket.latency_ms[bound] = bucket.latency_ms.get(bound, 0) + 1
 
     def rolled_back(self, at_ms: int, count: int) -> None:
-        self._at(at_ms)[2] += count
+        self._at(at_ms).rolled_back += count
 
     def snapshot(self) -> tuple[Minute, ...]:
         """The last quarter of an hour, the oldest first."""
-        found = ((at, *bucket) for at, bucket in sorted(self._buckets.items()))
-        return tuple(Minute(at, new, yes, no, dict(latency_ms)) for at, new, yes, no, latency_ms in found)
+        return tuple(replace(each, latency_ms=dict(each.latency_ms)) for _, each in sorted(self._buckets.items()))
 
-    def _at(self, at_ms: int) -> list[Any]:
+    def _at(self, at_ms: int) -> Minute:
         start = at_ms - at_ms % BUCKET_MS
         bucket = self._buckets.get(start)
         if bucket is None:
-            bucket = self._buckets[start] = [0, 0, 0, {}]
+            bucket = self._buckets[start] = Minute(start)
             if len(self._buckets) > BUCKET_COUNT:
                 del self._buckets[min(self._buckets)]
         return bucket
@@ -534,14 +536,10 @@ class LiveView:
         """A bounded piece of work. False: it failed, and `state.problem` says why."""
         try:
             self._go_on()
-        except TxLayerError as exc:
-            self._note_problem(str(exc))
-            return False
-        except Exception as exc:
-            # Border of a thread: what is not foreseen is shown and logged, and everything is folded again.
-            logger.exception("view.failed")
-            self._note_problem(f"a defect of txlayer: {type(exc).__name__}; its log has the details")
-            self._forget()
+        except Exception as exc:  # noqa: BLE001 - border of a thread
+            self._note_problem(problem_of(exc, logger, "view.failed"))
+            if not isinstance(exc, TxLayerError):  # what is not foreseen: everything is folded again
+                self._forget()
             return False
         return True
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from txlayer.errors import TxLayerError
-from txlayer.operate import age_of_old_look
+from txlayer.operate import age_of_old_look, problem_of
 from txlayer.runtime.environment import REAL, Environment
 
 logger = logging.getLogger("txlayer.operate")
@@ -64,14 +63,8 @@ class Looks:
         began, at_ms = environment.clock(), int(environment.wall_clock() * 1000)
         try:
             kept.look = Look(at_ms, read())
-        except TxLayerError as exc:
-            kept.look = kept.look._replace(problem=str(exc))
-        except Exception as exc:
-            # Border of a thread: what shows the look says that it failed, the log why.
-            logger.exception("look.failed", extra={"look": name})
-            kept.look = kept.look._replace(
-                problem=f"a defect of txlayer: {type(exc).__name__}; its log has the details"
-            )
+        except Exception as exc:  # noqa: BLE001 - border of a thread
+            kept.look = kept.look._replace(problem=problem_of(exc, logger, "look.failed", look=name))
         kept.ended_at = environment.clock()
         kept.took_s = kept.ended_at - began
 
