@@ -301,21 +301,20 @@ class CoordinatorView(NamedTuple):
 class AgeCounts:
     """Unsettled transactions, counted by age and state."""
 
-    open_by_group: dict[str, dict[str, int]] = field(default_factory=dict)
+    open_by_group: dict[str, Counter[str]] = field(default_factory=dict)
     """{age: {producer group: number of undecided transactions}}."""
-    by_state: dict[TxnState, int] = field(default_factory=dict)
+    by_state: Counter[TxnState] = field(default_factory=Counter)
     oldest_open_ms: int = 0
 
     def add(self, txn: Transaction, count: int, now_ms: int) -> None:
         """Count `txn`, which represents `count` transactions."""
         state = txn.state
         if state is not TxnState.OPEN:
-            self.by_state[state] = self.by_state.get(state, 0) + count
+            self.by_state[state] += count
             return
         age_ms = max(now_ms - txn.appended_ms, 0)
         self.oldest_open_ms = max(self.oldest_open_ms, age_ms)
-        groups = self.open_by_group.setdefault(age_label(age_ms), {})
-        groups[txn.group] = groups.get(txn.group, 0) + count
+        self.open_by_group.setdefault(age_label(age_ms), Counter())[txn.group] += count
 
 
 def age_label(age_ms: int) -> str:
@@ -436,21 +435,16 @@ def _partitions(view: CoordinatorView) -> Iterator[Sample]:
 
 def _open(ages: AgeCounts) -> Iterator[Sample]:
     # Which groups keep their names must be the same for all ages: the totals decide.
-    totals: dict[str, int] = {}
-    for groups in ages.open_by_group.values():
-        for group, count in groups.items():
-            totals[group] = totals.get(group, 0) + count
-    named = with_few_labels(totals)
+    named = with_few_labels(sum(ages.open_by_group.values(), Counter()))
     for age in (*(label for label, _ in AGES), OLDER):
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for group, count in ages.open_by_group.get(age, {}).items():
-            label = group if group in named else OTHER
-            counts[label] = counts.get(label, 0) + count
+            counts[group if group in named else OTHER] += count
         for group in named:
-            yield Sample(OPEN, counts.get(group, 0), (group, age))
+            yield Sample(OPEN, counts[group], (group, age))
     yield Sample(OLDEST_OPEN, ages.oldest_open_ms / 1000)
     for state in _STANDING:
-        yield Sample(STANDING, ages.by_state.get(state, 0), (state.value,))
+        yield Sample(STANDING, ages.by_state[state], (state.value,))
 
 
 def _state(view: CoordinatorView, ledgers: list[Ledger]) -> Iterator[Sample]:
