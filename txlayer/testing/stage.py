@@ -1,12 +1,14 @@
 """`Stage`: a namespace, its coordinator and topics for one test, and assertions about them."""
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from logging.handlers import BufferingHandler
 from types import EllipsisType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -61,17 +63,6 @@ START_S = 30.0  # a group of real brokers may still wait for the session of a me
 STOP_S = 30.0
 
 
-class _Collector(logging.Handler):
-    """Keeps log records, of every coordinator of this process."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-
 class RunningCoordinator:
     """Runs from `with` to its end; its error is raised there, and by `wait_for`.
 
@@ -91,7 +82,7 @@ class RunningCoordinator:
         self._within = within
         self.coordinator = Coordinator(config, connections or connect_coordinator(config))
         self.failure: BaseException | None = None
-        self._log = _Collector()
+        self._log = BufferingHandler(sys.maxsize)  # of every coordinator of this process
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
 
@@ -120,7 +111,7 @@ class RunningCoordinator:
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         """What it logged: the fields, with the name as `event`."""
-        found = [{"event": record.getMessage(), **record.__dict__} for record in self._log.records]
+        found = [{"event": record.getMessage(), **record.__dict__} for record in self._log.buffer]
         return [event for event in found if name in (None, event["event"])]
 
     def wait_for(self, name: str, *, within: timedelta | float = 30) -> None:
@@ -136,7 +127,7 @@ class RunningCoordinator:
         """Its warnings and errors, a line each: what held back or refused a transaction."""
         return [
             " ".join([record.getMessage(), *(f"{name}={value}" for name, value in fields_of(record).items())])
-            for record in self._log.records
+            for record in self._log.buffer
             if record.levelno >= logging.WARNING
         ]
 
