@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.ports import Assignment, no_append_time
+from txlayer.adapters.ports import Assignment, limits_of, no_append_time
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
 from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.codec import PlainHeaders
@@ -86,14 +86,7 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
     """
     counts = {}
     for topic in (topics.half, topics.op, topics.doubt, topics.check):
-        limits = connections.topic_limits(topic)
-        if limits is None:
-            raise TopicMismatchError(
-                "a topic of the namespace is missing; `txlayer topics apply` makes it",
-                topic=topic,
-                expected="there",
-                found="missing",
-            )
+        limits = limits_of(connections.topic_limits, topic)
         if topic in (topics.half, topics.op) and limits.is_append_time is False:
             raise no_append_time(topic, why="transactions grow old by the broker's clock alone")
         counts[topic] = limits.partition_count
