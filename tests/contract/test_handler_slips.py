@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
-from tests.support.process_handlers import SLIPPING, SLIPS
+from tests.support.process_handlers import SLIPPING, SLIPS, ending
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import DeadLetter, dead_letter_of
@@ -70,6 +70,39 @@ def test_a_wrong_result_of_a_coroutine_is_a_failed_attempt(stage: Stage) -> None
 
     (letter,) = letters(stage)
     assert SLIPS[0][1] in letter.error_message
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("kind", ["threads", "processes", "tasks"])
+@OF_HANDLERS
+def test_a_handler_that_would_end_its_process_fails_its_attempt_alone(stage: Stage, kind: str) -> None:
+    stage.write(b"exit")
+    stage.write(b"interrupt", key=b"another")
+    stage.write(b"good")
+
+    async def run() -> None:
+        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, retry=ONCE_MORE)
+
+        @consumer.handler
+        async def handle(message: ReceivedMessage, context: Context) -> None:
+            ending(message, context)
+
+        await consumer.start()
+        await asyncio.to_thread(stage.wait_stored, 3)
+        assert consumer.is_running
+        await consumer.close()
+
+    if kind == "tasks":
+        asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    else:
+        consumer = stage.plain(retry=ONCE_MORE, workers=kind, worker_count=1)
+        consumer.handler(ending)
+        with consumer:
+            stage.wait_stored(3)
+            assert consumer.is_running
+
+    found = {letter.origin.offset: (letter.attempt_count, letter.error_type) for letter in letters(stage)}
+    assert {0: (2, "SystemExit"), 1: (2, "KeyboardInterrupt")} == found
 
 
 @OF_HANDLERS

@@ -83,3 +83,11 @@ def slip_7(message: ReceivedMessage, _context: Context) -> HandlerResult:
 
 
 SLIPPING = {0: slip_0, 2: slip_2, 7: slip_7}
+
+
+def ending(message: ReceivedMessage, _context: Context) -> None:
+    """What would end a program."""
+    if message.value == b"exit":
+        raise SystemExit(3)
+    if message.value == b"interrupt":
+        raise KeyboardInterrupt

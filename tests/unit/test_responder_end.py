@@ -445,6 +445,8 @@ def test_a_handler_that_is_not_there_is_a_line_and_the_code_of_usage(
     [
         ("raise RuntimeError('s3cret')", "RuntimeError"),
         ("url = 's3cret' +", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("def __getattr__(name): raise SystemExit('s3cret')", "SystemExit"),
         ("def __getattr__(name): raise KeyError('s3cret')", "KeyError"),
     ],
 )

@@ -161,7 +161,7 @@ def load(reference: str, *, folder: str, name: str, kind: str) -> Any:
         sys.path.insert(0, folder)
     try:
         module = import_module(module_name)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:  # a module that ends the process would say an exit code of its own for ours
         # The text of a foreign exception may hold secrets: only its kind and position are shown.
         why = f"the module cannot be imported: {_described(exc)}"
         raise ConfigError(why, name=name, value=reference, expected="a module that Python finds from here") from exc
@@ -170,11 +170,11 @@ def load(reference: str, *, folder: str, name: str, kind: str) -> Any:
     except AttributeError:
         why = f"{module_name} has no {path}"
         raise ConfigError(why, name=name, value=reference, expected=f"a {kind} of the module") from None
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         raise ConfigError(_described(exc), name=name, value=reference, expected=f"a {kind} of the module") from exc
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"no module named {error.name}"
     # What cannot be compiled has run nothing: its place is in the error itself.
