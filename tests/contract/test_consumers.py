@@ -296,6 +296,27 @@ def test_no_handler_waits_while_a_consumer_asks_if_its_topic_is_the_same_and_onl
     assert "topics.not_seen" in [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.promise("P9")
+@IN_MEMORY
+def test_partitions_that_have_requests_go_on_while_a_topic_has_more_than_its_requests(
+    lab: Lab, make_stage: MakeStage
+) -> None:
+    stage = make_stage(partitions=4)
+    consumers = [stage.consumer(), stage.consumer()]
+
+    def owned() -> list[list[int]]:
+        return sorted([number for _, number in consumer.stats().partitions] for consumer in consumers)
+
+    with consumers[0], consumers[1]:
+        wait_until(lambda: owned() == [[0, 1], [2, 3]], within=PATIENCE_S, what="each has two")
+        lab.delete_topic(stage.requests)
+        lab.create(stage.requests, partitions=2)
+        wait_until(lambda: owned() == [[], [0, 1]], within=PATIENCE_S, what="the first two go on")
+        for number in (0, 1):
+            stage.write(b"0", partition=number)
+            stage.wait_stored(1, partition=number)
+
+
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.cluster import assign_ranges
-from txlayer.adapters.ports import Assignment, TopicPartition
+from txlayer.adapters.ports import Assignment, TopicLimits, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.assignments import APART_S, Assignments
 from txlayer.consumer.lease_keeper import NoLeases
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.core.dead_letters import replay_topic
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 from txlayer.runtime.environment import Environment
 
 GROUP, TOPIC = "g", "orders"
@@ -26,6 +26,15 @@ class Group:
 
     def __init__(self) -> None:
         self.assignment: Assignment | None = None
+        self.request_partitions = 0
+        self.has_answer = True
+
+    def topic_limits(self, topic: str) -> TopicLimits:
+        """As the cluster says."""
+        assert REQUESTS == topic
+        if not self.has_answer:
+            raise BrokerUnavailableError("as planned")
+        return TopicLimits(self.request_partitions, 1_000_000)
 
     def take_revocation(self) -> bool:
         return False
@@ -36,6 +45,7 @@ class Group:
 
     def assign(self, *, topic: int, requests: int) -> None:
         """So many partitions of each."""
+        self.request_partitions = requests
         self.assign_share(assign_ranges({"": [TOPIC, REQUESTS]}, {TOPIC: topic, REQUESTS: requests})[""])
 
     def assign_share(self, share: tuple[TopicPartition, ...]) -> None:
@@ -48,7 +58,7 @@ def assignments_of(world: StillWorld, group: Group) -> Assignments:
     return Assignments(
         ConsumerConfig(start_timeout=timedelta(seconds=1)),
         ConsumerPlan(group=GROUP, topics=(TOPIC,), routes={}),
-        connections=nothing,
+        connections=cast("Any", group),
         reader=cast("Any", group),
         make_leases=NoLeases,
         storer=nothing,
@@ -76,17 +86,22 @@ def test_what_is_assigned_of_both_goes_on_until_the_other_topic_has_as_many() ->
     assert 3 == assignments.assigned_count
 
 
-def test_of_eight_partitions_that_become_sixteen_four_consumers_handle_two_until_the_other_topic_has_as_many() -> None:
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize(("has_answer", "expected"), [(True, [4, 4, 0, 0]), (False, [2, 0, 0, 0])])
+def test_of_eight_partitions_that_become_sixteen_the_eight_go_on_until_the_other_topic_has_as_many(
+    *, has_answer: bool, expected: list[int]
+) -> None:
     shares = assign_ranges({f"member-{n}": [TOPIC, REQUESTS] for n in range(4)}, {TOPIC: 16, REQUESTS: 8})
     handled = []
     for share in shares.values():
         group = Group()
+        group.request_partitions, group.has_answer = 8, has_answer
         assignments = assignments_of(StillWorld(), group)
         group.assign_share(share)
         assignments.take_rebalance()
         handled.append(assignments.assigned_count)
 
-    assert [2, 0, 0, 0] == handled
+    assert expected == handled
 
 
 def test_topics_that_stay_apart_end_the_consumer_also_when_the_group_rebalances() -> None:

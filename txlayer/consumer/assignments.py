@@ -274,17 +274,20 @@ class Assignments:
                 queues += [(topic, partition) for partition in sorted(found[topic])]
                 continue
             own = replay_topic(self._plan.group, topic)
-            queues += [(topic, partition) for partition in sorted(found[topic] & found[own])]
+            usable = found[topic]
             if found[topic] != found[own]:
+                # Another member may read none of these requests: that of the topic's partition does.
+                usable = found[topic] & (found[own] | set(range(self._count_of(own))))
                 apart = TopicMismatchError(
                     "a topic and the requests about its dead letters were assigned apart: their numbers of partitions, or "
-                    "the subscriptions of the group's members, differ",
+                    "the subscriptions of the group's members, differ; `txlayer topics check --group … --topic …` says what is missing",
                     topic=own,
                     expected=f"partitions {sorted(found[topic])}",
                     found=f"{sorted(found[own])}",
                 )
                 extra = {"group": self._plan.group, "reason": str(apart)}
                 logger.warning("queues.assigned_apart", extra=extra)
+            queues += [(topic, partition) for partition in sorted(usable)]
         if apart is not None and self._apart is None:
             self._apart_until = self._clock() + APART_S
         self._apart = apart
@@ -297,6 +300,14 @@ class Assignments:
             "queues.assigned",
             extra={"group": self._plan.group, "queue_count": len(self._assigned), "generation": assignment.generation},
         )
+
+    def _count_of(self, topic: str) -> int:
+        """How many partitions it has; 0 if the cluster does not say now."""
+        try:
+            limits = self._connections.topic_limits(topic)
+        except (RetriableError, NotAuthorisedError):
+            return 0
+        return 0 if limits is None else limits.partition_count
 
     # --- leases -------------------------------------------------------------------------------------------------------
 
