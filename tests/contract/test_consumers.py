@@ -2,6 +2,7 @@
 
 import random
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -259,6 +260,21 @@ def test_a_consumer_notices_that_its_topic_was_deleted_and_made_anew(
     wait_until(lambda: consumer.failure is not None, within=PATIENCE_S, what="the consumer has ended")
     with pytest.raises(TopicMismatchError, match=r"deleted and made anew .* `txlayer consumer reset`"):
         consumer.close()
+
+
+def test_a_topic_that_is_deleted_under_its_consumer_is_named_with_what_to_do(lab: Lab, stage: Stage) -> None:
+    gate = Gate()
+    stage.write(b"0")
+    consumer = stage.consumer(gate)
+    consumer.start()
+    gate.wait_for_one()
+
+    lab.delete_topic(stage.topic)
+    gate.is_open.set()
+    with pytest.raises(TopicMismatchError, match=r"deleted under its consumers .* `txlayer consumer reset`") as raised:
+        consumer.join(timedelta(seconds=PATIENCE_S))
+
+    assert stage.topic == raised.value.topic
 
 
 @pytest.mark.parametrize("refusal", [None, NotAuthorisedError("as planned", resource="a topic", operation="describe")])

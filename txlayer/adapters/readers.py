@@ -43,6 +43,7 @@ from txlayer.errors import (
     MemberFencedError,
     NotAuthorisedError,
     RetriableError,
+    TopicMismatchError,
     TxLayerError,
 )
 
@@ -564,10 +565,25 @@ class TranslatedMember:
                 name="stored offset",
                 expected="an offset within the topic's retention",
             )
-        return translate_error(error, bootstrap_servers=self._bootstrap_servers)
+        return self._gone(error, topic) or translate_error(error, bootstrap_servers=self._bootstrap_servers)
 
-    def store_error(self, error: ClientError) -> TxLayerError:
+    def _gone(self, error: ClientError, topic: str) -> TopicMismatchError | None:
+        """The error of a topic that was deleted under a consumer; None: it is another one."""
+        if error.code() != Code.UNKNOWN_TOPIC_OR_PART or self._lost_to is not None:
+            return None
+        return TopicMismatchError(
+            f"it was deleted under its consumers ({detail_of(error)}): end every consumer of {self._group}, make it anew, and say "
+            "where the group goes on by `txlayer consumer reset`; `txlayer topics apply --group … --topic …` makes topics of dead letters",
+            topic=topic or None,
+            expected="a topic that the group reads",
+            found="none",
+        )
+
+    def store_error(self, error: ClientError, *, topic: str = "") -> TxLayerError:
+        """Translate why offsets were not stored; `topic`: the one whose offset was refused."""
         code, detail = error.code(), detail_of(error)
+        if (gone := self._gone(error, topic)) is not None:
+            return gone
         if code in STALE_MEMBER_CODES:
             return MemberFencedError(detail, group=self._group)
         if code in (Code.OFFSET_METADATA_TOO_LARGE, Code.INVALID_COMMIT_OFFSET_SIZE):

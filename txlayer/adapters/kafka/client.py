@@ -618,7 +618,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         def store() -> None:
             for partition in self._consumer.commit(offsets=partitions, asynchronous=False) or ():
                 if partition.error is not None:
-                    raise KafkaException(partition.error)
+                    raise self.store_error(partition.error, topic=partition.topic)
 
         try:
             if self._is_in_callback:
@@ -633,8 +633,8 @@ class KafkaStoringGroupReader(KafkaGroupReader):
                 bootstrap_servers=self._config.bootstrap_servers,
                 waited_ms=int(timeout_s * 1000),
             ) from exc
-        except KafkaException as exc:
-            raise self.store_error(kafka_error(exc)) from exc
+        except KafkaException as exc:  # no offset was stored: what is said holds for the first one, too
+            raise self.store_error(kafka_error(exc), topic=partitions[0].topic) from exc
 
     def close(self) -> None:
         """Leave the group; `on_revoke` is called first when there are partitions to give back.
@@ -666,9 +666,10 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             return
         store = self._under_way.popleft()
         store.is_done = True
-        failed = error or next((p.error for p in partitions or () if p.error is not None), None)
+        refused = next((p for p in partitions or () if p.error is not None), None)
+        failed = error or (None if refused is None else refused.error)
         if failed is not None:
-            store.failure = self.store_error(failed)
+            store.failure = self.store_error(failed, topic=refused.topic if refused else "")
 
     def _on_gone(self, consumer: Consumer, partitions: list[ClientPartition], *, is_lost: bool) -> None:
         self._is_in_callback = True

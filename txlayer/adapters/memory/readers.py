@@ -435,7 +435,8 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         try:
             link.ask("OffsetCommit", lambda: link.cluster.store_as_member(fence, offsets))
         except RefusedError as exc:
-            raise self.store_error(ClientError(exc.code)) from exc
+            gone = next((topic for topic, number in offsets if (topic, number) not in link.cluster.partitions), "")
+            raise self.store_error(ClientError(exc.code), topic=gone) from exc
 
 
 # --- the administrator's view ----------------------------------------------------------------------------------------
