@@ -2,6 +2,7 @@
 
 import random
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from txlayer.consumer.consumer import ConcurrentConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.handlers import Interceptor
 from txlayer.core.retry import HandlerResult, Retry, RetryPolicy
-from txlayer.errors import LifecycleError, NotAuthorisedError, TopicMismatchError, UsageError
+from txlayer.errors import ConfigError, LifecycleError, NotAuthorisedError, TopicMismatchError, UsageError
 
 # --- order ------------------------------------------------------------------------------------------------------------
 
@@ -260,6 +261,44 @@ def test_a_consumer_notices_that_its_topic_was_deleted_and_made_anew(
     wait_until(lambda: consumer.failure is not None, within=PATIENCE_S, what="the consumer has ended")
     with pytest.raises(TopicMismatchError, match=r"deleted and made anew .* `txlayer consumer reset`"):
         consumer.close()
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: its topic is deleted and made anew at once")
+def test_a_consumer_stores_no_place_of_a_deleted_topic_for_the_one_made_anew(
+    lab: Lab, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignments, "TOPICS_LOOK_S", 0.2)
+    stage.write(b"0", b"1")
+    consumer = stage.consumer()
+    consumer.start()
+    stage.wait_stored(2)
+
+    wait_until(lambda: not consumer._engine._storer.is_under_way, within=PATIENCE_S, what="it knows what is stored")
+    lab.delete_topic(stage.topic)
+    lab.create(stage.topic)
+    stage.write(b"2", b"3")  # as many as it had read of the old one
+    with pytest.raises(UsageError):  # ConfigError, if it looked while the new one was empty
+        consumer.join()
+
+    with stage.consumer():
+        stage.wait_stored(2)
+    assert {b"2", b"3"} <= set(stage.journal.values(b"k"))
+
+
+@pytest.mark.promise("P9")
+def test_a_consumer_that_ends_before_it_asks_stores_no_place_for_a_topic_made_anew(lab: Lab, stage: Stage) -> None:
+    stage.write(b"0", b"1")
+    with suppress(ConfigError), stage.consumer() as consumer:  # it may look while the new one is empty
+        stage.wait_stored(2)
+        wait_until(lambda: not consumer._engine._storer.is_under_way, within=PATIENCE_S, what="it knows what is stored")
+        lab.delete_topic(stage.topic)
+        lab.create(stage.topic)
+        stage.write(b"2", b"3")
+
+    with stage.consumer():
+        stage.wait_stored(2)
+    assert {b"2", b"3"} <= set(stage.journal.values(b"k"))
 
 
 def test_a_topic_that_is_deleted_under_its_consumer_is_named_with_what_to_do(lab: Lab, stage: Stage) -> None:

@@ -221,7 +221,11 @@ class Assignments:
         """
         if self._look is not None and not self._is_looking:
             look, self._look = self._look, None
-            look.result()
+            try:
+                look.result()
+            except TopicMismatchError:
+                self.give_up()  # the end must not store a place in the old topic for the new one
+                raise
         if self._look is None and self._clock() - self._topics_seen_at >= TOPICS_LOOK_S:
             self._topics_seen_at, self._is_looking = self._clock(), True
             self._look = self._environment.background.start(self._look_in_background, name="txlayer-topics")

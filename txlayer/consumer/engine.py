@@ -381,15 +381,16 @@ class Engine:
             assignments.revoke()
 
     def _store_what_ended(self) -> None:
-        """Store everything, and write what is due then: the next owner knows of no rejection, nor that a replay was handled.
+        """Store what has changed, and write what is due then: the next owner knows of no rejection, nor that a replay was handled.
 
-        No Kafka transaction of it begins after `revoke_timeout`, because the other members wait.
+        What is stored already is not stored again: the topic may have been made anew since. No Kafka transaction of it begins
+        after `revoke_timeout`, because the other members wait.
 
         Raises:
             TxLayerError: what is stored is not known. If it was to be written, the queues are given up: nothing may be stored over it.
         """
         owned, timeout_s = self._assignments.owned.values(), self._config.store_timeout.total_seconds()
-        self._storer.store_now(owned, timeout_s=timeout_s)
+        self._storer.store_now(owned, timeout_s=timeout_s, only_changed=True)
         give_up_at = self._clock() + self._config.revoke_timeout.total_seconds()
         try:
             while self._has_due() and self._clock() < give_up_at:
@@ -398,7 +399,7 @@ class Engine:
             self._assignments.give_up()
             raise
         if self._plan.is_broadcast:
-            self._storer.store_now(owned, timeout_s=timeout_s)
+            self._storer.store_now(owned, timeout_s=timeout_s, only_changed=True)
 
     def _drain(self, timeout_s: float, *, serve: Callable[[], None] = lambda: None) -> None:
         """Start nothing more and wait for the running handlers; give up those that do not end in time."""

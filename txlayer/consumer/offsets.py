@@ -187,14 +187,15 @@ class OffsetStorer:
             self._reader.begin_store(offsets)
             self.is_under_way = True
 
-    def store_now(self, queues: Iterable[OwnedPartition], *, timeout_s: float) -> None:
-        """Store everything of these queues and wait. An outstanding older store takes effect before.
+    def store_now(self, queues: Iterable[OwnedPartition], *, timeout_s: float, only_changed: bool = False) -> None:
+        """Store everything of these queues, or what has changed, and wait. An outstanding older store takes effect before.
 
         Raises:
             TxLayerError: the stored state is unknown.
         """
         self._begun = []
-        offsets, versions = snapshots(queues, only_changed=False)
+        # What an outstanding store holds does not count as changed, and nobody learns any more whether it was stored.
+        offsets, versions = snapshots(queues, only_changed=only_changed and not self.is_under_way)
         if offsets and not self._is_kept:
             self._keep(offsets, versions)
         elif offsets:

@@ -1144,6 +1144,8 @@ class PartitionQueue(Generic[R]):
     def not_written(self, items: Sequence[Item[R]]) -> None:
         """That Kafka transaction stored nothing and never will: the ends of these items, as `take_due` gave them, are due again."""
         self._chains.not_written(items)
+        for progress in self._progress.values():
+            progress.is_changed = True  # the snapshot of `ending` was not stored
 
     def forget_parked(self, there: range) -> int:
         """Release the parked keys whose last dead letter is not at one of these offsets of its topic. Returns the number of keys.
