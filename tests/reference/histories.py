@@ -21,6 +21,7 @@ from tests.reference.wire import Bounds, Headers, History, Record, Settings, mur
 HALF, OP, DOUBT = "txlayer.half", "txlayer.op", "txlayer.doubt"
 BORN = 1_700_000_000_000
 HOUR_MS = 3_600_000
+CLOCK_ERROR_MS = 5_000
 
 #: What the coordinator does wrong with one transaction.
 MISDEEDS = (
@@ -71,9 +72,13 @@ MISDEEDS_TIMED = ("", "lost", "doubled", "torn", "early", "undecided visible", "
 WIDE = 1 << 32
 #: What may be wrong in wide ones alone.
 MISDEEDS_WIDE = ("too soon", "down")
+#: Last digit of seeds in whose histories compaction has taken nothing of doubt, as on the day on which it was written: who was parked is
+#: known. The clocks of brokers differ, timestamps are in the future, persons end what was kept aside, and doubt has contents that are cut, or
+#: that follow a summary. Of those that were found before none has it.
+FRESH = 7
 #: Last digits of seeds in whose histories transactions are on doubt in part, are answered otherwise before they are whole, and stand in
 #: half by a second copy alone: of those that were found before none has them.
-IN_PART = (3, 6)
+IN_PART = (3, 6, FRESH)
 #: What the coordinator may do wrong with one of them.
 MISDEEDS_IN_PART = ("", "lost", "doubled", "torn", "rolled back visible")
 
@@ -92,7 +97,10 @@ class Made:
 def make(seed: int, *, has_faults: bool = True) -> Made:
     """The history of a seed. The same on every machine."""
     in_part, is_wide = 0.3 * (seed % 10 in IN_PART), bool(seed & WIDE)
-    return Play(random.Random(seed), has_faults=has_faults, in_part=in_part, is_wide=is_wide).made(seed)
+    is_fresh = seed % 10 == FRESH
+    return Play(random.Random(seed), has_faults=has_faults, in_part=in_part, is_wide=is_wide, is_fresh=is_fresh).made(
+        seed
+    )
 
 
 def seeds(first: int, count: int) -> Iterator[int]:
@@ -114,12 +122,14 @@ class Cluster:
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     stable_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     now_ms: int = BORN
+    clocks_ms: dict[str, int] = field(default_factory=dict)  # by topic, how far its broker's clock is ahead
 
     def add(self, topic: str, partition: int, *, timestamp_ms: int | None = None, **fields: Any) -> Record:
         """Append one record; `timestamp_ms` is the writer's, which a topic with append times ignores."""
         self.now_ms += self.draw.randint(1, 2_000)
         is_append_time = self.append_time.get(topic, True)
-        at_ms = self.now_ms if is_append_time or timestamp_ms is None else timestamp_ms
+        clock_ms = self.now_ms + self.clocks_ms.get(topic, 0)
+        at_ms = clock_ms if is_append_time or timestamp_ms is None else min(timestamp_ms, clock_ms)
         offset = self.ends.get((topic, partition), 0)
         self.ends[topic, partition] = offset + 1
         record = Record(topic, partition, offset, at_ms, is_append_time=is_append_time, **fields)
@@ -171,6 +181,7 @@ class Txn:
     doubt_state: str = ""  # as the summary says; empty: not on doubt
     was_on_doubt: bool = False
     kept_count: int = 0  # of its half records that doubt holds
+    is_growing: bool = False  # contents follow its summary on doubt
     committed_at: tuple[int, int] | None = None  # the first complete commit, of one with times
     times: list[int] = field(default_factory=list)  # that are left
     released: set[int] = field(default_factory=set)  # messages
@@ -236,6 +247,7 @@ class Coordinator:
     txns: list[Txn] = field(default_factory=list)
     refusing: set[str] = field(default_factory=set)  # real topics that refuse for now
     is_down: bool = False
+    is_fresh: bool = False
 
     def find(self, txn_key: str, partition: int) -> Txn | None:
         return next((t for t in self.txns if (t.key, t.partition) == (txn_key, partition)), None)
@@ -403,8 +415,8 @@ class Coordinator:
             timestamp_ms=int(option["t"]) if "t" in option else None,
         )
 
-    def to_doubt(self, txn: Txn, state: str, reason: str) -> None:
-        """Write the summary, and the contents where they are not there yet."""
+    def to_doubt(self, txn: Txn, state: str, reason: str, *, is_told: bool = True) -> None:
+        """Write the summary, if it is told, and the contents where they are not there yet."""
         txn.state = state
         halves = txn.halves
         last = "+".join(str(record.offset) for record in [halves[-1], *txn.copies])
@@ -418,12 +430,14 @@ class Coordinator:
         version = 3 if txn.due else 1
         if txn.unresolved and shown_state == "open":
             version, more = max(version, 2), f"{more}|{txn.unresolved}"
+        txn.is_growing = self.is_fresh and not txn.is_stored and not txn.due
+        shown_state += "+" if txn.is_growing else ""
         value = (
             f"{version}|{shown_state}|{reason}|{txn.group}|{halves[0].offset}|{last}|{len(halves)}|{len(txn.messages)}"
             f"|{halves[0].timestamp_ms}|{txn.born_ms}|{txn.key_hash}|{'prepare' if txn.is_prepare else 'commit'}||{decided}"
             f"|{self.cluster.now_ms}|{topics}|0/0/0/0{more}"
         )
-        written = [self.put(txn, txn.key, value.encode())]
+        written = [self.put(txn, txn.key, value.encode())] if is_told else []
         left_out = self.draw.randrange(len(halves)) if txn.misdeed == "contents missing" else -1
         for index, half in enumerate(halves):
             if index >= txn.kept_count and index != left_out:
@@ -432,7 +446,11 @@ class Coordinator:
                 extra += [("txl-key", half.key)] if half.key is not None else []
                 extra += [("txl-null", b"1")] if half.value is None else []
                 headers = [*half.headers, *extra]
-                written.append(self.put(txn, f"{txn.key}/{index}", half.value or b"", headers))
+                body = half.value or b""
+                if self.is_fresh and self.draw.random() < 0.1:
+                    ours = [header for header in half.headers if header[0] == "txl"]
+                    headers, body = [*ours, extra[0], ("txl-cut", b"too-large 2000000")], b""
+                written.append(self.put(txn, f"{txn.key}/{index}", body, headers))
         self.cluster.end_kafka_transaction(written)
         txn.doubt_state, txn.was_on_doubt, txn.kept_count = state, True, len(halves)
 
@@ -452,6 +470,8 @@ class Coordinator:
         if line is not None:
             value = value.split(b"\n")[line]
         self.cluster.add(DOUBT, record.partition, key=name.encode(), value=value, headers=[*record.headers, why])
+        if self.is_fresh and self.draw.random() < 0.3:  # a person ends it
+            self.cluster.add(DOUBT, record.partition, key=name.encode())
 
 
 # ---------------------------------------------------------------------------- the play
@@ -460,9 +480,9 @@ class Coordinator:
 class Play:
     """One history, step by step."""
 
-    def __init__(self, draw: random.Random, *, has_faults: bool, in_part: float, is_wide: bool) -> None:
+    def __init__(self, draw: random.Random, *, has_faults: bool, in_part: float, is_wide: bool, is_fresh: bool) -> None:
         """`in_part`: how likely it is that a transaction is on doubt before the next of its half records is there."""
-        self.draw, self.in_part, self.is_wide = draw, in_part, is_wide
+        self.draw, self.in_part, self.is_wide, self.is_fresh = draw, in_part, is_wide, is_fresh
         halves = draw.choice((1, 1, 2, 3))
         known = MISDEEDS + CHANGES + MISDEEDS_WIDE * 3 * is_wide
         self.faults = draw.sample(known, draw.choice((0, 1, 1, 2))) if has_faults else []
@@ -471,7 +491,9 @@ class Play:
         counts = {HALF: halves, OP: halves, DOUBT: halves}
         counts |= {topic: 1 if is_about_order else draw.randint(1, 3) for topic in self.reals}
         self.cluster = Cluster(draw, counts, {topic: draw.random() < 0.6 for topic in self.reals})
-        self.coordinator = Coordinator(self.cluster, draw)
+        self.coordinator = Coordinator(self.cluster, draw, is_fresh=is_fresh)
+        if is_fresh and is_wide:  # else the judge of simulation, who knows of no clocks, judges it too
+            self.cluster.clocks_ms = {topic: draw.randint(0, CLOCK_ERROR_MS) for topic in counts}
         self.is_compacted = draw.random() < 0.2
         self.ordering_keys: list[bytes | None] = [None, *(draw.randbytes(4) for _ in range(2))]
         if is_about_order:
@@ -532,7 +554,8 @@ class Play:
         if key is None and ordering_key is not None:
             options.append(f"m{murmur2(ordering_key)}")
         if draw.random() < 0.15:  # some far in the past, before everything else
-            options.append(f"t{draw.choice((1_000, BORN - 1_000 * HOUR_MS, BORN + number))}")
+            later = (BORN + 30_000, BORN + HOUR_MS) if self.is_fresh else ()
+            options.append(f"t{draw.choice((1_000, BORN - 1_000 * HOUR_MS, BORN + number, *later))}")
         if self.is_wide and draw.random() < 0.1:
             options.append("g1")
         value = None if draw.random() < 0.05 else f"message {number}/{index}".encode()
@@ -616,7 +639,7 @@ class Play:
         half = self.half(txn.partition, message.key, message.value, headers)
         txn.halves.append(half)
         if self.in_part and txn.is_on_doubt and self.draw.random() < 0.7:  # else it may be settled with the same batch
-            self.coordinator.to_doubt(txn, txn.state, "")
+            self.coordinator.to_doubt(txn, txn.state, "", is_told=not txn.is_growing or txn.is_stored)
         for record in late:
             self.coordinator.read_line(record.value or b"", record, 0)
         if self.draw.random() < (0.15 if self.is_wide else 0.06) or txn.misdeed == "copy forwarded":
@@ -913,7 +936,7 @@ class Play:
     def end(self) -> tuple[History, bool]:
         """Open Kafka transactions, retention and compaction; then what is left is the history."""
         draw, cluster = self.draw, self.cluster
-        is_whole = True
+        is_whole = not cluster.clocks_ms
         for place in cluster.partitions():
             if place[0] != DOUBT and draw.random() < 0.06:
                 self.leave_open(place)
@@ -933,7 +956,8 @@ class Play:
                 elif place[0] == HALF:
                     self.faults.append("half too short")
                 is_whole = False
-        compacted = {DOUBT} | ({draw.choice(self.reals)} if self.is_compacted else set())
+        compacted = set() if self.is_fresh else {DOUBT}
+        compacted |= {draw.choice(self.reals)} if self.is_compacted else set()
         if draw.random() < 0.4:
             is_whole &= not self.is_compacted
             self.compact(compacted)
@@ -951,6 +975,7 @@ class Play:
         settings = Settings(
             compacted_topics=frozenset(compacted),
             former_partition_counts={topic: frozenset(range(1, count)) for topic, count in cluster.counts.items()},
+            clock_error_ms=CLOCK_ERROR_MS if cluster.clocks_ms else 0,
         )
         return History(records, bounds, settings), is_whole
 

@@ -41,14 +41,19 @@ class Judged:
         return f"{self.name}: {self.txn_key} is {self.found}, the model says {self.expected}{life}"
 
 
-def readable(history: History) -> History:
-    """The same as readers of committed records see it, with all of it old and every topic allowed."""
+def readable(history: History, *, is_doubt_whole: bool = False) -> History:
+    """The same as readers of committed records see it, with all of it old and every topic allowed; doubt may have lost what was ended, or not."""
     bounds = {
         place: Bounds(b.start, b.readable_end, b.readable_end if b.stable_end is not None else None)
         for place, b in history.bounds.items()
     }
     records = [r for r in history.records if r.kafka == "committed" and _is_in(r, bounds)]
-    settings = replace(history.settings, allowed_topics=None, now_ms=None, overdue_after_ms=None, clock_error_ms=0)
+    doubt = {f"{history.settings.namespace}.doubt"}
+    compacted = (
+        history.settings.compacted_topics - doubt if is_doubt_whole else history.settings.compacted_topics | doubt
+    )
+    settings = replace(history.settings, compacted_topics=compacted, allowed_topics=None, now_ms=None)
+    settings = replace(settings, overdue_after_ms=None, clock_error_ms=0)
     return History(records, bounds, settings)
 
 
@@ -180,10 +185,12 @@ def partition_count(history: History) -> int:
 class TogetherJudged:
     """Histories by name, laid into one bronze, and what the model says of each."""
 
-    def __init__(self, histories: Mapping[str, History], *, doubt_ends_ms: int = 1 << 40) -> None:
-        """Nothing is written yet. Compaction keeps null values on doubt for so long: longer than any history."""
+    def __init__(
+        self, histories: Mapping[str, History], *, doubt_ends_ms: int = 1 << 40, is_doubt_whole: bool = False
+    ) -> None:
+        """Nothing is written yet. Compaction keeps null values on doubt for so long: longer than any history. Or it took nothing."""
         self._doubt_ends_ms = doubt_ends_ms
-        seen = {name: readable(history) for name, history in histories.items()}
+        seen = {name: readable(history, is_doubt_whole=is_doubt_whole) for name, history in histories.items()}
         self.reports: dict[str, Report] = {name: judge(each) for name, each in seen.items()}
         self._bounds_of = {name: each.bounds for name, each in seen.items()}
         total = sum(partition_count(each) for each in seen.values())
@@ -297,6 +304,8 @@ class TogetherJudged:
             named = [m for m in txn.messages.values() if "n" in m.options]
             if len(named) < len(txn.messages):
                 return "?"
+        if expected == "out_of_order" and txn.state == "held":
+            return "open"  # Spark says so when it is visible
         if expected == "out_of_order" and (Kind.NOT_JUDGED in kinds or txn.is_timed):
             return "?"  # Spark compares the order of what it can judge, and not that of scheduled messages
         if expected not in ("lost", "torn", "out_of_window"):
