@@ -367,6 +367,10 @@ behind_an_attempt_whose_half_records_are_mixed_with_those_of_a_later_one: ok
     half 1/2 txn=again/0000000a order=prepare, half 1/2 txn=again/0000000b order=prepare, C 1, C 3, C 4, show 0 3 1 2 4
 visible_before_an_undecided_one_in_the_order_of_decisions: ok
     half txn=ahead/0000000c order=commit, half order=commit, C 1, show 1
+held_in_the_order_of_half_behind_one_of_its_ordering_key_that_is_held: open
+    half txn=other/00000009 order=prepare, half order=prepare, C 0, C 1, keep held 0 order=prepare, keep held 1 order=prepare
+held_behind_an_undecided_one_of_its_ordering_key: open
+    half txn=ahead/0000000c order=prepare, half order=prepare, C 1, keep held 1 order=prepare
 overtaken_by_an_undecided_one_of_its_ordering_key: out_of_order
     half order=prepare, half txn=ahead/0000000c order=prepare, show 1, C 0, show 0
 behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_unknown_before_its_half_record: open
@@ -374,6 +378,17 @@ behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_unknown_before_i
     half order=prepare, C 1
 behind_an_undecided_one_of_its_ordering_key_that_was_said_to_be_released_before_its_half_record: open
     lines 2|C|ahead/0000000c|orders|0|1700000000000|policy|||1700000000000, half txn=ahead/0000000c order=prepare,
+    half order=prepare, C 1
+# Whether the line counted or not, the transaction is committed, and has its place in half.
+visible_before_an_undecided_one_of_its_ordering_key_and_committed_ahead_of_its_half_record: out_of_order
+    half txn=ahead/0000000c order=prepare, lines 1|C|order-1/5f3a90c2|orders|1|1700000000000|producer||,
+    half order=prepare, show 1
+# The other one is open: if its line had counted, it would be lost.
+visible_before_one_of_its_ordering_key_that_is_open_if_a_line_ahead_of_its_half_record_was_given_up: out_of_order
+    lines 1|C|ahead/0000000c|orders|0|1700000000000|producer||, half txn=ahead/0000000c order=prepare,
+    half order=prepare, C 1, show 1
+behind_one_of_its_ordering_key_that_is_open_if_a_line_ahead_of_its_half_record_was_given_up: open
+    lines 1|C|ahead/0000000c|orders|0|1700000000000|producer||, half txn=ahead/0000000c order=prepare,
     half order=prepare, C 1
 behind_an_undecided_one_of_its_ordering_key_and_its_real_topic_shortened: open
     half txn=ahead/0000000c order=prepare, half order=prepare, C 1, starts shop=5
@@ -383,6 +398,22 @@ behind_one_of_its_ordering_key_that_may_have_been_visible: out_of_window
 behind_one_of_its_ordering_key_that_was_cancelled_and_may_have_been_visible_in_part: lost
     half 0/3 txn=ahead/0000000c order=prepare, half 1/3 txn=ahead/0000000c topic=other order=prepare,
     half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, half order=prepare, C 2, show 0, A 2, C 3, starts other=5
+behind_one_of_its_ordering_key_that_was_cancelled_and_is_visible_in_part_with_another_value: lost
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c options=d+60000 order=prepare,
+    half order=prepare, C 1, show 0 value=another, A 1, C 2
+behind_one_of_its_ordering_key_that_was_cancelled_and_is_visible_in_part_twice: lost
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c options=d+60000 order=prepare,
+    half order=prepare, C 1, show 0 0, A 1, C 2
+behind_one_of_its_ordering_key_that_was_cancelled_and_of_which_another_part_is_visible: lost
+    half 0/3 txn=ahead/0000000c order=prepare, half 1/3 txn=ahead/0000000c options=d+60000 order=prepare,
+    half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, half order=prepare, C 2, show 1, A 2, C 3
+# It is decided, and nothing of it may be gone.
+behind_one_of_its_ordering_key_of_which_a_part_was_committed_and_a_part_is_visible: lost
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, C 0, show 0,
+    C 2
+behind_one_of_its_ordering_key_of_which_a_part_was_committed_and_then_abandoned_and_a_part_is_visible: lost
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, C 0, show 0,
+    A 1, C 2
 behind_one_of_its_ordering_key_that_was_cancelled_and_of_which_lines_may_be_gone: out_of_window
     lines 1|U|gone/00000000|orders|9|1700000000000|producer||, half 0/3 txn=ahead/0000000c order=prepare,
     half 1/3 txn=ahead/0000000c topic=other order=prepare, half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, C 2, show 0,
@@ -469,6 +500,14 @@ two_attempts_of_which_half_has_copies_alone_and_the_wrong_one_is_visible: leaked
     keep open 0 2, keep open 1 3, C 2, ended 0 1 txn=again/0000000a, R 3, show 1 3, ended 0 1 txn=again/0000000b,
     half 0/2 txn=again/0000000a, half 1/2 txn=again/0000000a, half 0/2 txn=again/0000000b, half 1/2 txn=again/0000000b,
     starts half=4
+# It is at fault in either reading, whatever is visible beside it.
+two_attempts_and_one_is_rolled_back_or_torn: leaked
+    half txn=again/0000000a, C 0, show 0, half 0/3 txn=again/0000000b, half 1/3 txn=again/0000000b, content 1, content 2,
+    summary open 1 2 count=3, R 2, half 2/3 txn=again/0000000b, C 3, show 1 2, ended 0 1 2 txn=again/0000000b
+# Half has the record that it names, which is part of neither.
+two_attempts_and_a_half_record_that_belongs_to_neither_is_visible: ok orphan
+    half 0/3 txn=again/0000000b, half txn=again/0000000a, half 2/3 txn=again/0000000a, half 1/3 txn=again/0000000b,
+    half 2/3 txn=again/0000000b, C 4, keep held 0 3 4, show 0 3 4, ended 0 1 2 txn=again/0000000b, show 2
 # Doubt names the half records in the middle with the contents alone.
 two_attempts_of_three_messages_of_which_half_has_copies_alone: ok
     half 0/3 txn=again/0000000a, half 0/3 txn=again/0000000b, half 1/3 txn=again/0000000a, half 1/3 txn=again/0000000b,

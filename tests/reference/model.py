@@ -251,8 +251,8 @@ class Transaction:
         """False where half may have been shortened behind its first record."""
         is_there = any(m.index == 0 for m in self.at.values()) or bool(self.summaries)
         # A line that asks, or has a time, decides nothing, whether it counts or not.
-        said = (counts for line, counts in self.lines if line.resolution != "U" and line.time_ms is None)
-        return is_there and "maybe" not in said
+        said = ((line, counts) for line, counts in self.lines if line.resolution != "U" and line.time_ms is None)
+        return is_there and not any(counts == "maybe" and line.last_offset not in self.at for line, counts in said)
 
     @property
     def last_offset(self) -> int:

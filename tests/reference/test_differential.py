@@ -23,6 +23,7 @@ FOUND = {
     4624967515: "the model let one with times wait whose first commit was incomplete",
     4624968553: "the model took for young what had an incomplete commit, and so waited for nothing",
     4624969199: "the model held one to the order of a later one with times, which was visible undecided",
+    5545067539: "verify gave an attempt on doubt what is visible of a half record that belongs to no transaction",
 }
 """Seeds of histories about which two judges differed, and who was wrong."""
 #: A fault that breaks no promise: what is settled and still on doubt is told, no more.

@@ -422,8 +422,11 @@ class _Attempt:
     def is_first_known(self) -> bool:
         """False if half may have been shortened behind its first record."""
         is_there = bool(self.summaries) or 0 in self.halves
-        # A line with a time decides nothing.
-        return is_there and all(is_certain or op.due_ms != UNBOUND for op, is_certain in self.lines)
+        # A line with a time decides nothing; one that names a half record which is there may only not count.
+        return is_there and all(
+            is_certain or op.due_ms != UNBOUND or (op.partition, op.last_offset) in self.offsets
+            for op, is_certain in self.lines
+        )
 
 
 @dataclass(slots=True)
@@ -460,7 +463,7 @@ class _Reading:
 def judge(traces: Traces, window: Window) -> list[Judged]:
     """One verdict per attempt that is a transaction of the window, and one per visible record that belongs to no attempt."""
     attempts = _attempts(traces, window)
-    strangers = _give_out(traces.forwards, attempts, window)
+    strangers = _give_out(traces, attempts, window)
     stored = [attempt for attempt in attempts if attempt.halves]
     readings = [_reading_of(attempt, window) for attempt in stored]
     pairs = list(zip(stored, readings, strict=True))
@@ -564,14 +567,15 @@ def _is_kept(attempt: _Attempt, offset: int, window: Window) -> bool:
     return is_known and (is_first or not may_have_later or offset not in (firsts[-1], *lasts))
 
 
-def _give_out(forwards: Iterable[ForwardTrace], attempts: Collection[_Attempt], window: Window) -> list[ForwardTrace]:
+def _give_out(traces: Traces, attempts: Collection[_Attempt], window: Window) -> list[ForwardTrace]:
     """Assign each forwarded record to the attempt whose half record it names. Returns those that name none."""
     owners = {position: attempt for attempt in attempts for position in attempt.offsets}
+    stored = {(half.partition, half.offset): half for half in traces.halves}
     strangers = []
-    for forward in sorted(forwards, key=lambda f: f.origin):
+    for forward in sorted(traces.forwards, key=lambda f: f.origin):
         position = (forward.half_partition, forward.half_offset)
-        attempt = owners.get(position)
-        if attempt is None or not _is_claimed(attempt.offsets[position], forward):
+        attempt, half = owners.get(position), stored.get(position)
+        if half is None or not _is_claimed(half, forward):
             attempt = _owner_on_doubt(forward, attempts, window)
         if attempt is None:
             strangers.append(forward)
@@ -1085,7 +1089,8 @@ class OrderFold:
             self._note(mark.role, mark)
             return ""
         why, undecided = "", self._first(UNDECIDED, ON_DOUBT)
-        if mark.is_prepare and mark.is_in_half_order and undecided < mark.half_offset:
+        is_before = mark.role == VISIBLE and undecided < mark.half_offset  # one that is held is before nobody yet
+        if is_before and mark.is_prepare and mark.is_in_half_order:
             why = f"the one stored at half offset {undecided}, an earlier one of its key, is undecided"
         if mark.decided_at is not None:
             if mark.decided_at < self._decided:
@@ -1110,6 +1115,8 @@ class OrderFold:
             verdict = Verdict.OUT_OF_WINDOW
         if verdict is Verdict.OUT_OF_WINDOW:
             self._note(UNKNOWN, mark)
+        elif verdict in (Verdict.OPEN, Verdict.OVERDUE):  # if its commit did not count: it is undecided
+            self._note(UNDECIDED, mark)
         return verdict
 
     def _first(self, *roles: int) -> int:

@@ -136,14 +136,14 @@ class TraceIndex:
         """One visible message of a transaction with an ordering key."""
         key_hash, origin, decided_at, *how = mark
         raw = marshal.dumps((*how, txn_id, nonce, verdict.value))
-        self._waiting_marks.append((key_hash, *origin, *(decided_at or (None, None)), raw))
+        self._waiting_marks.append((key_hash, *origin, *(decided_at or (None, mark.half_offset)), raw))
         if len(self._waiting_marks) >= BATCH_COUNT:
             self._write(_MARK, self._waiting_marks)
 
     def marks(self) -> Iterator[OrderedMark]:
-        """All marks by key, topic, partition and offset; those without an offset yet by their decision."""
+        """All marks by key, topic, partition and offset; those without an offset yet by their decision, or behind these by half."""
         self._write(_MARK, self._waiting_marks)
-        query = "SELECT * FROM marks ORDER BY key_hash, topic, partition, offset, decided, line"
+        query = "SELECT * FROM marks ORDER BY key_hash, topic, partition, offset, decided IS NULL, decided, line"
         with closing(self._connection.execute(query)) as rows:
             for key_hash, topic, partition, offset, decided, line, raw in rows:
                 *how, txn_id, nonce, verdict = marshal.loads(raw)  # noqa: S302 - as above
