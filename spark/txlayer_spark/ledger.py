@@ -359,7 +359,8 @@ def fold_exactly(  # its steps, in their order
     there = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
     alone = ops.join(there, _ATTEMPT, "left_anti")
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
-    forwarded = put(_attached(forwarded, half, messages, known), "attached")
+    strays = happened.where(F.col("kind") == int(Kind.HALF)).join(half, [*_ATTEMPT, "pos"], "left_anti")
+    forwarded = put(_attached(forwarded, half, strays, messages, known), "attached")
     shown = _shown(forwarded, clock_error_ms=clock_error_ms)
     claims = _claims(forwarded)
     missing = _missing(messages, shown, claims, decided, excused)
@@ -746,8 +747,13 @@ def _released(lines: str, times: str) -> Column:
     return F.aggregate(lines, start, take)
 
 
-def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known: DataFrame) -> DataFrame:
-    """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`, `_t`, `_half_ms`)."""
+def _attached(
+    forwarded: DataFrame, half: DataFrame, strays: DataFrame, messages: DataFrame, known: DataFrame
+) -> DataFrame:
+    """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`, `_t`, `_half_ms`).
+
+    `strays`: half records that belong to no attempt, nor does what names them.
+    """
     expected = (
         F.col("nonce").alias("_nonce"),
         F.col("b").alias("_b"),
@@ -763,6 +769,7 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
     is_broken = F.isnotnull("a")
     found = found.withColumn("_nonce", F.when(~is_broken, F.col("_nonce")))
     of_half = found.where(F.isnotnull("_nonce"))
+    found = found.join(strays.select(*claim, F.lit(True).alias("_is_stray")), claim, "left")
     # What doubt alone knows has no half offset any more; of the others it forgets those between the ends.
     claim.remove("pos")
     ends = known.where(F.isnotnull("_told")).select(
@@ -781,7 +788,8 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
     )
     own = ("_nonce", "_b", "_hash", "_w", "_t", "_half_ms", "_stored")
     others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
-    is_its_own = ~is_broken & (~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high")))
+    is_its_own = ~is_broken & F.isnull("_is_stray")
+    is_its_own = is_its_own & (~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high")))
     # Of two attempts prepared in one millisecond, that of which doubt names this half record.
     is_named = sure(F.array_contains("_told", F.col("pos")))
     claims = Window.partitionBy("txn_id", "b", "c").orderBy(F.desc(sure(is_its_own)), F.desc(is_named), "_nonce")
@@ -791,7 +799,7 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
             "_nonce": F.when(is_its_own, F.col("_nonce")),
             "_hash": claimed(F.col("_content"), F.col("partition"), F.col("pos"), F.col("n"), F.col("born_ms")),
         }
-    ).drop("_low", "_high", "_told", "_content")
+    ).drop("_low", "_high", "_told", "_content", "_is_stray")
     return of_half.unionByName(others).withColumn("nonce", F.coalesce("_nonce", F.lit(STRAY)))
 
 
@@ -1027,11 +1035,15 @@ def _is_unknown() -> Column:
     """
     is_lacking = is_committed() & (F.coalesce("v_distinct", F.lit(0)) < F.col("count"))
     is_lacking = is_lacking & (F.coalesce(doubt_state(), F.lit("")) == "")
+    # What was cancelled is settled, whatever of it is visible.
+    is_lacking = is_lacking & ~(is_abandoned() & has_times())
     # One that is scheduled holds back no other.
     return (F.coalesce(doubt_state(), F.lit("")) != SCHEDULED) & (
         (F.col("verdict") == "out_of_window")
         | ((F.col("verdict") == MAY_WAIT) & ~is_abandoned())
-        | (F.col("verdict").isin("leaked", *_CERTAIN) & is_lacking)
+        # By an incomplete commit, which parks it, nothing of it may have been visible.
+        | ((F.col("verdict") == "leaked") & is_lacking & F.isnull("d_parked_ms"))
+        | (F.col("verdict").isin(*_CERTAIN) & is_lacking)
         | ((F.col("verdict") == "open") & is_lacking & F.isnotnull("hidden_gone_n"))
         | (F.col("verdict").isin(*_CERTAIN) & F.isnull(decision()))
     )

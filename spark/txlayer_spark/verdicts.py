@@ -217,22 +217,25 @@ def verdict_column(judging: Judging) -> Column:
     return reduce(lambda found, v: found.when(sure(conditions[v.name]), v.name), others, chosen)
 
 
-def with_less_fault(rows: DataFrame, *attempt: str) -> DataFrame:
-    """Rows of an attempt in several readings (`reading`, with `verdict`) → the one with the least fault, of equals the first.
+def with_less_fault(rows: DataFrame, judging: Judging, *attempt: str) -> DataFrame:
+    """Rows of an attempt in several readings (`reading`) → the one with the least fault, of equals the first, with its `verdict`.
 
     What settles a transaction ends it on doubt: of what doubt has, one that does not call it settled. Where nothing is wrong with the
     first, that one.
     """
     faults = [name for name, severity in SEVERITIES.items() if severity is Severity.FAULT]
-    # Whether other attempts of the id are visible no reading changes.
-    is_beside = (F.col("verdict") == "duplicate") & (F.col("v_n") <= F.col("v_distinct"))
-    is_fault = F.col("verdict").isin(*faults) & ~sure(is_beside)
+    # Whether other attempts of the id are visible no reading changes, nor may it hide what is wrong in one.
+    alone = rows.withColumns({"_attempts": F.col("attempts_visible"), "attempts_visible": F.lit(1)})
+    alone = alone.withColumn("verdict", verdict_column(judging))
+    is_fault = F.col("verdict").isin(*faults)
     is_kept = F.col("verdict").isin("ok", "rolled_back", "conflicting") & sure(ledger.doubt_state() != "")
     is_wrong = is_fault | is_kept
     is_unsure = is_kept | F.col("verdict").isin("out_of_window", ledger.MAY_WAIT)
     rank = F.when((F.col("reading") == 0) & ~is_wrong, -1).when(is_fault, 2).otherwise(is_unsure.cast("int"))
     least = F.min(F.struct(rank, "reading")).over(Window.partitionBy(*attempt))
-    return rows.withColumn("_chosen", least["reading"]).where(F.col("reading") == F.col("_chosen")).drop("_chosen")
+    chosen = alone.withColumn("_chosen", least["reading"]).where(F.col("reading") == F.col("_chosen"))
+    chosen = chosen.withColumn("attempts_visible", F.col("_attempts")).drop("_chosen", "_attempts")
+    return chosen.withColumn("verdict", verdict_column(judging))
 
 
 def with_late(rows: DataFrame, is_late: str) -> DataFrame:

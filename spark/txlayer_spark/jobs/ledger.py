@@ -462,8 +462,7 @@ def _fold_exactly(
         put=lambda rows, step: shelf.put(rows, f"steps/{step}", number),
     )
     found = shelf.put(folded, "exact", number)
-    rows = found.where(is_transaction()).withColumn("verdict", verdict_column(judging))
-    rows = with_less_fault(rows, "txn_id", "nonce", "partition")
+    rows = with_less_fault(found.where(is_transaction()), judging, "txn_id", "nonce", "partition")
     rows = to_stored(rows.withColumn("is_settled", _state(judging)), keeps_core=False)
     shelf.put_rows(rows, number, options=_WRITING, adds=True)
     if not sources.is_first:
