@@ -7,6 +7,7 @@ from datetime import timedelta
 from threading import RLock
 from typing import Any
 
+from jinja2.bccache import Bucket, BytecodeCache
 from starlette.testclient import TestClient
 
 from tests.support.onlooking import Onlooker, still_environment
@@ -22,6 +23,23 @@ from txlayer.runtime.environment import Threads
 ADDRESS = "http://127.0.0.1:8480"
 CLIENT = "10.0.0.5"
 """Where the browser is."""
+
+
+class CompiledPages(BytecodeCache):
+    """The templates of all sites, compiled once: a console compiles those that it shows, which takes longer than to show them."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._codes:
+            bucket.bytecode_from_string(self._codes[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key] = bucket.bytecode_to_string()
+
+
+COMPILED = CompiledPages()
 
 
 class Site:
@@ -41,6 +59,7 @@ class Site:
             environment=replace(still_environment(self.stage), **(environment or {})),
             report_address=report_address,
         )
+        self.console.templates.bytecode_cache = COMPILED
         self.console.looks = Looks(replace(self.console.environment, background=Threads()))
         self.onlooker = Onlooker(self.stage, view=self.console.view)
         app = build_app(self.console, is_following=False)
