@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pytest
@@ -140,7 +141,9 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def local_config() -> LocalConfig:
-    """Where this machine's jars and Java are."""
+    """Where this machine's jars and Java are. Brokers that a test starts with it find the archive of classes, too."""
+    with suppress(ConfigError, RepositoryUnreachableError):  # the test itself meets what is missing
+        use_archive(LOCAL_CONFIG)
     return LOCAL_CONFIG
 
 

@@ -21,6 +21,7 @@ def use_archive(config: LocalConfig) -> None:
     flag = f"-XX:SharedArchiveFile={archive}"
     if archive.exists() and flag not in server.BRIEF:
         server.BRIEF = (*server.BRIEF, flag)  # type: ignore[assignment]  # one more
+        server.LASTING = (*server.LASTING, flag)  # type: ignore[assignment]  # likewise
 
 
 def main() -> None:

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from tests.conftest import LOCAL_CONFIG
 from tests.support.arena import make_arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
+from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.config import CoordinatorConfig
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -21,8 +21,8 @@ TRY_S = 3
 @pytest.mark.fault("broker: a topic has too few replicas in sync")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
-def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() -> None:
-    with KafkaCluster(config=LOCAL_CONFIG) as cluster:
+def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on(local_config: LocalConfig) -> None:
+    with KafkaCluster(config=local_config) as cluster:
         arena = make_arena(cluster.bootstrap_servers, replication_factor=3)
         fragile = create_topic(arena.servers, unique_name("fragile"), replicas=3, config={"min.insync.replicas": "3"})
         raw = RawWriter(arena)
