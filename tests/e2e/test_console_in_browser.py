@@ -665,6 +665,7 @@ MANY = 1_200
 """More than two of the steps in which a request is worked off."""
 
 
+@pytest.mark.nightly  # in memory, `console/test_settle.py` kills consoles at every run
 def test_a_console_killed_in_a_bulk_action_loses_nothing_and_does_nothing_twice(
     tmp_path: Path, local_config: LocalConfig
 ) -> None:

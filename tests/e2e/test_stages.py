@@ -147,7 +147,7 @@ def test_producers_killed_at_every_stage_are_answered_for_by_others(
     assert forwarded == COMMITTED_BY_THEN
 
 
-@pytest.mark.parametrize("who", ["coordinator", "broker"])
+@pytest.mark.parametrize("who", ["coordinator", pytest.param("broker", marks=pytest.mark.nightly)])
 def test_whoever_else_is_killed_at_any_stage_database_and_readers_agree(
     local_config: LocalConfig, start_coordinator: Start, tmp_path: Path, who: str, request: pytest.FixtureRequest
 ) -> None:
