@@ -37,7 +37,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas sparks object-store container mysql bench images docs setup lint compiled jars rights kills audit sbom clean
+.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas sparks object-store container mysql bench images docs setup form lint compiled jars rights kills audit sbom clean
 
 # CONSOLE=1 shows the day in a browser, and leaves it open at the end.
 demo: $(DEMO_STAMP)
@@ -59,11 +59,15 @@ nightly: setup jars
 	$(BIN)/python -m tests.nightly $(STAGES)
 
 # Before every commit: what needs no server and no waiting. Nothing in it is shared, so any worker takes any test. The order is
-# random; none of these tests draws from Python's own dice, so they are not set anew three times a test.
+# random; none of these tests draws from Python's own dice, so they are not set anew three times a test. The types are checked
+# beside them, by one core.
 CHECKED := tests/repo tests/selftest tests/unit tests/console tests/contract tests/simulation tests/docs/test_links.py tests/docs/test_pages.py tests/docs/test_glossary.py
 QUICK := --nightly none --randomly-dont-reset-seed -m "not kafka and not sql and not spark and not slow"
-check: setup lint
-	$(BIN)/python -m pytest $(QUICK) --numprocesses $(CHECK_WORKERS) --dist worksteal $(CHECKED)
+check: form
+	@mkdir -p build
+	@$(BIN)/mypy >build/mypy.txt 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest $(QUICK) --numprocesses $(CHECK_WORKERS) --dist worksteal $(CHECKED); tests=$$?; \
+	wait $$types || tests=1; cat build/mypy.txt; exit $$tests
 
 # The lines and branches of txlayer that `make check` reaches.
 coverage: setup
@@ -211,11 +215,13 @@ docs: setup
 
 setup: $(STAMP)
 
-lint: setup
+form: setup
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+lint: form
+	$(BIN)/mypy
 
 # In a fresh checkout the tests are compiled beside `lint`, which needs one core: else each worker does it for itself. Pytest tells of errors later.
 compiled: setup

@@ -298,6 +298,7 @@ def _state(sock: socket.socket) -> int:
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
 
 
+@pytest.mark.slow
 @limited(HEAD_S=0.5, LOOK_S=0.1)
 def test_a_quick_client_gets_a_big_page_whole(port: int) -> None:
     with request(port, get("/big", "Connection: close")) as sock:
@@ -331,6 +332,7 @@ def test_connections_that_are_answered_do_not_give_way(port: int) -> None:
 # --- event streams ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.threat("reach the port of the console")
 def test_a_thousand_event_streams_do_not_stop_pages(site: Site, port: int) -> None:
     with ExitStack() as stack:

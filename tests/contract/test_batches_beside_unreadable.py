@@ -164,6 +164,7 @@ def test_what_ended_is_stored_while_a_later_message_of_its_chunk_takes_long(besi
         held.gate.set()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_a_handler_that_takes_long_in_its_process_keeps_no_other_key_waiting_and_what_ended_is_stored(
     beside_quick: Stage, tmp_path: Path

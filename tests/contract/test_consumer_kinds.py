@@ -26,6 +26,7 @@ PARKING = RetryPolicy(attempt_count_max=2, backoff_first_ms=5, backoff_max_ms=10
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.fault("consumer: a handler process dies, and the machine cannot start another")
 @pytest.mark.promise("P9")
 @OF_HANDLERS

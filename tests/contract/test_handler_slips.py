@@ -26,7 +26,11 @@ def letters(stage: Stage) -> list[DeadLetter]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "place"), [*(("threads", place) for place in range(len(SLIPS))), *(("processes", p) for p in (0, 2, 7))]
+    ("workers", "place"),
+    [
+        *(("threads", place) for place in range(len(SLIPS))),
+        *(pytest.param("processes", place, marks=pytest.mark.slow) for place in (0, 2, 7)),
+    ],
 )
 @OF_HANDLERS
 def test_a_wrong_result_is_a_failed_attempt_with_its_reason(stage: Stage, workers: str, place: int) -> None:

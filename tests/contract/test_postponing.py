@@ -167,6 +167,7 @@ def test_coroutines_postpone_too(stage: Stage) -> None:
     assert [] == stage.letter_values()
 
 
+@pytest.mark.slow
 @OF_HANDLERS
 def test_processes_postpone_too(stage: Stage) -> None:
     stage.write(b"0", key=b"a")

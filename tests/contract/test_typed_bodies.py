@@ -90,6 +90,7 @@ def note_in_file(order: Order, _message: ReceivedMessage) -> None:
         notes.write(json.dumps([order.cents, os.getpid()]) + "\n")
 
 
+@pytest.mark.slow
 @OF_HANDLERS
 def test_other_processes_read_bodies_themselves(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = tmp_path / "notes"

@@ -405,6 +405,7 @@ def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
     assert max(times) <= still.world.now_ms()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("limit", [{"batch_lines_max": 2}, {"batch_bytes_max": 200}])

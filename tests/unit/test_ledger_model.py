@@ -102,7 +102,14 @@ def test_a_ledger_comes_to_what_the_logs_say_whatever_it_went_through(steps: Ste
 
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 12))])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2)),
+        *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 12)),
+    ],
+)
 @pytest.mark.parametrize("names_max", [SUMMARY_NAMES_MAX, 0])
 def test_a_history_comes_to_the_same_with_a_restart_behind_any_append(
     seed: int, names_max: int, monkeypatch: pytest.MonkeyPatch

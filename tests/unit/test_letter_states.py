@@ -102,6 +102,7 @@ def test_dead_letters_that_nobody_spoke_of_share_no_history() -> None:
     assert [OFFSET] == list(states.letters)
 
 
+@pytest.mark.slow
 @given(st.lists(replays(), max_size=20))
 def test_any_records_in_any_order_are_folded(records: list[ReplayRecord]) -> None:
     states = folded(*records)

@@ -102,6 +102,7 @@ def test_looking_again_at_very_many_topics_ends_in_time_and_reaches_all() -> Non
     assert ["invented-00999"] == mended
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 def test_very_many_invented_topics_are_checked_seldom_and_delay_no_topic_that_is_needed() -> None:

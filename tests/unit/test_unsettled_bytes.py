@@ -226,11 +226,11 @@ def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(monkey
     "shape",
     [
         NO_OPTIONS,
-        HalfOptions(check_with="k+q+horder-id", query_id="invoice"),
-        HalfOptions(timestamp_ms=1_700_000_000_000),
-        HalfOptions(immunity_ms=60_000),
-        HalfOptions(unresolved=UnresolvedAction.ROLLBACK, is_group_named=True),
-        HalfOptions("", OrderMode.COMMIT),
+        pytest.param(HalfOptions(check_with="k+q+horder-id", query_id="invoice"), marks=pytest.mark.slow),
+        pytest.param(HalfOptions(timestamp_ms=1_700_000_000_000), marks=pytest.mark.slow),
+        pytest.param(HalfOptions(immunity_ms=60_000), marks=pytest.mark.slow),
+        pytest.param(HalfOptions(unresolved=UnresolvedAction.ROLLBACK, is_group_named=True), marks=pytest.mark.slow),
+        pytest.param(HalfOptions("", OrderMode.COMMIT), marks=pytest.mark.slow),
         HalfOptions("", OrderMode.PREPARE),
     ],
 )
