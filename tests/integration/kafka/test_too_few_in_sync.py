@@ -12,7 +12,7 @@ from tests.support.running import RunningCoordinator
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.config import CoordinatorConfig
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
 HOLD_AFTER_S = 5
 TRY_S = 3
