@@ -19,7 +19,7 @@ import txlayer.cli
 import txlayer.testing
 from tests.support.commands import run_command
 from txlayer import errors
-from txlayer.cli import output, topics
+from txlayer.cli import output
 from txlayer.cli.exits import INTERRUPTED, UNREAD, ExitCode, exit_code, guard
 from txlayer.cli.main import GROUPS, SINGLE, build_app, needed
 from txlayer.cli.options import client_config
@@ -191,25 +191,6 @@ def test_an_error_says_what_is_wrong_and_not_only_with_what() -> None:
     found = {p.name: nouns for p in package.rglob("*.py") if (nouns := bare_nouns(p))}
 
     assert {} == found
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["check", "--partitions", "0"], "--partitions"),
-        (["check", "--no-such-option"], "no-such-option"),
-        (["check", "-X", "acks=0"], "error: a promise rests on this setting"),
-        (["check", "-b", "example.invalid:9092"], "error: plain text to another machine"),
-        (["apply", "-n", "a/b"], "error: not a namespace: it names topics"),
-    ],
-)
-def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run_command(topics.app, *arguments, capsys=capsys)
-
-    assert (2, "") == (code, out)
-    assert said in err
 
 
 @pytest.mark.parametrize("command", [["--version"], ["tx", "list", "--help"]], ids=["typer", "rich"])

@@ -40,7 +40,8 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 @pytest.mark.parametrize("topic", ["txlayer.half", "txlayer.op", "txlayer.doubt"])
 @pytest.mark.parametrize(
-    ("app", "words"), [(tx.app, ["show", "order-1"]), (tx.app, ["list"]), (tx.app, ["stats"]), (VERIFY, [])]
+    ("app", "words"),
+    [(tx.app, ["show", "order-1"]), (tx.app, ["show", "0:0"]), (tx.app, ["list"]), (tx.app, ["stats"]), (VERIFY, [])],
 )
 def test_the_topic_is_named_and_what_makes_it(
     without: Callable[[str], None], capsys: pytest.CaptureFixture[str], app: typer.Typer, words: list[str], topic: str

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from tests.support.commands import run_command
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import tx
 from txlayer.cli.tx import ListedState, TransactionFilters
@@ -314,32 +313,6 @@ def test_every_state_that_is_not_settled_may_be_asked_for() -> None:
     expected = {state.value for state in TxnState if state not in SETTLED} | {COMMITTING}
 
     assert expected == {state.value for state in tx.ListedState}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["list", "--state", "settled"], "parked-committed"),
-        (["list", "--older-than", "an hour"], "error: not a length of time"),
-        (["list", "--limit", "0"], "--limit"),
-        (["list", "--kept-aside", "--topic", "orders"], "error: --kept-aside"),
-        (["list", "--kept-aside", "--state", "open"], "error: --kept-aside"),
-        (["list", "--kept-aside", "--reason-code", "too-old"], "error: --kept-aside"),
-        (["list", "--reason-code", "bad-luck"], "checks-exhausted"),
-        (["list", "--younger-than", "soon"], "error: not a length of time"),
-        (["show", "two words"], "error: transaction id 'two words'"),
-        (["show", "x" * 129], "error: transaction id"),
-        (["show", "order-4711", "--since", "yesterday"], "error: not a time"),
-        (["stats", "-b", "example.invalid:9092"], "error: plain text to another machine"),
-    ],
-)
-def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run_command(tx.app, *arguments, capsys=capsys)
-
-    assert (2, "") == (code, out)
-    assert said in err
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Broker
 from tests.support.broker import unique_name
-from tests.support.planted_letters import WHY, Planted
+from tests.support.planted_letters import Planted
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
 pytestmark = pytest.mark.kafka
@@ -129,26 +129,6 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(planted: Plante
     assert "has no dead-letter topic; `txlayer topics apply --group nobody-" in nobody[2]
     assert 2 == nowhere[0]
     assert "there is no record in" in nowhere[2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("show", "17"), "names no dead letter"),
-        (("show", "0:17"), "with one --topic"),
-        (("list", "--key", "a", "--key-hex", "61"), "name the key once"),
-        (("list", "--key-hex", "xy"), "hex digits"),
-        (("list", "--since", "yesterday"), "--since"),
-        (("list", "--topic", "a b"), "no topic can have this name"),
-        (("replay", "--all", *WHY, "--rate", "nan"), "--rate takes a number"),
-        (("drop", "--all", *WHY, "--rate", "inf"), "--rate takes a number"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(planted: Planted, arguments: tuple[str, ...], said: str) -> None:
-    code, _, err = planted.dlq(*arguments)
-
-    assert 2 == code
-    assert said in err
 
 
 def test_an_empty_list_says_so(planted: Planted) -> None:

@@ -134,28 +134,6 @@ def test_a_parked_key_is_replayed_whole_and_in_order(planted: Planted) -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--all",), "say why with --reason"),
-        ((*WHY,), "name dead letters, or say --all"),
-        (("t/0:1", "--all", *WHY), "name dead letters, or say --all"),
-        (("t/0:1", "--key", "k", *WHY), "filters choose among --all"),
-        (("t/0:1", "--limit", "3", *WHY), "--limit goes with --all"),
-        (("--all", "--again", *WHY), "--again goes with names"),
-        (("--all", *WHY, "--request-id", "a b"), "--request-id takes"),
-        (("--all", "--reason", "x" * 1_001), "at most 1,000 characters"),
-        (("--all", "--reason", "x", "--operator", "a: b"), "--operator takes a name"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(planted: Planted, arguments: tuple[str, ...], said: str) -> None:
-    code, _, err = planted.dlq("replay", *arguments)
-
-    assert 2 == code
-    assert said in err
-    assert [] == planted.requests()
-
-
 def test_names_that_name_nothing_are_told(planted: Planted) -> None:
     foreign = planted.record()
     nowhere = f"{planted.topic}/0:99"

@@ -1,4 +1,4 @@
-"""`txlayer tx export` on a real broker: parked and open transactions whole, and back again from the file."""
+"""`txlayer tx export` on a real broker: parked and open transactions whole."""
 
 import base64
 import json
@@ -11,13 +11,11 @@ import pytest
 
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
-from tests.support.broker import unique_name
 from tests.support.operating import Tx
 from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import HalfOptions
-from txlayer.producer.producer import TransactionalProducer
 
 pytestmark = pytest.mark.kafka
 
@@ -86,36 +84,6 @@ def test_open_ones_are_exported_when_asked_for_young_and_on_doubt(arena: Arena, 
     assert ids == {r["txn_id"]: r["messages"][0]["value"]["text"].encode() for r in rows}
     assert [r["txn_id"] for r in rows[:2]] == [r["txn_id"] for r in two]
     assert [] == lines(operator.run("export", "--output", "-")[1])
-
-
-@pytest.mark.usefixtures("coordinator")
-def test_what_was_exported_can_be_published_again_as_a_new_transaction(
-    arena: Arena, raw: RawWriter, operator: Tx
-) -> None:
-    raw.prepare((arena.targets[0], b"key", BINARY), headers=[("trace", b"1")])
-    (row,) = lines(operator.run("export", "--output", "-", "--open")[1])
-
-    def raw_bytes(value: dict[str, str] | None) -> bytes | None:
-        return None if value is None else base64.b64decode(value["base64"])
-
-    new_id = unique_name("again")
-    with (
-        TransactionalProducer(bootstrap_servers=arena.servers, namespace=arena.namespace, group="orders") as producer,
-        producer.transaction(txn_id=new_id) as tx,
-    ):
-        for m in row["messages"]:
-            tx.send(
-                m["topic"],
-                key=raw_bytes(m["key"]),
-                value=raw_bytes(m["value"]),
-                headers=[(h["name"], raw_bytes(h["value"])) for h in m["headers"]],
-                partition=m["partition"],
-                timestamp=m["timestamp_ms"],
-            )
-        tx.prepare()
-
-    (record,) = arena.wait_until_visible(new_id)
-    assert (b"key", BINARY) == (record.key, record.value)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_a_broker_is_asked(operator: Tx, tmp_path: Path) -> None:

@@ -199,22 +199,6 @@ def test_a_queue_that_the_log_does_not_tell_of_is_a_finding(desk: Desk, command:
     assert desk.json(*command[:1], "loyalty/orders/9", *command[1:], code=1) is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("show", "orders"), "GROUP/TOPIC/PARTITION"),
-        (("release", NAME, "--reason", " "), "say why"),
-        (("release", NAME, "--reason", "why", "--operator", "zoe: x"), "--operator"),
-        (("release", NAME, "--reason", "x" * 5_000), "characters"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(desk: Desk, arguments: tuple[str, ...], said: str) -> None:
-    code, _, err = desk.run(*arguments)
-
-    assert 2 == code
-    assert said in err
-
-
 def test_a_namespace_without_a_lock_topic_is_told_what_to_do(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,10 +81,3 @@ def test_what_comes_is_shown_until_a_signal(arena: Arena, tmp_path: Path, comman
         process.kill()
         process.wait()
     assert "Traceback" not in log.read_text()
-
-
-def test_a_list_of_records_kept_aside_is_not_watched(arena: Arena, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run_command(build_app(), "tx", "list", "--watch", "--kept-aside", *where(arena), capsys=capsys)
-
-    assert 2 == code
-    assert "leave out --kept-aside" in err

@@ -1,7 +1,6 @@
 """`txlayer topics` on a real broker: what it creates, alters, reports and leaves."""
 
 import json
-import os
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # its stub forgets NewPartitions
@@ -42,9 +41,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return run_command(app, *arguments, capsys=capsys)
 
 
-# --- plan, apply, check -----------------------------------------------------------------------------------------------
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -76,18 +72,6 @@ def test_check_shows_the_differences_as_json_and_as_a_table(
     assert "604800000" in table[1]
 
 
-def test_another_number_of_partitions_is_a_finding_that_apply_leaves(
-    config: ClientConfig, namespace: Namespace, capsys: pytest.CaptureFixture[str]
-) -> None:
-    namespace.apply(partition_count=1)
-    where = ("-b", config.bootstrap_servers, "-n", config.namespace, "--partitions", "2", "--json")
-
-    for command in ("apply", "check"):
-        code, out, _ = run(capsys, command, *where)
-        assert 1 == code
-        assert {"Difference"} == {c["change"] for c in json.loads(out)["changes"]}
-
-
 # --- a consumer group's -----------------------------------------------------------------------------------------------
 
 
@@ -110,25 +94,3 @@ def test_the_topics_of_a_consumer_group_are_planned_made_and_checked(
         (c["topic"], c["partition_count"]) for c in json.loads(applied[1])["changes"]
     }
     assert (0, f"{group}: every topic is as it must be\n", "") == after
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--group", "loyalty"), "--group and --topic go together"),
-        (("--topic", "orders"), "--group and --topic go together"),
-        (("--group", "a b", "--topic", "orders"), "group"),
-        (("--group", "g", "--topic", "orders", "--partitions", "3"), "--partitions"),
-        (("--group", "g", "--topic", ""), "no topic can have this name"),
-        (("--group", "g", "--topic", os.fsdecode(b"\xff\xfe")), "no topic can have this name"),
-        (("--partitions", "3000000000"), "--partitions"),
-        (("--replication-factor", "99999"), "--replication-factor"),
-    ],
-)
-def test_options_that_contradict_each_other_or_cannot_be_are_refused(
-    config: ClientConfig, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
-) -> None:
-    code, _, err = run(capsys, "check", "-b", config.bootstrap_servers, *options)
-
-    assert 2 == code
-    assert said in err

@@ -9,14 +9,12 @@ import pytest
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
-from tests.support.commands import run_command
 from tests.support.crafted import Crafted, Placed
 from tests.support.logs import header, read_log
 from tests.support.operating import Tx
 from tests.support.processes import CoordinatorProcess
 from tests.support.records import write
 from tests.support.waiting import wait_until
-from txlayer.cli import tx
 from txlayer.core.messages import HalfOptions, Resolution, Source
 
 pytestmark = pytest.mark.kafka
@@ -177,17 +175,6 @@ def test_stats_count_by_group_and_state(arena: Arena, crafted: Crafted, looking:
     assert [("orders", False, [])] == [
         (r["producer_group"], r["is_answered"], r["members"]) for r in body["responders"]
     ]
-
-
-def test_without_topics_or_without_stored_offsets_the_command_that_mends_it_is_named(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = ("-b", broker.bootstrap_servers, "-n", unique_name("ns"))
-
-    for command in (("list",), ("stats",), ("show", "order-4711"), ("show", "0:0")):
-        code, out, err = run_command(tx.app, *command, *where, capsys=capsys)
-        assert (2, "") == (code, out)
-        assert "`txlayer topics apply`" in err
 
 
 # --- kept aside -------------------------------------------------------------------------------------------------------

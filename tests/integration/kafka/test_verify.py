@@ -192,12 +192,3 @@ def test_a_person_reads_a_line_per_promise(
     assert txn.txn_id in out
     assert f"{field.orders}-0@1" in out
     assert f"duplicate: {ADVICE[Verdict.DUPLICATE].sentence}" in out
-
-
-def test_a_namespace_that_is_not_there_is_a_usage_error(
-    broker: Broker, app: typer.Typer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run_command(app, "verify", "-b", broker.bootstrap_servers, "-n", unique_name("ns"), capsys=capsys)
-
-    assert 2 == code
-    assert "txlayer topics apply" in err
