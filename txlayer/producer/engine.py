@@ -277,22 +277,31 @@ class Engine:
         pipeline = self.pipeline
         if pipeline.state is not OPEN:
             pipeline.check_open()
-        if not pipeline.acquire_slot():
-            return None
         watches: list[Watch] = []
+        txn: PendingTransaction | None = None
+        try:
+            for _ in pipeline.taken_slots:
+                break
+        except IndexError:
+            return None
         try:
             for begin in self.watchers:
                 records, watch = begin(pipeline, records, key)
                 watches.append(watch)
-        except BaseException:
-            pipeline.give_back(1)
+            queue = pipeline.queues[self.identity.partition(placement, key)]
+            txn = make(queue, key, now_ms(), len(records))
+            txn.watches = watches  # before anything is sent: reports come at once
+            txn.unsent = (records, 0)
+            queued_count = pipeline.store(txn, records)
+            txn.unsent = (records, queued_count) if queued_count < len(records) else None
+        except BaseException as exc:  # an interrupt, too: nobody has the transaction
+            if txn is None:
+                pipeline.give_back(1)
+            else:
+                if txn.unsent is not None:
+                    pipeline.not_sent(txn, len(records), exc)
+                pipeline.post(txn.abandon)
             raise
-        queue = pipeline.queues[self.identity.partition(placement, key)]
-        txn = make(queue, key, now_ms(), len(records))
-        txn.watches = watches  # before anything is sent: reports come at once
-        queued_count = pipeline.store(txn, records)
-        if queued_count < len(records):
-            txn.unsent = (records, queued_count)
         return txn
 
     def launch_plain(
@@ -316,28 +325,34 @@ class Engine:
         record = self.encoder.plain_record(message, placement)
         if record is None:
             return None
+        txn: SubmittedTransaction | None = None
         try:
-            pipeline.slots.pop()
+            for _ in pipeline.taken_slots:
+                break
         except IndexError:
             return None
-        topic, message_key, value, _, options = record
-        born_ms = now_ms()
-        if placement.partition is None:
-            key, partition = self.identity.draw_with_partition(born_ms)
-        else:
-            key, partition = self.identity.draw(None, born_ms), placement.partition
-        queue = pipeline.queues[partition]
-        txn = SubmittedTransaction(queue, key, born_ms, 1, work)
-        ours = (codec.HALF_HEADER, codec.half_header(key, pipeline.group, topic, 0, 1, born_ms, options))
-        if pipeline.is_serving:
-            pipeline.wait_at_gate()
         try:
+            topic, message_key, value, _, options = record
+            born_ms = now_ms()
+            if placement.partition is None:
+                key, partition = self.identity.draw_with_partition(born_ms)
+            else:
+                key, partition = self.identity.draw(None, born_ms), placement.partition
+            queue = pipeline.queues[partition]
+            txn = SubmittedTransaction(queue, key, born_ms, 1, work)
+            ours = (codec.HALF_HEADER, codec.half_header(key, pipeline.group, topic, 0, 1, born_ms, options))
+            if pipeline.is_serving:
+                pipeline.wait_at_gate()
             pipeline.produce(
                 pipeline.half_topic, value, message_key, queue.partition, txn.half_reported, None, 0, [ours]
             )
         except BufferError:
+            assert txn is not None
             txn.unsent = ([record], 0)
         except BaseException as exc:
+            if txn is None:
+                pipeline.give_back(1)
+                raise
             raise pipeline.not_sent(txn, 1, exc) from exc
         return txn
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txlayer.adapters.ports import HalfWriter
@@ -189,10 +190,12 @@ class PendingTransaction:
             self._all_reported()
 
     def half_not_sent(self, message_count: int, error: BaseException) -> None:
-        """So many half messages were never queued."""
+        """So many half messages were never queued; one less, if `error` interrupted its caller behind the client's call."""
+        if self.unreported_count <= 0:
+            return  # it was that one, and its report came first
         self.error = self.error or error
         self.unreported_count -= message_count
-        if not self.unreported_count:
+        if self.unreported_count <= 0:
             self._all_reported()
 
     def _all_reported(self) -> None:
@@ -272,6 +275,9 @@ NAMED_MAX = 10
 """Transactions that one log line names."""
 
 
+_take = methodcaller("acquire", False)  # noqa: FBT003 - quicker than by its name
+
+
 class OpQueue:
     """Any thread adds transactions that have their resolution, and any thread writes what is there."""
 
@@ -287,14 +293,17 @@ class OpQueue:
 
     def write(self) -> None:
         """Write what is ready, unless another thread does so just now: then that one takes this too."""
+        is_written = True
         # A thread that finds the lock taken may go: its holder looks again after letting go.
-        while self.waiting and self._lock.acquire(blocking=False):
-            try:
-                is_written = self._write_one_record()
-            finally:
-                self._lock.release()
-            if not is_written:
-                return  # no room: the producer's thread tries again when reports have made some
+        while self.waiting and is_written:
+            is_written = False
+            # No interrupt comes between a step of a loop, which takes the lock here, and its body.
+            for lock in filter(_take, (self._lock,)):
+                try:
+                    # No room: the producer's thread tries again when reports have made some.
+                    is_written = self._write_one_record()
+                finally:
+                    lock.release()
 
     def give_up(self, error: BaseException) -> None:
         """Tell those who wait that nothing is written any more."""
@@ -483,6 +492,8 @@ class Pipeline:
         """Op records that were not acknowledged; sent again as they are."""
         # Free slots: popping and appending are atomic, so taking one needs no lock and is exact.
         self.slots: list[None] = [None] * in_flight_max
+        self.taken_slots = iter(self.slots.pop, ...)
+        """Takes a slot for who looks at its next; IndexError: there is none. No interrupt comes between a loop's step and its body."""
         self.slots_bell = Bell(lambda: bool(self.slots) or self.state is not OPEN)
         self.round_bell = Bell(lambda: not self.is_alive)
         self.at_end_of_round: Callable[[], None] | None = None
@@ -515,14 +526,6 @@ class Pipeline:
 
     # --- any thread ---------------------------------------------------------------------------------------------------
 
-    def acquire_slot(self) -> bool:
-        """Take one of the slots in flight; False when there is none."""
-        try:
-            self.slots.pop()
-        except IndexError:
-            return False
-        return True
-
     def give_back(self, slot_count: int) -> None:
         self.slots += [None] * slot_count
 
@@ -552,13 +555,13 @@ class Pipeline:
         Raises:
             TxLayerError: the client refuses one. What was queued before is rolled back when it is acknowledged.
         """
-        if self.is_serving:
-            self.wait_at_gate()
         produce, topic, partition = self.produce, self.half_topic, txn.queue.partition
         group, key, born_ms = self.group, txn.key, txn.born_ms
-        count = len(records)
         index = start
         try:
+            if self.is_serving:
+                self.wait_at_gate()
+            count = len(records)
             for index in range(start, count):
                 real_topic, message_key, value, headers, options = records[index]
                 ours = (codec.HALF_HEADER, codec.half_header(key, group, real_topic, index, count, born_ms, options))
@@ -576,14 +579,15 @@ class Pipeline:
         except BufferError:
             return index
         except BaseException as exc:
-            raise self.not_sent(txn, count - index, exc) from exc
+            txn.unsent = None
+            raise self.not_sent(txn, len(records) - index, exc) from exc
         return count
 
     def wait_at_gate(self) -> None:
         """Return when the reports that are being served are done; at once on the producer's own thread, which serves them."""
         if not self.is_own_thread:
-            self.gate.acquire()
-            self.gate.release()
+            with self.gate:  # an interrupt never leaves it closed
+                pass
 
     def not_sent(self, txn: PendingTransaction, message_count: int, exc: BaseException) -> BaseException:
         """So many half messages will not be sent, because of `exc`; what to raise for it."""

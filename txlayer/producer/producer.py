@@ -227,7 +227,7 @@ class OpenTransaction:
             # After an error, only a check-back can find out how the local transaction ended.
             self._say(Resolution.COMMIT if error is None else Resolution.UNKNOWN)
             return
-        if phase is PREPARING and txn is not None:
+        if phase in (PREPARING, FAILED) and txn is not None:
             self._engine.pipeline.post(txn.abandon)
         if error is not None or phase in (RESOLVED, DROPPED):
             return

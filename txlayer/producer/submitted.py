@@ -211,6 +211,9 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         self.resolution = UNKNOWN
         self.queue.pipeline.resolved(self)
 
+    def abandon(self) -> None:
+        """Nothing: it settles itself, whoever went away."""
+
     def fail(self, error: BaseException) -> None:
         """Nothing more will happen."""
         with self._condition:

@@ -1,0 +1,118 @@
+"""An interrupt (Ctrl-C, a task queue's time limit) anywhere in a producer's own steps: it harms its own transaction alone."""
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import txlayer.producer
+from tests.support.producer_stage import ORDER, World, finish
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message
+from txlayer.producer import steps
+from txlayer.producer.identity import ANYWHERE, BY_MESSAGES
+from txlayer.producer.pipeline import PendingTransaction
+
+PRODUCER = txlayer.producer.__path__[0]
+LOOKS = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
+"""Behind these the interpreter looks for signals."""
+
+
+class Interrupted:
+    """Runs a call; at the `number`-th place in the producer's code where the interpreter looks for signals it finds one."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self._looked: dict[FrameType, str] = {}
+
+    def __call__(self, call: Callable[[], Any]) -> Any:
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            return call()
+        finally:
+            sys.settrace(before)
+
+    def _enter(self, frame: FrameType, _event: str, _given: Any) -> Any:
+        if frame.f_back is not None:
+            self._looked[frame.f_back] = ""  # a call of Python's own: the interpreter looked in here, not behind it
+        if not frame.f_code.co_filename.startswith(PRODUCER):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, _given: Any) -> Any:
+        if event == "opcode":
+            has_looked = self._looked.get(frame) in LOOKS
+            self._looked[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            self.left -= has_looked
+            if has_looked and not self.left:
+                raise KeyboardInterrupt
+        return self._step
+
+
+def places(act: Callable[[World, Interrupted], None]) -> Iterator[World]:
+    """A world for each place; `act` was interrupted there."""
+    number = 0
+    while True:
+        number += 1
+        world, interrupted = World(), Interrupted(number)
+        world.engine.learn("orders")
+        world.engine.identity.draw(None, 0)  # many ids at once
+        try:
+            act(world, interrupted)
+        except KeyboardInterrupt:
+            yield world
+        else:
+            return
+
+
+def in_steps(world: World, interrupted: Interrupted) -> None:
+    """A transaction of two messages, as a block goes through it."""
+    engine, made = world.engine, list[PendingTransaction]()
+    try:
+        made.append(interrupted(lambda: world.launch([ORDER, ORDER])))
+        world.serve()
+        interrupted(lambda: finish(steps.stored(engine, made[0])))
+        interrupted(lambda: steps.resolve(engine, made[0], COMMIT))
+    finally:
+        for txn in made:
+            engine.pipeline.post(txn.abandon)
+
+
+def submitted(world: World, interrupted: Interrupted) -> None:
+    """One plain message."""
+    interrupted(lambda: world.engine.launch_plain(ORDER, BY_MESSAGES, None))
+
+
+@pytest.mark.parametrize("act", [in_steps, submitted])
+def test_an_interrupt_leaves_no_place_taken_and_holds_no_other_up(act: Callable[[World, Interrupted], None]) -> None:
+    place_count = 0
+    for world in places(act):
+        place_count += 1
+        world.serve(3)
+        said_count = len(world.writer.ops())
+
+        for number in range(8):  # in each partition
+            txn = world.engine.launch_plain(Message("orders", b"%d" % number, b"v"), ANYWHERE, None)
+            assert txn is not None
+        world.serve(3)
+
+        assert {op.resolution for op in world.writer.ops()[:said_count]} <= {COMMIT, ROLLBACK, UNKNOWN}
+        assert 8 == sum(op.resolution is COMMIT for op in world.writer.ops()[said_count:])
+        assert 0 == world.engine.pipeline.in_flight_count
+    assert place_count > 5
+
+
+def test_an_interrupt_at_the_gate_leaves_it_open() -> None:
+    for number in range(1, 9):
+        world = World()
+        pipeline = world.engine.pipeline
+        try:
+            Interrupted(number)(pipeline.wait_at_gate)
+        except KeyboardInterrupt:
+            assert not pipeline.gate.locked()
+        else:
+            return
