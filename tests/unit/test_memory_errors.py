@@ -15,6 +15,7 @@ from txlayer.errors import (
     RetriableError,
     TxLayerError,
 )
+from txlayer.runtime.kafka_transactions import commit as patient_commit
 
 MOVED = ["COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"]
 BUSY = "CONCURRENT_TRANSACTIONS"
@@ -168,6 +169,21 @@ def test_a_commit_that_nobody_answers_is_called_again() -> None:
     writer.commit(timeout_s=5)
 
     assert [b"v"] == [r.value() for r in stage.kafka.records("orders")]
+
+
+@pytest.mark.parametrize("code", ["NETWORK_EXCEPTION", "OFFSET_NOT_AVAILABLE"])
+def test_a_commit_that_has_failed_is_not_called_again(code: str) -> None:
+    stage = Stage()
+    writer = stage.writer()
+    writer.begin()
+    writer.produce("orders", b"v", b"k", 0)
+    stage.world.faults.refuse("EndTxn", code)
+    clock = iter(range(100))
+
+    with pytest.raises(BrokerUnavailableError):
+        patient_commit(writer, timeout_s=10, clock=lambda: next(clock))
+
+    assert 1 == next(clock)
 
 
 def test_offsets_that_nobody_answers_are_unavailable() -> None:

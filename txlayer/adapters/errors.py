@@ -272,7 +272,10 @@ class TranslatedWriter:
                 raise
             if is_commit and not error.fatal() and not error.txn_requires_abort() and error.retriable():
                 raise RetriableError(detail_of(error)) from exc  # unanswered so far; it has not failed
-            raise self.translated(error) from exc
+            ours = self.translated(error)
+            if is_commit and type(ours) is RetriableError:  # it has failed
+                ours = BrokerUnavailableError(ours.detail, bootstrap_servers=self._bootstrap_servers)
+            raise ours from exc
 
     def translated(self, error: ClientError) -> TxLayerError:
         code, detail = error.code(), detail_of(error)

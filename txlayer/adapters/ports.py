@@ -171,8 +171,8 @@ class TransactionalWriter(Protocol):
         """End the Kafka transaction; after it returns, a `read_committed` reader sees all of it.
 
         Raises:
-            RetriableError: not answered yet; call again.
-            TxLayerError: as `send_offsets`.
+            RetriableError: this very class: not answered yet; call again.
+            TxLayerError: as `send_offsets`; it has failed.
         """
 
     def close(self) -> None:

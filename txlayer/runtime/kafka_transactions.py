@@ -295,6 +295,8 @@ def commit(writer: TransactionalWriter, *, timeout_s: float, clock: Callable[[],
     while True:
         try:
             writer.commit(timeout_s=timeout_s)
+        except BrokerUnavailableError:
+            raise  # it has failed: asked again it fails at once, again and again
         except RetriableError:
             if clock() >= give_up_at:
                 raise
