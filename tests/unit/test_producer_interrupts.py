@@ -2,14 +2,17 @@
 
 import dis
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import txlayer.producer
-from tests.support.producer_stage import ORDER, World, finish
+from tests.support.producer_stage import ORDER, PATIENCE_S, World, finish
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message
 from txlayer.producer import steps
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES
@@ -21,7 +24,7 @@ LOOKS = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
 
 
 class Interrupted:
-    """Runs a call; at the `number`-th place in the producer's code where the interpreter looks for signals it finds one."""
+    """Runs a call; at the `number`-th place in the code of the producer, or of `threading`, where the interpreter looks for signals it finds one."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -38,7 +41,7 @@ class Interrupted:
     def _enter(self, frame: FrameType, _event: str, _given: Any) -> Any:
         if frame.f_back is not None:
             self._looked[frame.f_back] = ""  # a call of Python's own: the interpreter looked in here, not behind it
-        if not frame.f_code.co_filename.startswith(PRODUCER):
+        if not frame.f_code.co_filename.startswith((PRODUCER, threading.__file__)):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
@@ -104,6 +107,27 @@ def test_an_interrupt_leaves_no_place_taken_and_holds_no_other_up(act: Callable[
         assert 8 == sum(op.resolution is COMMIT for op in world.writer.ops()[said_count:])
         assert 0 == world.engine.pipeline.in_flight_count
     assert place_count > 5
+
+
+def test_an_interrupt_of_who_waits_for_a_result_does_not_stop_the_producer() -> None:
+    number = 0
+    while True:
+        number += 1
+        world = World()
+        world.engine.learn("orders")
+        txn = world.engine.launch_plain(ORDER, BY_MESSAGES, None)
+        assert txn is not None
+        try:
+            with suppress(TimeoutError):
+                Interrupted(number)(partial(txn.result, 0))
+        except KeyboardInterrupt:
+            serving = threading.Thread(target=world.serve, args=(3,), daemon=True)
+            serving.start()
+            serving.join(PATIENCE_S)
+            assert not serving.is_alive()
+            assert COMMIT is txn.result(0).resolution
+        else:
+            return
 
 
 def test_an_interrupt_at_the_gate_leaves_it_open() -> None:

@@ -84,7 +84,7 @@ class PendingTransaction:
     """One transaction in flight, and what a local transaction is told about it."""
 
     # One per transaction on the hot path: no dictionary, no lock, no object of its own for waiting.
-    own_condition: threading.Condition | None = None
+    own_condition: threading.RLock | None = None
     """Of a future that is waited for: its state changes under it."""
 
     __slots__ = (
@@ -374,7 +374,7 @@ class OpRecord:
         for observer in pipeline.observers:
             observer.acknowledged(self, offset)
         watched: list[PendingTransaction] = []
-        guarded: list[tuple[threading.Condition, PendingTransaction]] = []
+        guarded: list[tuple[threading.RLock, PendingTransaction]] = []
         ended_count = 0
         with pipeline.making_conditions:
             for txn in self.txns:

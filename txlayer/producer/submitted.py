@@ -121,7 +121,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         self._work = work
         self._local: LocalPart | None = None
         self._local_error: BaseException | None = None
-        self.own_condition: threading.Condition | None = None
+        self.own_condition: threading.RLock | None = None
         self._watchers: list[Any] | None = None
         self._callbacks: list[Callable[[Future[Any]], object]] | None = None
 
@@ -271,11 +271,13 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
     # What concurrent.futures looks at: attributes there, computed or made late here.
 
     @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]  # made when asked for
+    def _condition(self) -> threading.RLock:  # type: ignore[override]  # made when asked for
         # Not one for all: `wait` takes those of its futures in the order of their ids, so that no two threads wait for each other.
+        # The lock alone: nobody waits for a notice. An interrupt may leave a Condition locked, because its own `with` is made in Python;
+        # and the producer's thread would wait for it.
         with self.queue.pipeline.making_conditions:
             if self.own_condition is None:
-                self.own_condition = threading.Condition()
+                self.own_condition = threading.RLock()
         return self.own_condition
 
     @property
