@@ -90,7 +90,7 @@ def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(make_stag
 def test_handlers_have_all_of_revoke_timeout_also_if_it_is_longer_than_a_member_may_be_away(
     make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "POLL_INTERVAL_MAX_MS", 1_000)
+    monkeypatch.setattr(readers, "POLL_INTERVAL_MAX_MS", 2_000)
     stage, gate = make_stage(partitions=2), Gate()
     left_s: list[float] = []
 
@@ -100,14 +100,14 @@ def test_handlers_have_all_of_revoke_timeout_also_if_it_is_longer_than_a_member_
 
     for partition in range(2):
         stage.write(b"slow", key=b"k%d" % partition, partition=partition)
-    times: dict[str, Any] = {"revoke_timeout": timedelta(seconds=PATIENCE_S), "session_timeout": timedelta(seconds=1)}
-    times |= {"lease_expiry": timedelta(seconds=2), "lease_renewal": timedelta(seconds=0.5)}
+    times: dict[str, Any] = {"revoke_timeout": timedelta(seconds=PATIENCE_S), "session_timeout": timedelta(seconds=3)}
+    times |= {"lease_expiry": timedelta(seconds=6), "lease_renewal": timedelta(seconds=1.5)}
 
     with stage.consumer(slow, **times) as consumer:
         for _ in range(2):
             gate.wait_for_one()
         with stage.consumer(slow, **times):
-            pause(3)  # all of them wait for the handlers
+            pause(8)  # all of them wait for the handlers, longer than a lease and than a member may be away
             gate.is_open.set()
             for partition in range(2):
                 stage.wait_stored(1, partition=partition)
