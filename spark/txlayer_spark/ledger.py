@@ -354,7 +354,7 @@ def fold_exactly(  # its steps, in their order
     readings = put(_readings(counting), "readings")
     counting = _in_readings(counting, readings)
     counting = counting.where(F.isnull("_unsure") | _counts(F.col("_unsure")))
-    lines = _numbered(counting, messages)
+    lines = _numbered(counting, messages, shortened_partitions)
     decided = _decided(lines)
     there = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
     alone = ops.join(there, _ATTEMPT, "left_anti")
@@ -427,7 +427,7 @@ def _belonging(half: DataFrame, shortened: Sequence[int]) -> DataFrame:
 
     def take(so_far: Column, each: Column) -> Column:
         begins = so_far["count"] < 0
-        fits = (each["n"] == so_far["count"]) & (each["idx"] <= so_far["top"] + 1)
+        fits = (each["n"] == so_far["count"]) & ((each["idx"] <= so_far["top"] + 1) | may_begin_late)
         is_due = F.when(begins, (each["idx"] == 0) | may_begin_late).otherwise(fits & (each["idx"] >= so_far["low"]))
         out = so_far["out"]
         return F.struct(
@@ -473,7 +473,7 @@ def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
 
 
 def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
-    """Per attempt with half records: `_g`, its producer group; `_first`, `_last`, `_last_copy`: of its half offsets.
+    """Per attempt: `_g`, its producer group; `_first`, `_last`, `_last_copy`: of its half offsets, null of one that half has lost.
 
     And `_told`: those that doubt names at any time, null of an attempt that never stood there; `_kept`, `_told_last`: of these,
     those that it does not forget, and the last one; `_held_at`: those of its contents; `_low`,
@@ -500,7 +500,7 @@ def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
         F.collect_set(F.when(F.col("kind") == int(Kind.CONTENT), F.col("w"))).alias("_held_at"),
     )
     low, high = F.array_min("_told"), F.array_max("_told")
-    return stored.join(of_attempt, _ATTEMPT, "left").withColumns(
+    return stored.join(of_attempt, _ATTEMPT, "full").withColumns(
         {"_low": F.least("_first", low), "_high": F.greatest("_last", "_last_copy", high)}
     )
 
@@ -554,7 +554,8 @@ def _naming_doubts(ops: DataFrame, known: DataFrame, doubts: DataFrame) -> DataF
             F.max("g").alias("_g"),
         )
     )
-    named = ops.join(known, _ATTEMPT, "left_anti").join(told, _ATTEMPT).where(F.col("g") == F.col("_g"))
+    of_half = known.where(F.isnotnull("_first"))
+    named = ops.join(of_half, _ATTEMPT, "left_anti").join(told, _ATTEMPT).where(F.col("g") == F.col("_g"))
     named = named.where((F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last")))
     is_whole = (F.col("n") == F.col("_last")) & (F.col("_seen") == F.col("_count"))
     return named.select(
@@ -606,13 +607,14 @@ def _in_readings(rows: DataFrame, readings: DataFrame) -> DataFrame:
     return found.withColumn("reading", F.coalesce("reading", F.lit(0)))
 
 
-def _numbered(counting: DataFrame, messages: DataFrame) -> DataFrame:
+def _numbered(counting: DataFrame, messages: DataFrame, shortened: Sequence[int]) -> DataFrame:
     """The lines with `_low`, the first message of their attempt that is known, and `_is_complete`: whether a commit there is."""
-    # Without a message of its own index a commit is incomplete; what retention took before the first is believed.
-    numbers = messages.groupBy(*_ATTEMPT).agg(
-        F.count_distinct("idx").alias("_there"), F.min("idx").alias("_low"), F.max("n").alias("_n")
-    )
-    is_there = F.col("_there") + F.col("_low") == F.col("_n")
+    # Without a message of its own index a commit is incomplete; what retention took before another one is believed.
+    there = F.count_distinct("idx") + F.min("idx")
+    if shortened:
+        there = F.when(F.col("partition").isin(*shortened), F.max("idx") + 1).otherwise(there)
+    numbers = messages.groupBy(*_ATTEMPT).agg(there.alias("_there"), F.min("idx").alias("_low"), F.max("n").alias("_n"))
+    is_there = F.col("_there") == F.col("_n")
     is_complete = F.col("_is_gone") | sure(F.col("_releases") & is_there)
     return counting.join(numbers, _ATTEMPT, "left").withColumn("_is_complete", is_complete)
 
@@ -789,7 +791,8 @@ def _attached(
     own = ("_nonce", "_b", "_hash", "_w", "_t", "_half_ms", "_stored")
     others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
     is_its_own = ~is_broken & F.isnull("_is_stray")
-    is_its_own = is_its_own & (~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high")))
+    is_told = F.coalesce(F.col("pos").between(F.col("_low"), F.col("_high")), ~F.col("_stored"))
+    is_its_own = is_its_own & is_told
     # Of two attempts prepared in one millisecond, that of which doubt names this half record.
     is_named = sure(F.array_contains("_told", F.col("pos")))
     claims = Window.partitionBy("txn_id", "b", "c").orderBy(F.desc(sure(is_its_own)), F.desc(is_named), "_nonce")

@@ -234,6 +234,13 @@ copy_whose_first_record_is_gone_and_visible_under_that: out_of_window
     half, C 0, show 0, half, starts half=1
 copy_of_one_message_and_the_last_record_is_gone: out_of_window
     half 0/2, half 1/2, C 1, show 0 1, half 0/2, starts half=2
+# What is behind the copy shows that the records between are gone.
+copy_of_the_first_message_and_the_last_ones_are_left: out_of_window
+    half 0/4, half 1/4, half 0/4, half 2/4, half 3/4, C 4, show 0 1 3 4, starts half=2
+copy_of_the_first_message_and_the_last_ones_are_left_rolled_back_visible: leaked
+    half 0/4, half 1/4, half 0/4, half 2/4, half 3/4, R 4, show 3 4, starts half=2
+copy_of_the_first_message_and_the_last_ones_are_left_rolled_back: rolled_back
+    half 0/4, half 1/4, half 0/4, half 2/4, half 3/4, R 4, starts half=2
 # The commit names a half record that is gone, so the records do not show that the transaction is undecided.
 copy_of_one_message_is_left_and_no_message_is_visible: out_of_window
     half 0/2, half 1/2, C 1, half 0/2, starts half=2
@@ -741,6 +748,27 @@ def parked_cut(log: Log) -> None:
     log.summary("parked-committed", half, reason="too-large")
     cut = [*half.headers, ("txl-origin", b"0:0"), ("txl-cut", b"too-large 2000000")]
     log.content(half, value=b"", headers=cut)
+
+
+@case("open")
+def content_that_follows_the_summary_is_cut(log: Log) -> None:
+    first, second = (log.half(KEY, f"{index}/3") for index in range(2))
+    log.summary("open+", first, count=3)
+    log.content(first)
+    cut = [second.headers[-1], ("txl-origin", b"0:1|1/3|1700000000000"), ("txl-cut", b"too-large 2000000")]
+    log.content(second, 1, value=b"", headers=cut)
+
+
+@case("out_of_window", "orphan")
+def phantom_beside_one_that_doubt_alone_knows(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("parked-committed", half, reason="too-large")
+    log.content(half)
+    headers = [("txl-id", KEY.split("/")[0].encode()), ("txl-origin", b"0:7|0/1|1700000000000")]
+    log.add("shop", key=b"k", value=b"0/1", headers=headers)
+    log.half("later/00000001")
+    log.starts[HALF] = 1
 
 
 @case("out_of_window")

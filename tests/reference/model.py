@@ -364,6 +364,9 @@ class World:
     def is_young(self, at_ms: int) -> bool:
         return self.settings.now_ms is not None and at_ms >= self.settings.now_ms - self.settings.grace_ms
 
+    def is_shortened(self, txn: Transaction) -> bool:
+        return self.bounds_of(self.half, txn.partition).start > 0
+
     def is_allowed(self, topic: str) -> bool:
         if topic in self.system_topics or topic.startswith("__"):
             return False
@@ -408,6 +411,8 @@ def read_half(world: World) -> None:
             world.find(Kind.LATE_HALF, half.txn_key, record.place, detail="nothing of it began")
             continue
         is_due = txn is None or half.index == max(txn.messages) + 1
+        # Where half was shortened, what is there of the first ones may be second copies: those between are gone.
+        is_due |= txn is not None and half.index > min(txn.messages) and world.is_shortened(txn)
         is_known = txn is not None and half.index in txn.messages
         # Where half was shortened, doubt may know what the first half record said.
         wanted_count = txn.count if txn else promised.get((record.partition, half.txn_key))
@@ -660,10 +665,10 @@ def is_complete(world: World, txn: Transaction, offset: int) -> bool:
 
 
 def gone_indexes(world: World, txn: Transaction) -> set[int]:
-    """The first messages of a transaction, where half begins in the middle of it."""
-    if world.bounds_of(world.half, txn.partition).start == 0:
+    """The messages of a transaction that are gone before another one of it, where half begins in the middle of it."""
+    if not world.is_shortened(txn):
         return set()
-    return set(range(min(txn.messages, default=0)))
+    return set(range(max(txn.messages, default=0))) - set(txn.messages)
 
 
 def may_lack_lines(world: World, txn: Transaction) -> bool:
@@ -1008,7 +1013,8 @@ def judge_whole(txn: Transaction, reading: Reading) -> None:
         for index, message in stored.items()
         if index not in txn.contents or not is_as_stored(txn.contents[index], message, txn.doubt)
     ]
-    wrong += [i for i, content in txn.contents.items() if content.is_cut and i not in stored]
+    here = {message.index for message in txn.at.values()}
+    wrong += [i for i, content in txn.contents.items() if content.is_cut and i not in here]
     if wrong or len(txn.contents) < txn.doubt.seen:
         detail = f"{len(txn.contents)} contents, {txn.doubt.seen} promised, wrong: {wrong}"
         reading.find(Kind.NOT_WHOLE, detail=detail)

@@ -51,6 +51,8 @@ SEEDS = (
     5545067539,
     5554969513,
     6127300479,
+    1320002207,
+    5614968517,
 )
 """Random histories that the two once judged otherwise."""
 

@@ -291,8 +291,9 @@ class TogetherJudged:
         hidden = {t for (t, _), b in self._bounds_of[name].items() if b.stable_end is not None}
         missing_topics = {kind: _topics(txn, kind) for kind in (Kind.LOST, Kind.NOT_JUDGED)}
         is_unsure = any(counts == "maybe" for _, counts in txn.lines)
-        if is_unsure and hidden & {message.topic for message in txn.messages.values()}:
-            return "?"  # what is hidden may be there, and then nothing is wrong in the other reading
+        shortened = {t for (t, _), b in self._bounds_of[name].items() if b.start}
+        if is_unsure and (hidden | shortened) & {message.topic for message in txn.messages.values()}:
+            return "?"  # what is hidden, or gone from another partition, may be there: then nothing is wrong in the other reading
         missing_topics[Kind.LOST] |= _topics(txn, Kind.TORN)
         if expected in ("lost", "torn") and _is_within(missing_topics[Kind.LOST], hidden):
             # What is missing may be there: what else is wrong is certain as before.
@@ -314,7 +315,6 @@ class TogetherJudged:
             return expected
         if expected == "out_of_window":
             return "open" if _is_within(missing_topics[Kind.NOT_JUDGED], hidden) else expected
-        shortened = {t for (t, _), b in self._bounds_of[name].items() if b.start}
         return "?" if missing_topics[Kind.LOST] & shortened else expected
 
     def _strays(self, renamed: Renamed, report: Report) -> set[str]:

@@ -518,7 +518,9 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
 def _store(attempt: _Attempt, half: HalfTrace, window: Window) -> None:
     """Add a half record if its index is the next one and its count equals the first one's; any other is no part of the attempt."""
     if attempt.halves:
-        is_due = half.index in attempt.halves or half.index == max(attempt.halves) + 1
+        # If half was shortened, its first ones may be second copies: those between are gone.
+        is_late = window.starts.get(half.partition, 0) > 0 and half.index > min(attempt.halves)
+        is_due = half.index in attempt.halves or half.index == max(attempt.halves) + 1 or is_late
         is_count_right = half.count == attempt.first.count
     else:
         is_due = half.index == 0 or window.starts.get(half.partition, 0) > 0
@@ -750,7 +752,8 @@ def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
         return all(summary.last_offset <= offset for summary in attempt.summaries if summary.seen)
     offsets = attempt.kept_at | {index: half.offset for index, half in attempt.halves.items()}
     # Counted: the number of messages comes from the writer and may be any number.
-    return sum(at <= offset for at in offsets.values()) == attempt.first.count - min(offsets)
+    gone_count = max(offsets) + 1 - len(offsets)
+    return sum(at <= offset for at in offsets.values()) == attempt.first.count - gone_count
 
 
 def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:
@@ -970,7 +973,7 @@ def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> Non
     # Of the first message half may have a second copy alone, whatever that holds.
     compared = {index: half for index, half in stored.items() if index or half.offset == doubt.first_offset}
     is_wrong = any(attempt.contents.get(index) not in (half.content, CUT) for index, half in compared.items())
-    is_wrong |= any(c == CUT and index not in stored for index, c in attempt.contents.items())
+    is_wrong |= any(c == CUT and index not in attempt.halves for index, c in attempt.contents.items())
     if is_wrong or len(attempt.contents) < doubt.seen:
         there = _few(sorted(attempt.contents))
         reading.find(Verdict.LOST, None, f"{doubt.state} on doubt, of its content messages {there}")
