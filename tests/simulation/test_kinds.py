@@ -28,8 +28,8 @@ KINDS: dict[str, tuple[Callable[[int], Plan], Iterable[int], list[pytest.MarkDec
 def cases() -> Iterator[Any]:
     """Each kind with few seeds, and with more."""
     for kind, (_, further, marks, _) in KINDS.items():
-        yield pytest.param(kind, (*range(15), *further), marks=marks)
-        yield pytest.param(kind, range(15, 40), marks=[*marks, pytest.mark.slow])
+        yield pytest.param(kind, (*range(7), *further), marks=marks)
+        yield pytest.param(kind, range(7, 40), marks=[*marks, pytest.mark.slow])
 
 
 @pytest.mark.parametrize(("kind", "seeds"), [*cases()])

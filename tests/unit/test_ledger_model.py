@@ -157,7 +157,7 @@ def steps_in_pieces(seed: int) -> Steps:
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("in_half_max", [0, 1, 2])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_a_history_in_small_pieces_comes_to_the_same(
     seed: int, in_half_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
