@@ -87,6 +87,7 @@ def held_by(stage: Stage, user: User) -> Iterator[Held]:
 
 @pytest.mark.fault("rights: the coordinator may not write op, or op takes nothing")
 @pytest.mark.promise("P7")
+@pytest.mark.nightly  # unit/test_unresolved.py has the same fault in memory
 def test_a_coordinator_that_may_not_write_op_parks_what_a_policy_would_decide_and_goes_on(
     guarded: TlsBroker, user: User
 ) -> None:
