@@ -212,7 +212,6 @@ def test_a_checkpoint_that_is_put_back_from_a_copy_publishes_no_epoch_twice(
 
 
 @pytest.mark.fault("Spark: the clock of the driver is ahead, or two runs begin in the same millisecond")
-@pytest.mark.nightly
 def test_an_epoch_that_is_tried_again_is_found_although_the_clock_of_the_driver_is_ahead(
     spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
