@@ -191,6 +191,8 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
             has_times() & F.isnotnull("o_commit"),
             F.col("v_broken") > 0,
             has_half & ~_is_plainly_stored(),
+            # Of what half has lost doubt says where it was.
+            ~has_half & F.isnotnull("d_last") & (F.coalesce("v_gone", F.lit(0)) < F.col("v_n")),
             is_shown_otherwise() & ~(is_young & _is_shown_in_part()),
             on_doubt & ~sure(kept),
             missing & excused & ~is_young,

@@ -52,6 +52,7 @@ SEEDS = (
     5554969513,
     6127300479,
     1320002207,
+    5614967637,
     5614968517,
 )
 """Random histories that the two once judged otherwise."""
