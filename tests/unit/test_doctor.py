@@ -321,10 +321,11 @@ def test_an_interrupted_widening_is_ended_and_not_reset() -> None:
     what = "offsets stored for ns.coordinator"
     change = Difference("ns.op", what, "4 of 8", "every", "whatever it says", is_widening_interrupted=True)
     other = replace(change, is_widening_interrupted=False, why="no widening")
+    behind = Difference("ns.op", "partitions", "4", "8", "whatever it says", is_widening_interrupted=True)
 
-    mends = [worst(doctor.settings, replace(HEALTHY, changes=(each,))).mend for each in (change, other)]
+    mends = [worst(doctor.settings, replace(HEALTHY, changes=(each,))).mend for each in (change, other, behind)]
 
-    assert "txlayer topics widen --namespace ns --partitions 8" == mends[0]
+    assert "txlayer topics widen --namespace ns --partitions 8" == mends[0] == mends[2]
     assert "txlayer coordinator reset --namespace ns --to earliest" == mends[1]
 
 

@@ -123,6 +123,18 @@ def test_a_number_of_partitions_is_fixed_for_life(found: int) -> None:
     assert [Difference("ns.half", "partitions", str(found), "8", "keys never move")] == changes
 
 
+def test_the_topic_that_an_interrupted_widening_did_not_reach_is_named_with_the_command_that_ends_it() -> None:
+    """A topic never gets fewer, so those that have more are as they must be."""
+    names = ["ns.half", "ns.op", "ns.doubt"]
+    actual = dict(zip(names, [state(), state(), state(partition_count=16)], strict=True))
+
+    changes = plan([desired(name) for name in names], actual)
+
+    found = [(c.topic, c.found, c.wanted, c.is_widening_interrupted) for c in changes if isinstance(c, Difference)]
+    assert [("ns.half", "8", "16", True), ("ns.op", "8", "16", True)] == found
+    assert all("`txlayer topics widen --partitions 16` ends" in c.why for c in changes if isinstance(c, Difference))
+
+
 @pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
 def test_half_and_op_with_unequal_partitions_are_a_finding() -> None:
     changes = plan([desired("ns.half"), desired("ns.op")], {"ns.half": state(), "ns.op": state(partition_count=6)})

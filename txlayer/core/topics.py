@@ -194,14 +194,16 @@ def plan(desired: Sequence[DesiredTopic], actual: Mapping[str, TopicState]) -> l
     After applying it, a new plan is empty, except for `Difference`s and for what only a created topic shows (its
     replication, and the settings of topics that others follow): plan twice.
     """
-    shared = shared_partition_count([d.name for d in desired if d.is_count_shared], actual)
+    names = [d.name for d in desired if d.is_count_shared]
+    shared = shared_partition_count(names, actual)
+    counts = {actual[name].partition_count for name in names if name in actual}
     changes: list[Change] = []
     for topic in desired:
         state = actual.get(topic.name)
         if state is None:
             changes.append(_create(topic, actual, shared))
             continue
-        changes.extend(_differences(topic, state, shared))
+        changes.extend(_differences(topic, state, max(counts) if len(counts) > 1 else None))
         changes.extend(_settings(topic, state, actual))
     return changes
 
@@ -218,13 +220,17 @@ def _create(topic: DesiredTopic, actual: Mapping[str, TopicState], shared: int |
     )
 
 
-def _differences(topic: DesiredTopic, state: TopicState, shared: int | None) -> list[Difference]:
+def _differences(topic: DesiredTopic, state: TopicState, uneven: int | None) -> list[Difference]:
+    """`uneven`: the largest number of partitions where half, op and doubt have not the same: none of them gets fewer."""
     found: list[Difference] = []
     count, wanted, why = state.partition_count, topic.partition_count, topic.partitions_why
-    if topic.is_count_shared and shared is not None and count != shared:
-        wanted, why = shared, "half, op and doubt must have one partition count: no coordinator starts"
+    is_interrupted = topic.is_count_shared and uneven is not None
+    if is_interrupted:
+        wanted = uneven or 0
+        command = f"`txlayer topics widen --partitions {wanted}` ends a widening that was interrupted"
+        why = f"half, op and doubt must have one partition count: no coordinator starts; {command}"
     if count != wanted:
-        found.append(Difference(topic.name, "partitions", str(count), str(wanted), why))
+        found.append(Difference(topic.name, "partitions", str(count), str(wanted), why, is_interrupted))
     replicas, wanted = state.replication_factor, topic.replication_factor or 0
     if replicas < wanted:
         why = "replicas are moved by the cluster's own tools (kafka-reassign-partitions)"

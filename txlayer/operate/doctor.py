@@ -213,14 +213,12 @@ def settings(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Cluste
         else:
             reason = f"{change.what}: {change.found}, must be {change.wanted}: {change.why}"
             mend = "by hand; txlayer changes nothing that could lose a record"
-            if change.what.startswith("offsets"):
-                count = change.found.rpartition(" ")[2]
-                widen = f"txlayer topics widen --namespace {facts.namespace} --partitions {count}"
-                mend = (
-                    widen
-                    if change.is_widening_interrupted
-                    else f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
-                )
+            is_of_offsets = change.what.startswith("offsets")
+            if change.is_widening_interrupted:
+                count = change.found.rpartition(" ")[2] if is_of_offsets else change.wanted
+                mend = f"txlayer topics widen --namespace {facts.namespace} --partitions {count}"
+            elif is_of_offsets:
+                mend = f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
             yield error(change.topic, reason, mend)
     if not facts.changes:
         yield ok(facts.namespace, "every topic is as topics/ says")
