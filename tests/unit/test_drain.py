@@ -3,12 +3,15 @@
 from contextlib import closing
 from datetime import timedelta
 
+import pytest
+
 from tests.support.core_records import txn_key
 from tests.support.still_coordinator import PARTITION_COUNT, StillCoordinator, widen
 from txlayer.adapters.namespace import Namespace
 from txlayer.core.messages import txn_id_of
 from txlayer.core.partitions import half_partition
 from txlayer.core.topics import Difference
+from txlayer.errors import RetriableError
 from txlayer.operate.overview import read_quarantined
 from txlayer.operate.topics import Drain, look, plan_widening, store_first_offsets
 from txlayer.runtime.kafka_transactions import produce
@@ -125,3 +128,18 @@ def test_an_interrupted_widening_is_finished_although_a_producer_was_not_stopped
     with closing(stage.kafka.connect_coordinator(stage.config, client="look")) as connections:
         kept = read_quarantined(connections)
     assert len(keys) - len(right) == sum(each.origin.topic == stage.topics.half for each in kept)
+
+
+def test_who_meets_another_persons_widening_is_told_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = StillCoordinator()
+
+    def counted_before(*_given: object) -> dict[str, int]:
+        widen(stage.kafka, [stage.topics.doubt], 4)
+        return dict.fromkeys((stage.topics.half, stage.topics.op, stage.topics.doubt), 2)
+
+    monkeypatch.setattr("txlayer.operate.topics.partition_counts", counted_before)
+    with (
+        closing(stage.kafka.connect_coordinator(stage.config, client="widen")) as connections,
+        pytest.raises(RetriableError, match="try again"),
+    ):
+        plan_widening(stage.kafka.admin(), connections, partition_count=4)

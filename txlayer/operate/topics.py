@@ -28,7 +28,7 @@ from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.messages import check_group, check_topic, txn_id_of
 from txlayer.core.progress import Progress, StoredProgress, decode
 from txlayer.core.topics import CLOSED_SETTING, OPEN_VALUE, AlterSetting, Change, TopicSpec, closed_at_ms, plan
-from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
+from txlayer.errors import ConfigError, LifecycleError, RetriableError, TopicMismatchError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.overview import Overview, committed_records, read_stored
 from txlayer.operate.rows import UNREADABLE
@@ -390,6 +390,7 @@ def plan_widening(admin: Administration, connections: CoordinatorConnections, *,
         UsageError: a topic has more.
         LifecycleError: a coordinator runs.
         TopicMismatchError: a topic is missing.
+        RetriableError: another person widens them at this moment.
     """
     topics = connections.config.topics
     counts = partition_counts(admin, topics)
@@ -407,7 +408,10 @@ def plan_widening(admin: Administration, connections: CoordinatorConnections, *,
     stored = admin.stored_offsets(topics.coordinator_group, [(t, p) for t in (topics.half, topics.op) for p in shared])
     known = max(sum(bool(stored[topics.half, p] and stored[topics.op, p]) for p in shared), 1)
     if set(counts.values()) == {known}:
-        left = look(connections, partition_count=known)
+        try:
+            left = look(connections, partition_count=known)
+        except TopicMismatchError as exc:  # the counts were equal a moment ago
+            raise RetriableError("another person widens these topics at this moment; try again") from exc
     else:  # an earlier widening was interrupted behind its own look: since then no coordinator could start
         left = Drain((), *unread(connections, partition_count=len(shared), stored_count=known))
     # Half last: by its count producers and coordinators go, and until then they see that the counts differ.
