@@ -8,12 +8,13 @@ import pytest
 from tests.support.core_records import txn_key
 from tests.support.still_coordinator import PARTITION_COUNT, StillCoordinator, widen
 from txlayer.adapters.namespace import Namespace
+from txlayer.cli.coordinator import store_reset
 from txlayer.core.messages import txn_id_of
 from txlayer.core.partitions import half_partition
 from txlayer.core.topics import Difference
 from txlayer.errors import RetriableError
 from txlayer.operate.overview import read_quarantined
-from txlayer.operate.topics import Drain, look, plan_widening, store_first_offsets
+from txlayer.operate.topics import Drain, look, plan_reset, plan_widening, store_first_offsets
 from txlayer.runtime.kafka_transactions import produce
 
 
@@ -143,3 +144,25 @@ def test_who_meets_another_persons_widening_is_told_to_try_again(monkeypatch: py
         pytest.raises(RetriableError, match="try again"),
     ):
         plan_widening(stage.kafka.admin(), connections, partition_count=4)
+
+
+def test_what_coordinators_did_while_a_person_was_asked_is_not_done_again_by_a_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of the logs that the person saw is not the end any more."""
+    stage = StillCoordinator()
+    stage.work(seconds=1)
+    admin, group, key = stage.kafka.admin(), stage.topics.coordinator_group, txn_key("meanwhile")
+    plan = plan_reset(admin, group, [stage.topics.half, stage.topics.op], to="latest", of_coordinators=True)
+
+    def work(_question: str) -> None:
+        stage.commit(key, stage.half(key))
+        stage.work(seconds=2)
+
+    monkeypatch.setattr("txlayer.cli.output.ask", work)
+    with pytest.raises(RetriableError, match="look again"):
+        store_reset(admin, group, plan, "Store?", is_dry_run=False, is_sure=False, as_json=True)
+    stage.start()
+    stage.work(seconds=2)
+
+    assert [txn_id_of(key)] == list(stage.visible())

@@ -149,6 +149,8 @@ def store_reset(
         return
     if not is_sure:
         output.ask(question)
+        if admin.stored_offsets(group, list(plan.after)) != plan.before:  # what was done since would be done again
+            raise RetriableError(f"members of {group} worked while you were asked; nothing was stored; look again")
     with saying("the offsets may be stored; the same command with --dry-run says what is", RetriableError):
         admin.store_offsets(group, plan.after)
 

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from txlayer.adapters.connect import connect_coordinator
+from txlayer.adapters.connect import CoordinatorConnections, connect_coordinator
+from txlayer.adapters.ports import Administration
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode, saying
 from txlayer.cli.options import AsJson, Bundle, Connection, Yes, administration, command, option
@@ -319,15 +320,12 @@ def widen(
     """
     config = connection.config(CoordinatorConfig)
     with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
-        found = topics_.plan_widening(admin, connections, partition_count=partitions)
-        if found.left is not None:
-            show_drain(config.namespace, found.left, is_growing=False, as_json=as_json)
-            raise typer.Exit(ExitCode.FINDING)
-        late = "half records of producers that were not stopped; `txlayer tx list --kept-aside` will show those in the wrong partition"
-        output.note_counts((found.late_count, late))
+        found = _planned_widening(admin, connections, partitions, as_json=as_json)
         if not dry_run:
             if found.wanted and not yes:
                 output.ask(f"Widen {', '.join(found.wanted)} to {partitions} partitions?")
+                # Meanwhile a role may have started.
+                found = _planned_widening(admin, connections, partitions, as_json=as_json)
             with saying(
                 "some topics may be widened; no coordinator and no producer starts until the same command is done",
                 RetriableError,
@@ -338,6 +336,19 @@ def widen(
     said = said if found.wanted else f"every topic has {partitions} partitions already"
     body = {"before": found.before, "widened": found.wanted, "is_dry_run": dry_run}
     output.show(body, lambda _: said, as_json=as_json)
+
+
+def _planned_widening(
+    admin: Administration, connections: CoordinatorConnections, partitions: int, *, as_json: bool
+) -> topics_.Widening:
+    """What it would take; the command ends with what is not drained, where the topics must not be widened."""
+    found = topics_.plan_widening(admin, connections, partition_count=partitions)
+    if found.left is not None:
+        show_drain(connections.config.namespace, found.left, is_growing=False, as_json=as_json)
+        raise typer.Exit(ExitCode.FINDING)
+    late = "half records of producers that were not stopped; `txlayer tx list --kept-aside` will show those in the wrong partition"
+    output.note_counts((found.late_count, late))
+    return found
 
 
 def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:

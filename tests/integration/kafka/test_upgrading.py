@@ -15,6 +15,7 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
 from tests.support.commands import run_command
+from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer import Message, TransactionalProducer
@@ -117,6 +118,20 @@ def refuses(producer: TransactionalProducer) -> bool:
 def accepting(arena: Arena, capsys: Capsys) -> tuple[int, bool]:
     code, found = topics_json(arena, "accept", capsys=capsys)
     return code, found["is_accepting"]
+
+
+def test_what_began_while_a_person_was_asked_must_be_drained_first(
+    arena: Arena, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(_question: str) -> None:
+        RawWriter(arena).prepare((arena.targets[0], b"k", b"v"))
+
+    monkeypatch.setattr("txlayer.cli.output.ask", prepare)
+
+    code, found = topics_json(arena, "widen", "--partitions", "8", capsys=capsys)
+
+    assert (1, 1) == (code, found["half_unread"])
+    assert arena.partition_count == len(arena.status().partitions)
 
 
 def test_a_namespace_is_widened_as_the_page_says(arena: Arena, capsys: Capsys) -> None:
