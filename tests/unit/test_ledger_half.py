@@ -113,7 +113,6 @@ def test_the_quick_way_and_the_careful_way_make_the_same_of_a_half_record(
         assert folded(*headers, is_topic_known=False) == folded(*headers, is_topic_known=True)
 
 
-@pytest.mark.promise("P1")
 class Counted(str):
     """A real topic that counts how often one of them is looked at."""
 
@@ -182,6 +181,7 @@ def test_lines_that_name_half_records_of_a_large_transaction_are_looked_up() -> 
     assert Offset.count < 5_000
 
 
+@pytest.mark.promise("P1")
 def test_a_record_whose_first_one_never_came_is_kept_aside() -> None:
     driver = PartitionDriver()
     offset = driver.half(A, index=1, count=2)
