@@ -1,4 +1,4 @@
-"""Spark Connect: topics are read, what needs a Java of its own is refused at once, and the example's pipeline runs. `make sparks` runs it."""
+"""Spark Connect: topics and tables are read, what needs a Java of its own is refused at once, and the example's pipeline runs. `make sparks` runs it."""
 
 import os
 import shutil
@@ -18,15 +18,24 @@ from txlayer.adapters.kafka.local.runtime import prepare_connector
 OVER_CONNECT = """
 import sys
 from txlayer.errors import UsageError
-from txlayer_spark import SinkSettings, read_ledger, read_topic, session, write_transactional
+from txlayer_spark import SinkSettings, open_tables, read_ledger, read_topic, session, write_transactional
 
 jars, servers, topic = sys.argv[1:]
 spark = session(remote="local[1]", settings={"spark.jars": jars, "spark.ui.enabled": "false"})
 print(type(spark).__module__)
 rows = read_topic(spark, topic, bootstrap_servers=servers)
 print("read", rows.where("txn_id IS NOT NULL").count())
+for name in ("bronze", "ledger", "events"):
+    made = spark.sql("SELECT 'ok' AS verdict, 'asked' AS event, DATE'2026-01-31' AS day, 1L AS run")
+    made.write.partitionBy("day", "run").parquet(f"parquet/{name}")
+open_tables(spark, "parquet")
+print("tables", spark.sql("SELECT t.verdict, c.event FROM transactions t JOIN checks c USING (day)").collect())
 settings = SinkSettings(bootstrap_servers=servers, producer_group="g", topic=topic)
-for refused in (lambda: read_ledger(spark, "nowhere"), lambda: write_transactional(rows, settings, query="q", epoch=1)):
+for refused in (
+    lambda: open_tables(spark, "nowhere"),
+    lambda: read_ledger(spark, "nowhere"),
+    lambda: write_transactional(rows, settings, query="q", epoch=1),
+):
     try:
         refused()
     except UsageError as exc:
@@ -37,7 +46,9 @@ spark.stop()
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_over_spark_connect_topics_are_read_and_the_rest_is_refused_at_once(broker: Broker, tmp_path: Path) -> None:
+def test_over_spark_connect_topics_and_tables_are_read_and_the_rest_is_refused_at_once(
+    broker: Broker, tmp_path: Path
+) -> None:
     field = Field(broker.bootstrap_servers)
     field.whole()
     runtime = prepare_connector(LOCAL_CONFIG)
@@ -55,7 +66,9 @@ def test_over_spark_connect_topics_are_read_and_the_rest_is_refused_at_once(brok
     assert 0 == done.returncode, done.stderr[-3000:]
     assert "pyspark.sql.connect" in done.stdout
     assert "read 1" in done.stdout
-    assert 2 == done.stdout.count("refused ")
+    assert "tables [Row(verdict='ok', event='asked')]" in done.stdout
+    assert "refused no tables in nowhere" in done.stdout
+    assert 3 == done.stdout.count("refused ")
 
 
 PIPELINES = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"

@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any
 from zlib import crc32
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -353,13 +354,16 @@ def open_tables(spark: SparkSession, into: str, *, format: str = Format.PARQUET.
     """Make the tables in a folder, and the views on them, known to `spark.sql`: `bronze`, `ledger`, `events`, `transactions`, …
 
     Raises:
-        UsageError: there is no table yet.
+        UsageError: there is no table yet, or none that this session can read.
     """
     settings = TableSettings(data="", format=Format(format), into=into)
     for name in NAMES:
-        table = Table(spark, settings, name)
-        if not table.exists():
-            raise UsageError(f"no tables in {into}: run txlayer-spark tables first")
-        table.read().createOrReplaceTempView(name)
+        try:
+            rows = Table(spark, settings, name).read()
+            _ = rows.schema  # over Spark Connect only this asks the server
+        except AnalysisException as exc:
+            why = str(exc).partition("\n")[0]
+            raise UsageError(f"no tables in {into} that can be read: run txlayer-spark tables first. {why}") from exc
+        rows.createOrReplaceTempView(name)
     for name, sql in views_over(NAMES).items():
         spark.sql(sql).createOrReplaceTempView(name)
