@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -90,11 +91,13 @@ def session(
         say: Gets a sentence before something is downloaded.
 
     Raises:
-        UsageError: a session that was there already has no Kafka connector; the error says how to give it one.
+        UsageError: a session that was there already has no Kafka connector, or Spark Connect's packages are not installed;
+            the error says what to do.
         ConfigError: no jars are locked for the installed pyspark.
     """
     remote = remote or os.environ.get("SPARK_REMOTE")
     if remote is not None:
+        _check_connect()
         return with_connector(_built(SparkSession.builder.appName(name).remote(remote), settings or {}))
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -121,6 +124,14 @@ TABLE_SETTINGS: Mapping[str, Mapping[str, str]] = {
     "iceberg": {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
 }
 """What a session needs for tables of a format, beside their jars."""
+
+
+def _check_connect() -> None:
+    # PySpark names one missing package at a time, and ends `python -c` with code 0.
+    if not all(map(find_spec, ("grpc", "pandas", "pyarrow"))):
+        raise errors.UsageError(
+            f'Spark Connect needs more packages: pip install "pyspark[connect]=={pyspark.__version__}"'
+        )
 
 
 def with_connector(spark: SparkSession) -> SparkSession:

@@ -1,5 +1,8 @@
 """A session: the one that is there, or one of a server elsewhere; what cannot do without a Java of its own says so at once."""
 
+import sys
+
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -22,3 +25,12 @@ def test_a_process_that_has_a_session_gets_that_one(spark: SparkSession) -> None
 def test_what_needs_java_says_so_where_there_is_none() -> None:
     with pytest.raises(UsageError, match=r"publishing needs a driver with its own Java.*spark-submit"):
         java_of(object(), "publishing")  # type: ignore[arg-type]  # as a session of Spark Connect, which has no Java
+
+
+def test_spark_connect_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)  # as it is when it is not installed
+
+    with pytest.raises(UsageError) as refused:
+        session(remote="sc://127.0.0.1:9")
+
+    assert f'pip install "pyspark[connect]=={pyspark.__version__}"' in str(refused.value)
