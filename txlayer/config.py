@@ -96,16 +96,20 @@ class SystemTopics:
     """The names of one namespace's topics and of its coordinator group."""
 
     namespace: str
+    half: str = field(init=False)  # half messages
+    op: str = field(init=False)  # resolutions
+    doubt: str = field(init=False)  # in-doubt, held and parked transactions
+    check: str = field(init=False)  # check-backs and limits
+    locks: str = field(init=False)  # lock claims
+    coordinator_group: str = field(init=False)  # the consumer group of the coordinators
+    all: frozenset[str] = field(init=False)  # every topic of the namespace
 
     def __post_init__(self) -> None:
         namespace = self.namespace
-        self.half = f"{namespace}.half"  # half messages
-        self.op = f"{namespace}.op"  # resolutions
-        self.doubt = f"{namespace}.doubt"  # in-doubt, held and parked transactions
-        self.check = f"{namespace}.check"  # check-backs and limits
-        self.locks = f"{namespace}.locks"  # lock claims
-        self.coordinator_group = f"{namespace}.coordinator"  # the consumer group of the coordinators
-        self.all = frozenset((self.half, self.op, self.doubt, self.check, self.locks))  # every topic of the namespace
+        self.half, self.op, self.doubt = f"{namespace}.half", f"{namespace}.op", f"{namespace}.doubt"
+        self.check, self.locks = f"{namespace}.check", f"{namespace}.locks"
+        self.coordinator_group = f"{namespace}.coordinator"
+        self.all = frozenset((self.half, self.op, self.doubt, self.check, self.locks))
 
     def transactional_id(self, name: str) -> str:
         """Transactional id of a coordinator. It contains `/`, which no namespace or group can, so no other prefix right covers it."""
