@@ -12,7 +12,7 @@ from tests.support.lab import FaultyLab
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.assignments import end_what_was_left
 from txlayer.consumer.dead_letters import DeadLetterWriter
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.runtime.environment import Threads
 from txlayer.runtime.kafka_transactions import stable_offsets
 
@@ -66,12 +66,12 @@ def test_a_commit_without_an_answer_is_asked_for_again_and_then_given_up() -> No
 
         def commit(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
             Deaf.asked += 1
-            raise BrokerUnavailableError("not answered yet")
+            raise RetriableError("not answered yet")
 
     now = iter(range(0, 10_000, 5))
     writer = DeadLetterWriter(Connections(Deaf), group="g", name="n", timeout_s=10.0, clock=lambda: float(next(now)))
 
-    with pytest.raises(BrokerUnavailableError):
+    with pytest.raises(RetriableError):
         writer.write_letters([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
 
     assert 3 <= Deaf.asked <= 5
