@@ -165,7 +165,7 @@ def test_when_the_group_shares_anew_what_is_open_is_handed_out_again(make_stage:
 @OF_HANDLERS
 def test_an_answer_that_comes_while_a_queue_is_given_back_counts_or_raises(stage: Stage) -> None:
     """The rebalance no longer waits for it, and stores what has ended: by then it is too late for any answer."""
-    stage.write(b"0")
+    stage.write(*numbers(3))
     is_storing, has_answered = threading.Event(), threading.Event()
 
     def connect(config: ConsumerConfig) -> ConsumerConnections:
@@ -189,8 +189,11 @@ def test_an_answer_that_comes_while_a_queue_is_given_back_counts_or_raises(stage
         return made
 
     messages: list[PulledMessage] = []
-    short = {"revoke_timeout": timedelta(seconds=0.1), "store_interval": timedelta(milliseconds=20)}
+    short = {"revoke_timeout": timedelta(seconds=0.1), "store_interval": timedelta(hours=1)}
     with stage.plain(OrderedConsumer, connect=connect, **short) as one:
+        pulled(one).ack()
+        stage.wait_stored(1)
+        pulled(one).ack()  # stored at the rebalance: the interval is long
         messages.append(pulled(one))
         with stage.plain(OrderedConsumer, **short) as two:
             assert is_storing.wait(PATIENCE_S)
