@@ -80,7 +80,9 @@ class Desk:
         self._taken: set[PulledMessage] = set()  # without an answer
         self._of_workers: dict[object, PulledMessage] = {}
         self._is_closed = False
-        self._change = threading.Condition()
+        # Entered by itself: an interrupt within the steps of a Condition, which are Python, could leave it locked.
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
         self._arrived = asyncio.Event()
 
     # --- handlers -----------------------------------------------------------------------------------------------------
@@ -129,14 +131,14 @@ class Desk:
 
     def _put(self, message: ReceivedMessage, context: Context) -> PulledMessage:
         pulled = PulledMessage(message, context)
-        with self._change:
+        with self._lock:
             self._waiting.append(pulled)
             self._change.notify()
         return pulled
 
     def _withdraw(self, pulled: PulledMessage) -> bool:
         """True if the message was not taken, and is not any more."""
-        with self._change:
+        with self._lock:
             if pulled not in self._waiting:
                 return False
             self._waiting.remove(pulled)
@@ -147,7 +149,7 @@ class Desk:
     def take(self, timeout_s: float | None, *, has_ended: Callable[[], bool]) -> PulledMessage | None:
         """The next message; None: there was none within `timeout_s`, or the consumer has ended."""
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._change:
+        with self._lock:
             while True:
                 if (found := self._next()) is not None or has_ended():
                     return found
@@ -161,7 +163,7 @@ class Desk:
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self._arrived.clear()
-            with self._change:
+            with self._lock:
                 found = self._next()
             if found is not None or has_ended():
                 return found
@@ -186,7 +188,7 @@ class Desk:
         return None
 
     def _answered(self, pulled: PulledMessage, _answer: object) -> None:
-        with self._change:
+        with self._lock:
             self._taken.discard(pulled)
 
     def give_back(self, *, is_late: bool = False) -> None:
@@ -195,7 +197,7 @@ class Desk:
         `is_late`: also what was taken and not answered. Workers say soon how these messages were answered, and end.
         """
         is_late |= self._is_closed
-        with self._change:
+        with self._lock:
             left = [pulled for pulled in self._taken if is_late or pulled.context.lease_lost.is_set()]
             found = [*self._waiting, *left]
             self._waiting.clear()
