@@ -118,7 +118,7 @@ def test_a_thread_that_was_kept_from_running_loses_no_attempt_of_a_message_that_
     chunk = Chunk(None, Lease("g", "orders", 0), [Item(record, 0, None, 1)])
     pool.submit(chunk)
     wait_until(lambda: bool(desk._waiting), within=10, what="it waits to be taken")
-    with desk._change:  # keeps its thread, as code in C that holds the interpreter's lock does
+    with desk._lock:  # keeps its thread, as code in C that holds the interpreter's lock does
         wait_until(lambda: time.monotonic() > chunk.begun_at + timeout_s, within=10, what="its time is over")
         assert [] == pool.take()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -403,15 +403,9 @@ class Handling:
 class _Condition:
     """A condition among greenlets, which need no lock."""
 
-    def __init__(self, world: SimulatedWorld) -> None:
+    def __init__(self, world: SimulatedWorld, _lock: object) -> None:
         self._world = world
         self._count = 0
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def notify(self) -> None:
         self._count += 1
@@ -437,7 +431,7 @@ def waiting_in(world: SimulatedWorld) -> Iterator[None]:
             return super().result(0)
 
     clock = SimpleNamespace(monotonic=world.monotonic)
-    threads = SimpleNamespace(current_thread=getcurrent, Condition=partial(_Condition, world))
+    threads = SimpleNamespace(current_thread=getcurrent, RLock=nullcontext, Condition=partial(_Condition, world))
     there: Any = (
         (pull, "time", clock),
         (context_module, "time", clock),
