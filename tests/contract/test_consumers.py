@@ -244,16 +244,21 @@ def test_a_missing_dead_letter_topic_is_told_with_the_command_that_makes_it(lab:
         stage.consumer().run()
 
 
-@pytest.mark.fault("consumer: its topic is deleted and made anew at once")
-def test_a_consumer_notices_that_its_topic_was_deleted_and_made_anew(
-    lab: Lab, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def looking_consumer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A consumer that has stored two messages, and looks for its topics all the time."""
     monkeypatch.setattr(assignments, "TOPICS_LOOK_S", 0.2)
     stage.write(b"0", b"1")
     consumer = stage.consumer()
     consumer.start()
     stage.wait_stored(2)
+    return consumer
 
+
+@pytest.mark.fault("consumer: its topic is deleted and made anew at once")
+def test_a_consumer_notices_that_its_topic_was_deleted_and_made_anew(
+    lab: Lab, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = looking_consumer(stage, monkeypatch)
     lab.delete_topic(stage.topic)
     lab.create(stage.topic)
     stage.write(b"2", b"3", b"4")
@@ -268,12 +273,7 @@ def test_a_consumer_notices_that_its_topic_was_deleted_and_made_anew(
 def test_a_consumer_stores_no_place_of_a_deleted_topic_for_the_one_made_anew(
     lab: Lab, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignments, "TOPICS_LOOK_S", 0.2)
-    stage.write(b"0", b"1")
-    consumer = stage.consumer()
-    consumer.start()
-    stage.wait_stored(2)
-
+    consumer = looking_consumer(stage, monkeypatch)
     wait_until(lambda: not consumer._engine._storer.is_under_way, within=PATIENCE_S, what="it knows what is stored")
     lab.delete_topic(stage.topic)
     lab.create(stage.topic)

@@ -54,16 +54,20 @@ def ended(number: int, words: tuple[str, ...], *, once: Callable[[], object]) ->
     return process.returncode, out, err
 
 
+def undecided(arena: Arena) -> tuple[str, tuple[str, ...]]:
+    """The id of a transaction that is prepared, and the words that commit it."""
+    txn_id = new_id()
+    crafted = Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
+    crafted.half(f"{txn_id}/00000001", arena.targets[0])
+    return txn_id, ("tx", "commit", txn_id, *WHY, "--wait", "60s", "--json", "-b", arena.servers, "-n", arena.namespace)
+
+
 @ENDS
 def test_a_settlement_that_is_ended_says_that_its_lines_count(
     arena: Arena, operator: Tx, number: int, code: int
 ) -> None:
-    txn_id = new_id()
-    Crafted(arena.servers, arena.topics, partition_count=arena.partition_count).half(
-        f"{txn_id}/00000001", arena.targets[0]
-    )
+    txn_id, words = undecided(arena)
     before = op_ends(arena)
-    words = ("tx", "commit", txn_id, *WHY, "--wait", "60s", "--json", "-b", arena.servers, "-n", arena.namespace)
 
     found = ended(number, words, once=lambda: op_ends(arena) != before)
 
@@ -95,11 +99,7 @@ def test_a_signal_that_comes_while_the_client_calls_back_ends_a_command_as_any_o
     arena: Arena, operator: Tx, number: int, code: int
 ) -> None:
     """The client loses the exception of the signal's handler, and raises a SystemError."""
-    txn_id = new_id()
-    Crafted(arena.servers, arena.topics, partition_count=arena.partition_count).half(
-        f"{txn_id}/00000001", arena.targets[0]
-    )
-    words = ("tx", "commit", txn_id, *WHY, "--wait", "60s", "--json", "-b", arena.servers, "-n", arena.namespace)
+    txn_id, words = undecided(arena)
 
     found = subprocess.run(
         [sys.executable, "-c", CALLED_BACK + PROGRAM, *words],
