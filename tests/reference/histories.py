@@ -416,7 +416,7 @@ class Coordinator:
         )
 
     def to_doubt(self, txn: Txn, state: str, reason: str, *, is_told: bool = True) -> None:
-        """Write the summary, if it is told, and the contents where they are not there yet."""
+        """Write the summary, unless it is to be left out, and the contents that are not there yet."""
         txn.state = state
         halves = txn.halves
         last = "+".join(str(record.offset) for record in [halves[-1], *txn.copies])
