@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import txlayer.producer
-from tests.support.producer_stage import ORDER, PATIENCE_S, World, finish
+from tests.support.producer_stage import GROUP, ORDER, PATIENCE_S, World
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message
-from txlayer.producer import steps
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES
-from txlayer.producer.pipeline import PendingTransaction
+from txlayer.producer.producer import Transaction, TransactionalProducer
+from txlayer.producer.waiting import Bell
 
 PRODUCER = txlayer.producer.__path__[0]
 LOOKS = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
@@ -44,6 +44,8 @@ class Interrupted:
         if not frame.f_code.co_filename.startswith((PRODUCER, threading.__file__)):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if frame.f_code.co_code[frame.f_lasti + 1] < 2:  # of its RESUME: not behind a `yield from` or an `await`
+            self._looked[frame] = "RESUME"
         return self._step
 
     def _step(self, frame: FrameType, event: str, _given: Any) -> Any:
@@ -72,17 +74,29 @@ def places(act: Callable[[World, Interrupted], None]) -> Iterator[World]:
             return
 
 
-def in_steps(world: World, interrupted: Interrupted) -> None:
-    """A transaction of two messages, as a block goes through it."""
-    engine, made = world.engine, list[PendingTransaction]()
+def in_a_block(world: World, interrupted: Interrupted, *, room: int, is_said: bool) -> None:
+    """A transaction of three messages, of which the client has room for `room` at a time."""
+    world.writer.room = room
+    tx = Transaction(world.engine, None, world.engine.entry)
+    for _ in range(3):
+        tx.send("orders", key=b"k", value=b"v")
+    run = tx._prepare_steps()
     try:
-        made.append(interrupted(lambda: world.launch([ORDER, ORDER])))
-        world.serve()
-        interrupted(lambda: finish(steps.stored(engine, made[0])))
-        interrupted(lambda: steps.resolve(engine, made[0], COMMIT))
+        with suppress(StopIteration):
+            while True:
+                interrupted(partial(next, run))
+                world.serve()
+        if is_said:
+            interrupted(tx.commit)
+    except KeyboardInterrupt as exc:
+        run.close()
+        tx.__exit__(KeyboardInterrupt, exc, None)
+        raise
+    else:
+        interrupted.left += 1  # before its first step it can do nothing
+        interrupted(partial(tx.__exit__, None, None, None))
     finally:
-        for txn in made:
-            engine.pipeline.post(txn.abandon)
+        world.writer.room = 100
 
 
 def submitted(world: World, interrupted: Interrupted) -> None:
@@ -90,7 +104,29 @@ def submitted(world: World, interrupted: Interrupted) -> None:
     interrupted(lambda: world.engine.launch_plain(ORDER, BY_MESSAGES, None))
 
 
-@pytest.mark.parametrize("act", [in_steps, submitted])
+def submitted_to_a_full_client(world: World, interrupted: Interrupted) -> None:
+    """One plain message; the client has room for it at the second try, without a wait."""
+    full = [BufferError()]
+    world.writer.refuse_at_once = lambda _topic: full.pop() if full else None
+    world.engine.pipeline.round_bell = Bell(lambda: True)
+    producer = TransactionalProducer(bootstrap_servers="127.0.0.1:9", group=GROUP)
+    producer._engine = world.engine
+    try:
+        interrupted(partial(producer.submit, ORDER))
+    finally:
+        full.clear()
+
+
+ACTS: dict[str, Callable[[World, Interrupted], None]] = {
+    "in a block": partial(in_a_block, room=100, is_said=False),
+    "committed in a block": partial(in_a_block, room=100, is_said=True),
+    "in a block, for a full client": partial(in_a_block, room=1, is_said=False),
+    "submitted": submitted,
+    "submitted to a full client": submitted_to_a_full_client,
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
 def test_an_interrupt_leaves_no_place_taken_and_holds_no_other_up(act: Callable[[World, Interrupted], None]) -> None:
     place_count = 0
     for world in places(act):

@@ -402,10 +402,13 @@ class AsyncTransaction(OpenTransaction):
         return self
 
     async def __aexit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
-        if self._local is None:
-            self.leave(exc)
-        else:
-            await self._started.drive(self._leave_steps(exc))
+        try:
+            if self._local is None:
+                self.leave(exc)
+            else:
+                await self._started.drive(self._leave_steps(exc))
+        finally:
+            self._abandon()
 
     async def prepare(self) -> None:
         """As `Transaction.prepare`. If it is cancelled, a check-back settles what is stored."""

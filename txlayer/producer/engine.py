@@ -268,7 +268,7 @@ class Engine:
     ) -> PendingTransaction | None:
         """Queue the half records of a new transaction; None: no slot in flight is free, nothing was sent.
 
-        Where the client had no room for all of them, `steps.store_rest` must follow.
+        Where the client had no room for all of them, the transaction has `unsent` ones.
 
         Raises:
             LifecycleError, FencedError: the producer is closed or failed. Nothing was sent.
@@ -298,16 +298,14 @@ class Engine:
             if txn is None:
                 pipeline.give_back(1)
             else:
-                if txn.unsent is not None:
-                    pipeline.not_sent(txn, len(records), exc)
-                pipeline.post(txn.abandon)
+                pipeline.dropped(txn, exc)
             raise
         return txn
 
     def launch_plain(
         self, message: Message, placement: Placement, work: LocalWork | None
     ) -> SubmittedTransaction | None:  # longer than a screen's half, because each call saved is a share of the rate
-        """`launch_now` for one message with nothing asked for; None: it is not that plain, nothing was sent.
+        """`launch_now` for one message with nothing asked for; None: it is not that plain, or there is no room, nothing was sent.
 
         The same bytes as the way through `steps.launch` (a test holds both together), in a third of the time. It is
         what a bulk loader does millions of times.
@@ -347,8 +345,8 @@ class Engine:
                 pipeline.half_topic, value, message_key, queue.partition, txn.half_reported, None, 0, [ours]
             )
         except BufferError:
-            assert txn is not None
-            txn.unsent = ([record], 0)
+            pipeline.slots.append(None)  # a call of Python's own: no interrupt comes before it
+            return None
         except BaseException as exc:
             if txn is None:
                 pipeline.give_back(1)

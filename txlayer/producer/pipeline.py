@@ -597,10 +597,15 @@ class Pipeline:
         self.post(partial(txn.half_not_sent, message_count, error))
         return error
 
-    def resolved(self, txn: PendingTransaction) -> None:
-        """Write the resolution that `txn` has now; without waiting."""
-        queue = txn.queue
-        queue.waiting.append(txn)
+    def dropped(self, txn: PendingTransaction, exc: BaseException) -> None:
+        """Whoever launched it goes away, with `exc`: without the messages that are unsent it can only be rolled back."""
+        if txn.unsent is not None:
+            records, queued_count = txn.unsent
+            self.post(partial(txn.half_not_sent, len(records) - queued_count, exc))
+        self.post(txn.abandon)
+
+    def resolved(self, queue: OpQueue) -> None:
+        """Write the resolutions that wait in the queue; without waiting."""
         if self.is_alive:
             self.write_soon(queue)
         elif self.state is not PipelineState.FORKED:  # there, the locks are copies of a moment

@@ -227,8 +227,7 @@ class OpenTransaction:
             # After an error, only a check-back can find out how the local transaction ended.
             self._say(Resolution.COMMIT if error is None else Resolution.UNKNOWN)
             return
-        if phase in (PREPARING, FAILED) and txn is not None:
-            self._engine.pipeline.post(txn.abandon)
+        self._abandon()
         if error is not None or phase in (RESOLVED, DROPPED):
             return
         if phase is GATHERING:
@@ -239,6 +238,11 @@ class OpenTransaction:
         raise LifecycleError("prepare did not succeed: nothing is committed", state=phase.value) from (
             None if txn is None else txn.error
         )
+
+    def _abandon(self) -> None:
+        """Nobody will say how it ends, unless that was said already: an interrupt may come before every word."""
+        if self._txn is not None and self._txn.resolution is None:
+            self._engine.pipeline.post(self._txn.abandon)
 
     def _resolve(self, resolution: Resolution, call: str) -> None:
         if self._phase is not PREPARED:
@@ -520,7 +524,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
 
         Returns:
             A future of the `TransactionSendResult` (works with `concurrent.futures` and `asyncio.wrap_future`), done
-            when the resolution is acknowledged.
+            when the resolution is acknowledged. Where a signal's handler may raise, wait with `result`: an exception
+            inside `wait` or `as_completed` may leave its futures locked for ever (CPython), and the producer with them.
 
         Raises:
             UsageError and its subclasses, RefusedRecordError: a message or argument is not valid. Nothing was sent.
@@ -542,8 +547,6 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         if entry.is_plain and len(several) == 1:
             plain = engine.launch_plain(several[0], entry.placement, work)
             if plain is not None:
-                if plain.unsent is not None:
-                    drive(steps.store_rest(engine, plain), engine.pipeline)
                 return plain
         make = SubmittedTransaction if work is None else partial(SubmittedTransaction, work=work)
         launch = steps.launch(engine, make, several, entry, engine.identity.draw(txn_id, now_ms()))
@@ -648,10 +651,13 @@ class Transaction(OpenTransaction):
         return self
 
     def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
-        if self._local is None:
-            self.leave(exc)
-        else:
-            drive(self._leave_steps(exc), self._engine.pipeline)
+        try:
+            if self._local is None:
+                self.leave(exc)
+            else:
+                drive(self._leave_steps(exc), self._engine.pipeline)
+        finally:
+            self._abandon()
 
     def prepare(self) -> None:
         """Store the half messages; returns when all replicas have them. Then do the local transaction.

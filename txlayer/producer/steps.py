@@ -46,7 +46,7 @@ def launch(
     """Queue every half message.
 
     Raises:
-        TxLayerError: what `TransactionalProducer.submit` raises. Nothing was sent, except what `store_rest` says.
+        TxLayerError: what `TransactionalProducer.submit` raises. Nothing was sent, or what was is rolled back.
     """
     placement, asked = engine.identity.placement_of(entry.placement, messages), entry.asked
     plain = engine.encoder.plain_record(messages[0], placement) if len(messages) == 1 and not asked else None
@@ -68,7 +68,11 @@ def launch(
             )
         yield engine.pipeline.slots_bell.subscribe
     if txn.unsent is not None:
-        yield from store_rest(engine, txn)
+        try:
+            yield from _store_rest(engine, txn)
+        except BaseException as exc:
+            engine.pipeline.dropped(txn, exc)
+            raise
     return txn
 
 
@@ -93,24 +97,20 @@ def known_records(
             return records
 
 
-def store_rest(engine: Engine, txn: PendingTransaction) -> Steps[None]:
+def _store_rest(engine: Engine, txn: PendingTransaction) -> Steps[None]:
     """Queue the half messages that the client had no room for.
 
     Raises:
-        TxLayerError: the client refuses one, or the producer ended. What is stored is rolled back.
+        TxLayerError: the client refuses one, or the producer ended.
     """
     assert txn.unsent is not None
-    (records, queued_count), txn.unsent = txn.unsent, None
-    pipeline = engine.pipeline
-    while (queued_count := pipeline.store(txn, records, queued_count)) < len(records):
-        missing_count = len(records) - queued_count
-        try:
-            yield pipeline.round_bell.subscribe
-            pipeline.check_alive()
-        except BaseException as exc:
-            # The caller stops waiting: without the remaining messages the transaction can only be rolled back.
-            pipeline.post(partial(txn.half_not_sent, missing_count, exc))
-            raise
+    (records, queued_count), pipeline = txn.unsent, engine.pipeline
+    count = len(records)
+    while (queued_count := pipeline.store(txn, records, queued_count)) < count:
+        txn.unsent = records, queued_count
+        yield pipeline.round_bell.subscribe
+        pipeline.check_alive()
+    txn.unsent = None
 
 
 def stored(engine: Engine, txn: PendingTransaction) -> Steps[None]:
@@ -131,7 +131,8 @@ def stored(engine: Engine, txn: PendingTransaction) -> Steps[None]:
 def resolve(engine: Engine, txn: PendingTransaction, resolution: Resolution) -> None:
     """Write the resolution of a prepared transaction, without waiting."""
     txn.resolution = resolution
-    engine.pipeline.resolved(txn)
+    txn.queue.waiting.append(txn)  # no interrupt comes between the two
+    engine.pipeline.resolved(txn.queue)
 
 
 def result(engine: Engine, txn: PendingTransaction, *, with_decision: bool = False) -> Steps[TransactionSendResult]:

@@ -198,7 +198,8 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         if _is_taken(turn):
             return
         self._resolve()
-        self.queue.pipeline.resolved(self)
+        self.queue.waiting.append(self)
+        self.queue.pipeline.resolved(self.queue)
 
     def _look_whether_it_ran(self, turn: Turn, task: Future[None]) -> None:
         shut_down = LifecycleError("the executor was shut down before it ran", state="closed")
@@ -209,7 +210,8 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
             return
         self._local_error = error
         self.resolution = UNKNOWN
-        self.queue.pipeline.resolved(self)
+        self.queue.waiting.append(self)
+        self.queue.pipeline.resolved(self.queue)
 
     def abandon(self) -> None:
         """Nothing: it settles itself, whoever went away."""
