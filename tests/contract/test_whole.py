@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 from tests.support.whole_stage import SESSION, Running, Shop
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import Message, OpMessage, Resolution
+from txlayer.core.messages import Message, OpMessage, Resolution, user_headers
 
 
 @pytest.fixture
@@ -42,6 +42,20 @@ def test_what_is_committed_is_forwarded_once_and_what_is_rolled_back_never(shop:
         (history,) = producer.status("order-1")
         assert TxnState.ROLLED_BACK is history.state
     assert [(b"order-2", b"order-2")] == shop.visible()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_message_is_forwarded_whole_alone_and_beside_another(shop: Shop) -> None:
+    headers: list[list[tuple[str, bytes | None]]] = [[], [("a", b"1")], [("a", b"1"), ("b", None), ("a", b"")]]
+    sent = [Message(shop.orders, b"k%d" % n, b"%d" % n, given) for n, given in enumerate(headers * 2)]
+    with shop.producer() as producer:
+        for message in sent[:3]:
+            producer.publish(message)
+        producer.publish(sent[3:])
+        shop.wait_for(len(sent))
+
+    found = sorted(shop.lab.read(shop.orders), key=lambda record: record.value or b"")
+    assert [(m.key, m.value, m.headers) for m in sent] == [(r.key, r.value, user_headers(r.headers)) for r in found]
 
 
 @pytest.mark.fault("data: an op line of another producer group")
