@@ -18,8 +18,7 @@ from pyspark.sql.avro.functions import from_avro
 from txlayer.errors import UsageError
 
 _CORRUPT = "_corrupt_record"
-_PREFIX_BYTES = 5
-"""Of a registry: a zero byte, and the schema's id in four."""
+_PREFIX_BYTES = 5  # of a registry: a zero byte, and the schema's id in four
 _PERMISSIVE = {"mode": "PERMISSIVE"}
 
 
@@ -51,7 +50,7 @@ class JsonBody:
         return F.when(~is_wrong, found.dropFields(_CORRUPT)), is_wrong
 
 
-_SIMPLE: Mapping[Any, T.DataType] = {
+_SIMPLE: Mapping[Any, T.DataType] = {  # types by what a producer's `JSON` makes of them
     str: T.StringType(),
     int: T.LongType(),
     float: T.DoubleType(),
@@ -61,7 +60,6 @@ _SIMPLE: Mapping[Any, T.DataType] = {
     # Text in JSON: a number of Spark's has fewer digits than some of these.
     **dict.fromkeys((Decimal, UUID, time), T.StringType()),
 }
-"""Types by what a producer's `JSON` makes of them."""
 
 
 def _struct_of_class(kind: type, within: tuple[type, ...]) -> T.StructType:
@@ -228,7 +226,7 @@ def _protobuf(descriptor: bytes, name: str) -> Callable[[Column], Column]:
 
 
 _UNSIGNED = (4, 6)  # uint64, fixed64
-_BY_NUMBER: Mapping[int, T.DataType] = {
+_BY_NUMBER: Mapping[int, T.DataType] = {  # types by the numbers that a descriptor has for them
     1: T.DoubleType(),
     2: T.FloatType(),
     8: T.BooleanType(),
@@ -238,7 +236,6 @@ _BY_NUMBER: Mapping[int, T.DataType] = {
     **dict.fromkeys((3, 7, 13, 16, 18), T.LongType()),  # int64, fixed32, uint32, sfixed64, sint64
     **dict.fromkeys(_UNSIGNED, T.DecimalType(20, 0)),
 }
-"""Types by the numbers that a descriptor has for them."""
 
 
 def _struct_of(message_type: Any, within: tuple[str, ...]) -> T.StructType:

@@ -30,8 +30,7 @@ class Span(NamedTuple):
 
 
 Spans = Mapping[int, Span]
-EndOffsets = Mapping[str, Mapping[str, int]]
-"""{topic: {partition: where a reader had come to}}, as Spark writes it."""
+EndOffsets = Mapping[str, Mapping[str, int]]  # {topic: {partition: where a reader had come to}}, as Spark writes it
 
 
 class NamespaceAddress(NamedTuple):

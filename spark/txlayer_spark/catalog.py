@@ -33,13 +33,12 @@ from txlayer_spark.brokers import EndOffsets
 from txlayer_spark.schemas import BRONZE, SCHEMA_VERSION, TopicKind, Values
 from txlayer_spark.sessions import java_of
 
-WRITING = {
+WRITING = {  # options of every write of Parquet, whatever the cluster says
     # Done again, a write takes the place of all that is there; a session may say otherwise.
     "partitionOverwriteMode": "static",
     # The file by which a folder counts.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
 }
-"""Options of every write of Parquet, whatever the cluster says."""
 
 _PATH = re.compile(r"\{path=(.+?); isDirectory=")  # in what Hadoop writes of one file or folder
 

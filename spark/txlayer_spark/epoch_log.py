@@ -27,8 +27,7 @@ from txlayer_spark.sessions import failures_as_ours, source_options
 _AFTER_A_COMMIT = frozenset(state.value for state in (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED))
 _UNDECIDED = frozenset({TxnState.OPEN.value, TxnState.PARKED.value})
 _COMMIT, _ROLLBACK = Resolution.COMMIT.name, Resolution.ROLLBACK.name
-_ANYWHERE = (0, WHOLE_MAX)
-"""First and last offset of an attempt of which only its end on doubt is known."""
+_ANYWHERE = (0, WHOLE_MAX)  # first and last offset of an attempt of which only its end on doubt is known
 
 
 @dataclass(frozen=True, slots=True)

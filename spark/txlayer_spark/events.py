@@ -24,8 +24,7 @@ from txlayer_spark.schemas import TopicKind
 
 TOPIC_BITS = 63  # real topics that a row can tell apart; further ones share the last bit
 LINE_BITS, SOURCE_BITS, OFFSET_BITS, REASON_BITS, STATE_BITS = 16, 4, 44, 8, 4
-PARTITION_BITS = 14
-"""Of a real partition's number; above it is which one of its name the topic was."""
+PARTITION_BITS = 14  # of a real partition's number; above it is which one of its name the topic was
 INCARNATIONS_MAX = 31  # topics of one name that are told apart; further ones share the last number
 SOURCES = tuple(source.value for source in Source)
 LATER = "unknown"

@@ -937,8 +937,7 @@ def is_prepare_order() -> Column:
 
 _LANE = ("key", "topic", "real_partition")
 _PROGRESS = ("decided", "stored", "seen_ms")
-STATE_COLUMNS = (*_LANE, *_PROGRESS)
-"""How far each key came on each partition: what a later run compares with."""
+STATE_COLUMNS = (*_LANE, *_PROGRESS)  # how far each key came on each partition: what a later run compares with
 COMPARED = f"txn_id string, nonce bigint, {' bigint, '.join(STATE_COLUMNS)} bigint, is_late boolean, is_state boolean"
 """The columns of what was compared, for a reader of its files."""
 

@@ -36,8 +36,7 @@ _LINE_FIELD = _ascii_but("|\n")
 _KEY_PART = _ascii_but("|/\n")
 _ASCII = _ascii_but("")
 _NUMBER = r"[0-9]{1,19}"
-KEY = rf"{_at_most(128, _KEY_PART)}/{_KEY_PART}{{8}}"
-"""id/nonce."""
+KEY = rf"{_at_most(128, _KEY_PART)}/{_KEY_PART}{{8}}"  # id/nonce
 _TOPIC = rf"(?!\.{{1,2}}\|){_at_most(249, '[A-Za-z0-9._-]')}"
 KEY_HASH = r"[0-9a-f]{16}"
 _GROUP, _LINE_GROUP = _at_most(GROUP_LENGTH_MAX, _FIELD), _at_most(GROUP_LENGTH_MAX, _LINE_FIELD)

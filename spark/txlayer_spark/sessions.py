@@ -21,7 +21,7 @@ from txlayer import errors
 if TYPE_CHECKING:
     from txlayer.adapters.kafka.local import LocalConfig
 
-LOCAL_SETTINGS: Mapping[str, str] = {
+LOCAL_SETTINGS: Mapping[str, str] = {  # a driver and its executors in one process of this machine
     # Other machines have no business with a local driver; without it Spark looks for a public address.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -35,9 +35,8 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # Java's own choice, G1, cleans up beside the tasks, on cores that they want: 10 to 15 % of all CPU.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
-"""A driver and its executors in one process of this machine."""
 
-SETTINGS: Mapping[str, str] = {
+SETTINGS: Mapping[str, str] = {  # settings of every session of ours; the user's own win
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -57,7 +56,6 @@ SETTINGS: Mapping[str, str] = {
     # Files that a task has open: with enough of them nothing is sorted before it is written into folders.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
 }
-"""Settings of every session of ours; the user's own win."""
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by `spark-submit`, which has started the Java side already
 
@@ -114,7 +112,7 @@ def session(
         return build_session(name=name, master=master, jars=found.jars, settings=given)
 
 
-TABLE_SETTINGS: Mapping[str, Mapping[str, str]] = {
+TABLE_SETTINGS: Mapping[str, Mapping[str, str]] = {  # what a session needs for tables of a format, beside their jars
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -123,7 +121,6 @@ TABLE_SETTINGS: Mapping[str, Mapping[str, str]] = {
     },
     "iceberg": {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
 }
-"""What a session needs for tables of a format, beside their jars."""
 
 
 def _check_connect() -> None:

@@ -59,13 +59,12 @@ class State(IntEnum):
     ALONE = 3  #: no row, but a core of what came without a half record, which may come yet
 
 
-_MERGED: Mapping[str, tuple[str, ...]] = {
+_MERGED: Mapping[str, tuple[str, ...]] = {  # what several records of a transaction say: the first of them that is there
     "producer": ("h_group", "d_group"),
     "topics": ("h_topics", "v_topics"),
     "count": ("h_count", "d_count", "v_count"),
     "half_partition": ("h_partition", "d_partition", "v_partition", "o_partition"),
 }
-"""What several records of a transaction say: the first of them that is there."""
 _PLAIN = (
     "nonce_max",
     "born_ms",

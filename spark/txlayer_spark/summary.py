@@ -25,8 +25,7 @@ BUCKETS_MAX = 120  # points of a curve: more are not told apart on a page
 FINDINGS_MAX = 500
 """Findings that JSON lists, the worst first and of each verdict some; it says how many there are, and the ledger has them all."""
 HOT_MAX = 15
-QUERIES_AT_ONCE = 3
-"""Beside the curve's: the driver plans them on few cores."""
+QUERIES_AT_ONCE = 3  # beside the curve's: the driver plans them on few cores
 AGES_MS = (60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 259_200_000)
 """Ends of the classes of age: a minute, ten, an hour, six, a day, three."""
 STAGES = ("decide_ms", "forward_ms", "total_ms")

@@ -47,7 +47,7 @@ EVENTS: Mapping[str, tuple[DataType, str]] = {
 }
 """Columns of `events`: their types and meaning. None of them holds what a user sent."""
 
-BRONZE: Mapping[str, tuple[DataType, str]] = {
+BRONZE: Mapping[str, tuple[DataType, str]] = {  # columns of `bronze`
     "topic": (_TEXT, "the topic"),
     "partition": (_PLACE, "its partition"),
     "offset": (_NUMBER, "the offset"),
@@ -59,7 +59,6 @@ BRONZE: Mapping[str, tuple[DataType, str]] = {
     "day": (DateType(), "the day of the record, by which the table is divided"),
     "run": (_NUMBER, _RUN),
 }
-"""Columns of `bronze`."""
 
 
 def bronze_rows(records: DataFrame, run: int) -> DataFrame:
@@ -166,7 +165,7 @@ def _word(letter: Column, words: Mapping[CheckKind, str]) -> Column:
     return found
 
 
-VIEWS: Mapping[str, str] = {
+VIEWS: Mapping[str, str] = {  # views on the three tables, in SQL that Spark, DuckDB and Trino know
     "transactions": "SELECT * FROM ledger",
     # Of a topic that was made anew, two records are at one offset. The runs may differ: each table is folded by itself.
     "messages": """
@@ -193,7 +192,6 @@ VIEWS: Mapping[str, str] = {
                reason, day
         FROM events WHERE event IN ('claim', 'renewal', 'release')""",
 }
-"""Views on the three tables, in SQL that Spark, DuckDB and Trino know."""
 
 
 def views_over(tables: Sequence[str], *, prefix: str = "") -> Mapping[str, str]:

@@ -27,8 +27,7 @@ from txlayer.errors import BrokerUnavailableError
 logger = Log("txlayer.kafka")
 
 ANSWER_MS = 3_000  # how long one question waits: a service asks again, and meanwhile it must serve its group
-ANSWER_TIMEOUT_MS = 10_000
-"""How long one question of a command waits, connecting included: a person waits for it."""
+ANSWER_TIMEOUT_MS = 10_000  # how long one question of a command waits, connecting included: a person waits for it
 QUESTION_TIMEOUT_MS = 5_000
 """How long a producer's question waits. A client that learned of a controller which has died since asks that one for as long
 as it may, beside brokers that live (measured: docs/explanation/kafka.md). After this it is given up, and a new one asks again."""

@@ -92,8 +92,7 @@ def _content(value: float | HistogramView) -> tuple[Any, ...]:
 CONNECTION_COUNT_MAX = 16  # Readers at a time. A scraper, two probes and a person need four.
 REQUEST_BYTES_MAX = 8 * 1024  # size of a request with all its headers; Prometheus sends about 300 bytes
 HEADER_COUNT_MAX = 64
-READER_TIMEOUT_S = 5.0
-"""Longest time from the connection to the last byte of the answer."""
+READER_TIMEOUT_S = 5.0  # longest time from the connection to the last byte of the answer
 PAUSE_S = 0.2  # a pause after a connection that could not be accepted
 BACKLOG = 128  # connections that the kernel queues
 TEXT = "text/plain; charset=utf-8"

@@ -137,8 +137,7 @@ INFO = gauge(
 )
 ALIVE = gauge("txlayer_alive", "1 while the loop makes progress, else 0; the answer of /livez.")
 READY = gauge("txlayer_ready", "1 while the process is ready, else 0; the answer of /readyz.")
-EVERYBODYS = (INFO, ALIVE, READY)
-"""The families of every role."""
+EVERYBODYS = (INFO, ALIVE, READY)  # the families of every role
 
 STALL_S = 60.0
 """A loop without a turn for this long hangs. The slowest turn that can still succeed is a coordinator's: it waits 10 s for records,

@@ -269,8 +269,7 @@ class LogTime(NamedTuple):
 STORED_OFFSETS = "__consumer_offsets"
 """The brokers append it by their own clocks, and coordinators at least once a minute."""
 _STEP_MS = 1_000
-LATEST_MS = 1 << 47
-"""The year 6429."""
+LATEST_MS = 1 << 47  # the year 6429
 
 
 def log_time(admin: Administration, topics: SystemTopics, *, wall_ms: int) -> LogTime:

@@ -18,10 +18,8 @@ from txlayer.consumer.service import ConsumerOptions, ConsumerService, order_of
 from txlayer.core.retry import Ack, HandlerResult, NotBegun
 from txlayer.errors import LifecycleError
 
-LOOK_S = 0.25
-"""How often the deadlines of running tasks are checked."""
-CANCEL_S = 1.0
-"""How long a cancelled task may take to clean up before it is given up."""
+LOOK_S = 0.25  # how often the deadlines of running tasks are checked
+CANCEL_S = 1.0  # how long a cancelled task may take to clean up before it is given up
 
 
 Call = tuple[asyncio.Task[Any] | None, float, Chunk]

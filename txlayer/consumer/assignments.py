@@ -84,10 +84,8 @@ APART_S = 600.0
 new partitions. Adding partitions to both topics takes time, and a rebalance may come in between."""
 TOPICS_LOOK_S = 60.0
 """How often a consumer asks if its topics are still those that it began with: one question for each, of two requests."""
-STORE_LOOK_S = 0.002
-"""How long one check for the acknowledgement of a store waits."""
-LOG_ENDS_S = 1.0
-"""How often the ends of the topics are recorded."""
+STORE_LOOK_S = 0.002  # how long one check for the acknowledgement of a store waits
+LOG_ENDS_S = 1.0  # how often the ends of the topics are recorded
 
 
 class Assignments:
@@ -132,31 +130,22 @@ class Assignments:
         self._apart: TopicMismatchError | None = None
         self._apart_until = 0.0
         self.assignment: Assignment | None = None
-        self.writer: DeadLetterWriter | None = None
-        """The writer of dead letters for all owned queues."""
-        self.owned: dict[TopicPartition, OwnedPartition] = {}
-        """The owned queues, by queue."""
-        self.by_source: dict[TopicPartition, OwnedPartition] = {}
-        """The owned queues, by both sources of each."""
+        self.writer: DeadLetterWriter | None = None  # the writer of dead letters for all owned queues
+        self.owned: dict[TopicPartition, OwnedPartition] = {}  # the owned queues, by queue
+        self.by_source: dict[TopicPartition, OwnedPartition] = {}  # the owned queues, by both sources of each
         self.tallies = {topic: TopicCounts() for topic in plan.topics}
-        self.ends: dict[TopicPartition, int] = {}
-        """The ends of the owned topics, as of the last fetches."""
+        self.ends: dict[TopicPartition, int] = {}  # the ends of the owned topics, as of the last fetches
         self.rebalance_count = 0
         self.lost_lease_count = 0
         self._replaced_count = 0
         self._log_ends_at = float("-inf")
-        self.topic_ids: dict[str, str] = {}
-        """{topic: its id at the start}."""
+        self.topic_ids: dict[str, str] = {}  # {topic: its id at the start}
         self._topics_seen_at = self._clock()
         self._look: Running[None] | None = None
         self._is_looking = False
 
     def start(self) -> None:
-        """Read the current leases.
-
-        Raises:
-            TxLayerError: the lock topic is missing or cannot be read; you may call it again.
-        """
+        """Read the current leases; TxLayerError: the lock topic is missing or cannot be read; you may call it again."""
         if self._has_leases_failed:
             self._renew_leases()
             return

@@ -341,10 +341,8 @@ def context_of(record: Any, attempt: int, deadline: float, lease: Lease) -> Cont
     return context
 
 
-CAUSES_MAX = 20
-"""Length of the chain of causes that is examined."""
-_OF_THE_RECORD = frozenset({404, 422})
-"""HTTP statuses of a registry that are final: there is no such schema."""
+CAUSES_MAX = 20  # length of the chain of causes that is examined
+_OF_THE_RECORD = frozenset({404, 422})  # HTTP statuses of a registry that are final: there is no such schema
 
 
 class Deserializers:

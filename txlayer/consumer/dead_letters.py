@@ -117,8 +117,7 @@ class DeadLetterWriter(KafkaTransactions):
         return Entry(topic, answer.partition, answer.key, encode_replay(answer.result))
 
 
-PATIENCE_S = 10.0
-"""Without a record for this long, the broker counts as unreachable."""
+PATIENCE_S = 10.0  # without a record for this long, the broker counts as unreachable
 SEARCH_S = 0.25
 """How long one call may read once records arrive: the group and the leases must be served between two calls."""
 

@@ -24,20 +24,14 @@ from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Chain, Failure, Item
 from txlayer.core.retry import Breaker, BreakerPolicy, Later, NotBegun, Retry
 
-SIDE_BY_SIDE_COUNT_MAX = 250
-"""Jobs of one chunk that run side by side; it lets queues take turns."""
+SIDE_BY_SIDE_COUNT_MAX = 250  # jobs of one chunk that run side by side; it lets queues take turns
 KEY_GROUP_COUNT_MAX = 1_000
 """Names of `key_group` that are counted per topic, the first ones seen: one name per key would fill the memory."""
-KEY_GROUP_LENGTH_MAX = 200
-"""Characters of such a name that are kept: it may hold a key of any length."""
-OTHER_KEY_GROUPS = "(other)"
-"""The name for all later ones."""
-NO_KEY_GROUP = "(failed)"
-"""The name for messages whose `key_group` call raised or returned no text."""
-REASON_LENGTH_MAX = 500
-"""Characters of a handler's reason in a log line."""
-REMARK_LENGTH_MAX = 200
-"""Characters of what a lease says of its queue."""
+KEY_GROUP_LENGTH_MAX = 200  # characters of such a name that are kept: it may hold a key of any length
+OTHER_KEY_GROUPS = "(other)"  # the name for all later ones
+NO_KEY_GROUP = "(failed)"  # the name for messages whose `key_group` call raised or returned no text
+REASON_LENGTH_MAX = 500  # characters of a handler's reason in a log line
+REMARK_LENGTH_MAX = 200  # characters of what a lease says of its queue
 
 logger = Log("txlayer.consumer")
 
@@ -135,8 +129,7 @@ class Dispatcher:
         self._turn = 0
         self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
         self._begun: dict[Chunk, int] = {}
-        self.in_flight_count = 0
-        """Messages handed over without an outcome so far, including those of lost queues."""
+        self.in_flight_count = 0  # messages handed over without an outcome so far, including those of lost queues
         self.stale_count = 0
 
     # --- handing over -------------------------------------------------------------------------------------------------

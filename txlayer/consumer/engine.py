@@ -30,29 +30,23 @@ from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 
 logger = Log("txlayer.consumer")
 
-READ_COUNT_MAX = 5_000
-"""Records of one read; it limits how long results wait meanwhile."""
-IDLE_WAIT_S = 0.1
-"""How long an idle read waits; a record ends the wait."""
+READ_COUNT_MAX = 5_000  # records of one read; it limits how long results wait meanwhile
+IDLE_WAIT_S = 0.1  # how long an idle read waits; a record ends the wait
 BUSY_WAIT_S = 0.005
 """How long the engine waits for handlers before it looks for records again; half a chunk, if that is longer and no worker is
 free: then only an outcome lets a job start, and it ends the wait."""
-READY_FACTOR = 4
-"""Reading goes on while fewer than this many times `in_flight_max` messages could start."""
+READY_FACTOR = 4  # reading goes on while fewer than this many times `in_flight_max` messages could start
 AHEAD_FACTOR = 10
 """Records in memory, in multiples of `in_flight_max`; beyond it only a consumer with too few runnable messages reads on. Records
 used long after they were read have left the processor's caches, and an empty handler then costs a quarter more."""
 FILLED_SHARE = 0.9
 """The share of `in_flight_max` that counts as filled: the last slots may wait for failed keys that return by themselves, and
 reading on for them would fill the memory."""
-STORING_WAIT_S = 0.002
-"""The same during a store: next attempts wait for its acknowledgement."""
-DRAIN_LOOK_S = 0.02
-"""How often a drain serves the group."""
+STORING_WAIT_S = 0.002  # the same during a store: next attempts wait for its acknowledgement
+DRAIN_LOOK_S = 0.02  # how often a drain serves the group
 LAST_ANSWERS_S = 0.5
 """How long the workers of messages that a program took may need to say that these were answered, or given back."""
-POOL_END_S = 0.5
-"""How long the pool may take to end after handlers in flight were given up."""
+POOL_END_S = 0.5  # how long the pool may take to end after handlers in flight were given up
 
 
 class Engine:

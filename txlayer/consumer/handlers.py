@@ -33,8 +33,7 @@ HandlingOf = Callable[[T], R] | Callable[[T, ReceivedMessage], R] | Callable[[T,
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-BATCH_COUNT_MAX = 100
-"""Default `count_max` of a batch handler."""
+BATCH_COUNT_MAX = 100  # default `count_max` of a batch handler
 
 
 class Registration(Protocol[R_contra]):
@@ -228,11 +227,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def check_function(function: Callable[..., Any]) -> None:
-    """Refuse what is no function.
-
-    Raises:
-        ConfigError: it is not callable, or is a generator.
-    """
+    """Refuse what is no function; ConfigError: it is not callable, or is a generator."""
     expected = "a function that takes (message, context)"
     if not callable(function) or inspect.isclass(function):
         raise _refused("no function", name_of(function), expected)

@@ -28,17 +28,14 @@ from txlayer.config import SystemTopics
 from txlayer.consumer.context import FOR_EVER
 from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, holder_valid_s, queue_name
 
-NO_TOKEN = -1
-"""The token of a queue that is held without a lease."""
+NO_TOKEN = -1  # the token of a queue that is held without a lease
 
 
 class LeaseChanges(NamedTuple):
     """The changes since the last turn."""
 
-    gained: Mapping[TopicPartition, int]
-    """Queues that may be processed now, each with its fencing token."""
-    lost: Collection[TopicPartition]
-    """Queues that may not be processed any more."""
+    gained: Mapping[TopicPartition, int]  # queues that may be processed now, each with its fencing token
+    lost: Collection[TopicPartition]  # queues that may not be processed any more
 
 
 class NoLeases:
@@ -76,12 +73,9 @@ class NoLeases:
 
 logger = Log("txlayer.locks")
 
-WRITE_AGAIN_S = 1.0
-"""Pause after a record that was not acknowledged."""
-LOOK_S = 0.1
-"""How often a queue with another holder is checked."""
-CLOSE_S = 2.0
-"""How long the releases at the end may take; without them the next owner still wins by its generation."""
+WRITE_AGAIN_S = 1.0  # pause after a record that was not acknowledged
+LOOK_S = 0.1  # how often a queue with another holder is checked
+CLOSE_S = 2.0  # how long the releases at the end may take; without them the next owner still wins by its generation
 
 
 NO_CHANGES = LeaseChanges({}, ())
@@ -390,8 +384,7 @@ class LockRegistry:
         return min(looks)
 
 
-LeaseKeeper = LockRegistry | NoLeases
-"""What decides whether a queue may be processed. The engine's thread drives it."""
+LeaseKeeper = LockRegistry | NoLeases  # What decides whether a queue may be processed. The engine's thread drives it.
 
 
 def _nobody_waits(_offset: int | None) -> None:

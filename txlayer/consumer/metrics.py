@@ -26,8 +26,7 @@ from txlayer.consumer.context import Lease, ReceivedMessage
 from txlayer.consumer.pools import Job, items_of
 from txlayer.core.retry import Ack, WrongResult, checked
 
-RATE_WINDOW_S = 5.0
-"""Rates are those of the last window that is over."""
+RATE_WINDOW_S = 5.0  # rates are those of the last window that is over
 ATTEMPT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds for calls of handlers: from a look into memory to a long call of another service."""
 
@@ -151,7 +150,7 @@ class TopicCounts:
         self._window_s = self.durations.total
 
 
-OF_TOPICS: Mapping[str, Family] = {
+OF_TOPICS: Mapping[str, Family] = {  # {field of `TopicStats`: its metric}
     "handled": counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic"),
     "passed_over": counter(
         "txlayer_consumer_messages_passed_over_total", "Messages that match no handler's tags.", "topic"
@@ -203,7 +202,6 @@ OF_TOPICS: Mapping[str, Family] = {
         "topic",
     ),
 }
-"""{field of `TopicStats`: its metric}."""
 ATTEMPT_SECONDS = histogram(
     "txlayer_consumer_attempt_duration_seconds",
     "Duration of handler calls. If a process got several messages together, each counts with their mean.",
@@ -212,7 +210,7 @@ ATTEMPT_SECONDS = histogram(
 OLDEST = gauge(
     "txlayer_consumer_oldest_message_seconds", "How long the oldest message in memory has been there.", "topic"
 )
-OF_CONSUMER: Mapping[str, Family] = {
+OF_CONSUMER: Mapping[str, Family] = {  # {field of `ConsumerStats`: its metric}
     "lost_lease_count": counter(
         "txlayer_consumer_leases_lost_total", "Leases that ended while this member handled their queue."
     ),
@@ -231,7 +229,6 @@ OF_CONSUMER: Mapping[str, Family] = {
         "Transactional producers of dead letters that were replaced, because a call may have been sent twice or dead letters could not be written.",
     ),
 }
-"""{field of `ConsumerStats`: its metric}."""
 ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the group assigned to this member.")
 HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Assigned queues whose lease this member holds.")
 

@@ -24,8 +24,7 @@ CHUNK_COUNT_MAX = 1_000
 """Jobs of one chunk; it limits what a crash of a process repeats, and what waits behind a slow job."""
 FORMER_COUNT_MAX = 10
 """Rewritten leases that running handlers may have started under; handlers of older ones end with their own lease."""
-_SLOW_FACTOR = 4
-"""A chunk that took this many times its target delayed others: the next ones start small again."""
+_SLOW_FACTOR = 4  # a chunk that took this many times its target delayed others: the next ones start small again
 
 
 class ChunkSize:
@@ -57,21 +56,16 @@ class OwnedPartition:
     route: Route
     tally: TopicCounts
     chunk_s: InitVar[float]
-    next_offsets: dict[TopicPartition, int]
-    """The offsets at which reading of both sources goes on."""
+    next_offsets: dict[TopicPartition, int]  # the offsets at which reading of both sources goes on
     sources: tuple[ItemSource, ...] = tuple(ItemSource)
     is_reading_paused: bool = False
     is_replay_paused: bool = False
     requests: deque[tuple[Any, ReplayRecord | Undecodable]] = field(default_factory=deque)
     """Requests that were read, but whose dead letters have no room in memory yet."""
-    search: ResultSearch | None = None
-    """While results of requests are looked for: how far."""
-    reached: int = 0
-    """After these requests, only markers follow up to this offset."""
-    look_at_ms: int = 0
-    """When to look again whether parked keys still have dead letters, if no more can be parked."""
-    is_over: bool = False
-    """True if results of its handlers are discarded."""
+    search: ResultSearch | None = None  # while results of requests are looked for: how far
+    reached: int = 0  # after these requests, only markers follow up to this offset
+    look_at_ms: int = 0  # when to look again whether parked keys still have dead letters, if no more can be parked
+    is_over: bool = False  # True if results of its handlers are discarded
 
     def __post_init__(self, chunk_s: float) -> None:
         self.topic, self.partition = self.topic_partition = (self.lease.topic, self.lease.partition)
@@ -125,8 +119,7 @@ class OffsetStorer:
         is_kept: bool = True,
     ) -> None:
         self._is_kept = is_kept
-        self.own: dict[TopicPartition, StoredOffset] = {}
-        """Progress that is not kept on the broker."""
+        self.own: dict[TopicPartition, StoredOffset] = {}  # progress that is not kept on the broker
         self._reader = reader
         self._interval_s = interval_s
         self._timeout_s = timeout_s
@@ -238,8 +231,7 @@ def mark_stored(versions: StoredVersions) -> None:
         owned.queue.stored(source, version)
 
 
-PAUSE_FIRST_MS = 100
-"""Shortest pause after a failed try."""
+PAUSE_FIRST_MS = 100  # shortest pause after a failed try
 PAUSE_MAX_MS = 60_000
 """Longest pause between two tries of one partition, and of all that failed: other keys wait for a seventh of the time."""
 

@@ -19,16 +19,11 @@ from txlayer.errors import ConfigError, TopicMismatchError
 
 logger = Log("txlayer.consumer")
 
-StartAt = Literal["earliest", "latest"] | datetime
-"""Where a group begins if it has stored no offset."""
+StartAt = Literal["earliest", "latest"] | datetime  # where a group begins if it has stored no offset
 
 
 def check_start(start_at: StartAt | None) -> StartAt | None:
-    """Return the start position if it is valid.
-
-    Raises:
-        ConfigError: it is not one of the allowed values.
-    """
+    """Return the start position if it is valid; ConfigError: it is not one of the allowed values."""
     is_right = start_at is None or start_at in ("earliest", "latest")
     if isinstance(start_at, datetime):
         is_right = start_at.tzinfo is not None and start_at.timestamp() >= 0
@@ -128,11 +123,9 @@ class ConsumerPlan:
     key_group: Callable[[bytes | None], str] | None = None
     is_broadcast: bool = False
     """The group has one member, which gets all partitions; it has no dead letters, and no requests to replay them."""
-    keeps_position: bool = True
-    """False: the group's progress is in this process's memory alone."""
+    keeps_position: bool = True  # False: the group's progress is in this process's memory alone
     breakers: Mapping[str, BreakerPolicy] = field(default_factory=dict)
-    desk: Desk | None = None
-    """Where messages wait for a program that takes them itself. None: handlers get them."""
+    desk: Desk | None = None  # Where messages wait for a program that takes them itself. None: handlers get them.
 
     @property
     def sources(self) -> list[str]:
@@ -142,11 +135,7 @@ class ConsumerPlan:
         return [*self.topics, *(replay_topic(self.group, topic) for topic in self.topics)]
 
     def settings_of(self, topic: str, config: ConsumerConfig) -> QueueSettings:
-        """Settings for the queues of a topic.
-
-        Raises:
-            ConfigError: the settings contradict each other.
-        """
+        """Settings for the queues of a topic; ConfigError: the settings contradict each other."""
         policy = self.routes[topic].retry or self.policy
         if self.is_broadcast and policy.after_exhausted is AfterExhausted.PARK:
             raise ConfigError(name="after_exhausted", value="park", expected="go-on: a broadcast has no dead letters")

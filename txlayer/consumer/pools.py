@@ -27,8 +27,7 @@ from txlayer.core.retry import Ack, Later, NotBegun, Reject, Retry, WrongResult,
 
 logger = Log("txlayer.consumer")
 
-ATTEMPT_TIMEOUT = "AttemptTimeout"
-"""The error type of an attempt whose handler has not come back by its deadline."""
+ATTEMPT_TIMEOUT = "AttemptTimeout"  # the error type of an attempt whose handler has not come back by its deadline
 
 Job = Item[Any] | list[Item[Any]]
 """What one call of a handler is given: one message, or for a batch handler several of one key."""
@@ -52,26 +51,20 @@ class Turns(Protocol):
 class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
-    owner: Any
-    """Whose it is; opaque here."""
+    owner: Any  # whose it is; opaque here
     lease: Lease
     jobs: Sequence[Job]
-    lasts: Sequence[Item[Any]] | None = None
-    """The last message of each key; None: each has a key of its own."""
-    begun_at: float = 0.0
-    """When the job that runs began, of the monotonic clock; 0: none has begun."""
-    is_cut: bool = False
-    """True: what has not begun shall not begin."""
+    lasts: Sequence[Item[Any]] | None = None  # the last message of each key; None: each has a key of its own
+    begun_at: float = 0.0  # when the job that runs began, of the monotonic clock; 0: none has begun
+    is_cut: bool = False  # True: what has not begun shall not begin
     turns: Turns = field(init=False)
     """The jobs that have not begun. The worker takes them from the left; what another thread takes from the right does not begin."""
     given: dict[int, int] = field(default_factory=dict)
     """Messages of a batch that its handler was given, by the identity of the job; only of batches that were not given whole."""
     failed: list[Failed] = field(default_factory=list)
     not_run: list[Job] = field(default_factory=list)
-    rest: list[Job] = field(default_factory=list)
-    """What `take_rest` took."""
-    part: JobOutcome | None = None
-    """What was reported of it before its end."""
+    rest: list[Job] = field(default_factory=list)  # what `take_rest` took
+    part: JobOutcome | None = None  # what was reported of it before its end
     _ends: list[None] = field(default_factory=lambda: [None])  # who pops it ends the chunk: atomic without a lock
 
     def __post_init__(self) -> None:
@@ -93,8 +86,7 @@ class Chunk:
         return True
 
 
-FailedResult = Retry | Reject | Later | NotBegun
-"""What a handler answers whose message is not handled."""
+FailedResult = Retry | Reject | Later | NotBegun  # what a handler answers whose message is not handled
 
 
 class Failed(NamedTuple):
@@ -152,8 +144,7 @@ class Caller:
         self._interceptors = tuple(interceptors)
         self._deserializers = Deserializers(key_deserializer, deserializer)
         self._key_deserializer = key_deserializer
-        self.attempt_timeout_s = attempt_timeout_s
-        """How long an attempt may take."""
+        self.attempt_timeout_s = attempt_timeout_s  # how long an attempt may take
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -446,8 +437,7 @@ def timed_out(job: Job, *, why: str, started_ms: int, count: int = 0) -> Failed:
     return Failed(job, Retry(reason=why), ATTEMPT_TIMEOUT, why, started_ms, given_count=count)
 
 
-START_PAUSE_S = 1.0
-"""Pause after a thread or a process could not be started, before another one is."""
+START_PAUSE_S = 1.0  # pause after a thread or a process could not be started, before another one is
 LOOK_S = 0.05
 """How often it is looked for handlers that hang, and for chunks that take long: one that two looks find is taken apart."""
 THREAD_CHUNK_S = 0.001
@@ -460,12 +450,10 @@ run it, and jobs for the others make nothing quicker."""
 class Pool(Protocol):
     """Runs chunks beside the engine's thread, which alone calls this."""
 
-    chunk_s: float
-    """How much work a chunk should be; 0: jobs of a chunk run side by side, so its size does not matter."""
+    chunk_s: float  # how much work a chunk should be; 0: jobs of a chunk run side by side, so its size does not matter
     has_runs: bool
     """True: a chunk may hold several messages of one key, for they are handled one after the other and all answered for."""
-    busy_count: int
-    """Jobs that keep every worker busy: with more of them nothing begins sooner."""
+    busy_count: int  # jobs that keep every worker busy: with more of them nothing begins sooner
 
     @property
     def hung_count(self) -> int:

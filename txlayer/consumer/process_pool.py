@@ -51,30 +51,24 @@ logger = Log("txlayer.consumer")
 
 PROCESS_CHUNK_S = 0.05
 """Work of one chunk for a process: a round trip of the pipe and the engine's turn cost 1 to 2 ms on a busy machine."""
-GIVEN_COUNT_MAX = 2
-"""Chunks that a process holds at a time: the next one is in its pipe when it ends one."""
+GIVEN_COUNT_MAX = 2  # chunks that a process holds at a time: the next one is in its pipe when it ends one
 CHUNKS_EACH = GIVEN_COUNT_MAX + 1
 """Chunks started for each process; with one more here, no process waits for the engine."""
 PIPE_SHARE = 4
 """The share of a pipe's buffer that is sure to fit into the empty pipe; the buffer also holds bookkeeping: 52 KiB on Linux. A
 larger chunk would block the sender on a reader that may itself be blocked."""
-LOOK_S = 0.05
-"""How often a thread looks after what its process holds."""
+LOOK_S = 0.05  # how often a thread looks after what its process holds
 SILENT_S = 2.0
 """A process begins nothing when its parent has not looked after it for so long: the parent is frozen, and the group may have given its
 queues to another consumer."""
-LONG_S = 4 * PROCESS_CHUNK_S
-"""A chunk that runs for so long is taken apart."""
+LONG_S = 4 * PROCESS_CHUNK_S  # a chunk that runs for so long is taken apart
 START_S = 60.0
 """How long a process may take until it begins a message, imports included; then it is killed and replaced."""
-END_S = 1.0
-"""How long an idle process may take to end."""
-TRACEBACK_LENGTH_MAX = 8_000
-"""Characters of a traceback that a process sends: its beginning and its end."""
+END_S = 1.0  # how long an idle process may take to end
+TRACEBACK_LENGTH_MAX = 8_000  # characters of a traceback that a process sends: its beginning and its end
 SAFE_PATH = "PYTHONSAFEPATH"
 _SAFE_FOR_START = "while-txlayer-starts-it"
-_starting = threading.Lock()
-"""The environment is shared by the process: two pools must not change it at once."""
+_starting = threading.Lock()  # the environment is shared by the process: two pools must not change it at once
 
 
 class SentRecord(NamedTuple):
@@ -108,8 +102,7 @@ class SentRecord(NamedTuple):
         return self.stamp
 
 
-SentFailure = tuple[int, Failed]
-"""A failed job of a chunk, by its index; the job itself is not sent."""
+SentFailure = tuple[int, Failed]  # a failed job of a chunk, by its index; the job itself is not sent
 
 
 class RaisedElsewhereError(Exception):
@@ -285,14 +278,10 @@ class SharedEvent(threading.Event):
 class Shared(NamedTuple):
     """Memory that is shared with a process, for one of the chunks that it holds."""
 
-    is_lost: Any
-    """True: the lease is lost."""
-    begun: Any
-    """When each job began; 0: not begun."""
-    counts: Any
-    """How many messages of a batch its handler was given; 0: all."""
-    limit: Any
-    """So many jobs may begin."""
+    is_lost: Any  # True: the lease is lost
+    begun: Any  # when each job began; 0: not begun
+    counts: Any  # how many messages of a batch its handler was given; 0: all
+    limit: Any  # so many jobs may begin
     until: Any
     """Monotonic seconds until which jobs may begin, the same for all chunks; the parent moves it on while it runs."""
 
@@ -326,10 +315,8 @@ class _Process:
             buffer_bytes = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         self._bytes_max = buffer_bytes // PIPE_SHARE
         self.pid = self._process.pid
-        self.given: deque[Chunk] = deque()
-        """Chunks without an outcome; the first one is running."""
-        self.is_last = False
-        """True if it gets no further chunk."""
+        self.given: deque[Chunk] = deque()  # chunks without an outcome; the first one is running
+        self.is_last = False  # True if it gets no further chunk
         self._held: bytes | None = None  # the last chunk, if it was not sent yet
         self._number = 0  # of chunks that were sent
         self._failed: list[SentFailure] = []  # of the first chunk
@@ -635,8 +622,7 @@ def _traceback_of(error: BaseException) -> str:
     return text if len(text) <= 2 * cut else f"{text[:cut]}\n[...]\n{text[-cut:]}"
 
 
-SentJob = tuple[list[SentRecord], int]
-"""The records of a call, and how many attempts have ended."""
+SentJob = tuple[list[SentRecord], int]  # the records of a call, and how many attempts have ended
 
 
 def _sent_job(job: Job) -> SentJob:

@@ -14,12 +14,9 @@ from txlayer.consumer.context import Context, DecodedMessage, ReceivedMessage
 from txlayer.core.retry import Ack, HandlerResult, Later, NotBegun, Reject, Retry, WrongResult, checked
 from txlayer.errors import LifecycleError, UsageError
 
-LOOK_S = 0.1
-"""How often a thread looks whether the time of its message is over."""
-MARGIN_S = 0.2
-"""So long before its deadline an answer comes too late: the thread that waits for it must end in time."""
-NO_ANSWER = "no answer in time"
-"""Why an attempt failed whose message was taken."""
+LOOK_S = 0.1  # how often a thread looks whether the time of its message is over
+MARGIN_S = 0.2  # so long before its deadline an answer comes too late: the thread that waits for it must end in time
+NO_ANSWER = "no answer in time"  # why an attempt failed whose message was taken
 
 
 class PulledMessage(DecodedMessage):

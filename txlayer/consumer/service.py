@@ -40,8 +40,7 @@ from txlayer.runtime.environment import draw_name, is_coroutine_function
 
 logger = Log("txlayer.consumer")
 
-LOOK_S = 0.1
-"""How often a thread that waits for the end looks for signals."""
+LOOK_S = 0.1  # how often a thread that waits for the end looks for signals
 
 
 B = TypeVar("B", bound=Callable[..., Any])
@@ -148,11 +147,7 @@ class ConsumerService(ABC, Generic[R, B]):
         self._is_failure_reported = False
 
     def _use(self, config: ConsumerConfig) -> None:
-        """Take these settings, and the group that follows from them.
-
-        Raises:
-            ConfigError: it may be another's group.
-        """
+        """Take these settings, and the group that follows from them; ConfigError: it may be another's group."""
         instance_id, group = config.instance_id, self._name
         if self._is_broadcast:
             if "." in instance_id:
@@ -509,11 +504,7 @@ def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, gro
 
 
 def check_topic_names(topics: Sequence[str]) -> tuple[str, ...]:
-    """The topics themselves.
-
-    Raises:
-        UsageError: there is none, one is given twice, or Kafka would not accept a name.
-    """
+    """The topics themselves; UsageError: there is none, one is given twice, or Kafka would not accept a name."""
     if isinstance(topics, str):
         raise UsageError(f"topics={topics!r} is one text; a list of topics is needed")
     found = tuple(topics)
@@ -553,11 +544,7 @@ def breakers_of(
 
 
 def one_of(name: str, value: str, *words: str) -> str:
-    """The value of this setting, which is one of these words.
-
-    Raises:
-        ConfigError: it is another.
-    """
+    """The value of this setting, which is one of these words; ConfigError: it is another."""
     if value not in words:
         raise ConfigError(name=name, value=value, expected=" or ".join(map(repr, words)))
     return value

@@ -16,11 +16,9 @@ from txlayer.core.ledger.transaction import Content, HalfRecordFit, Transaction,
 from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
 from txlayer.errors import InvariantError, RefusedRecordError
 
-PartitionAndKey = tuple[int, str]
-"""(partition, "id/nonce"): the same key in two partitions means two transactions."""
+PartitionAndKey = tuple[int, str]  # (partition, "id/nonce"): the same key in two partitions means two transactions
 
-Needed = tuple[int, Transaction, int]
-"""(partition, transaction, number of its contents)."""
+Needed = tuple[int, Transaction, int]  # (partition, transaction, number of its contents)
 
 
 BEYOND_LIMIT = Undecodable("its transaction has more than transaction_bytes_max", ParkReason.LIMIT)
@@ -53,8 +51,7 @@ def is_cut(record: Any) -> bool:
     return isinstance(record, DoubtRecord) and codec.is_cut(record.headers())
 
 
-REST_S = 2.0
-"""After so long without a fetch the client is closed: it asks the broker for more all the time."""
+REST_S = 2.0  # after so long without a fetch the client is closed: it asks the broker for more all the time
 
 
 class Contents:

@@ -51,12 +51,9 @@ from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 
 logger = Log("txlayer.coordinator")
 
-READ_COUNT_MAX = 10_000
-"""Records per read. Limits the time between two Kafka transactions."""
-IDLE_WAIT_S = 0.1
-"""How long a read waits if there is nothing to do; a record ends the wait."""
-STORE_IDLE_S = 1.0
-"""Interval for storing progress without a batch. If it is lost, only the next replay is longer."""
+READ_COUNT_MAX = 10_000  # Records per read. Limits the time between two Kafka transactions.
+IDLE_WAIT_S = 0.1  # how long a read waits if there is nothing to do; a record ends the wait
+STORE_IDLE_S = 1.0  # Interval for storing progress without a batch. If it is lost, only the next replay is longer.
 STORE_ALWAYS_S = 60.0
 """Positions are stored again at least this often, so that an idle group does not lose them to retention."""
 QUICK_REBUILD_COUNT = 25
@@ -64,14 +61,11 @@ QUICK_REBUILD_COUNT = 25
 batch in each. Then their pauses grow, because brokers remember two transactional ids of each for a week."""
 GATHER_COUNT = 100
 """After a Kafka transaction with so many forwarded transactions the next one waits for `publish_interval`."""
-CLOCKS_WARN_S = 60.0
-"""Interval of the log line about clocks that differ."""
-TICK_S = 0.5
-"""How often the loop checks what is due by time."""
+CLOCKS_WARN_S = 60.0  # interval of the log line about clocks that differ
+TICK_S = 0.5  # how often the loop checks what is due by time
 PROBE_S = 60.0
 """Interval in which a partition's time is probed while scheduled messages are due by this machine's clock alone."""
-RELEASE_TICK_S = 0.1
-"""The same while the time of a scheduled transaction has come."""
+RELEASE_TICK_S = 0.1  # the same while the time of a scheduled transaction has come
 
 
 class Coordinator:

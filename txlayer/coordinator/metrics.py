@@ -192,12 +192,10 @@ class PublishStats:
     """Counts and times of publishing."""
 
     kafka_transaction_count: int = 0
-    forwarded_count: int = 0
-    """Forwarded transactions."""
+    forwarded_count: int = 0  # forwarded transactions
     forwarded_record_count: int = 0
     replaced_count: int = 0
-    ended_at: float | None = None
-    """Monotonic seconds: when the last Kafka transaction succeeded."""
+    ended_at: float | None = None  # monotonic seconds: when the last Kafka transaction succeeded
     seconds: Histogram = field(default_factory=lambda: Histogram(CALL_S))
     """Duration of a Kafka transaction, from its beginning to the answer of its commit."""
     stage_seconds: dict[str, Histogram] = field(
@@ -223,8 +221,7 @@ class CoordinatorCounts:
     rollback_count: int = 0
     rebuild_count: int = 0
     rebalance_count: int = 0
-    untimely_count: int = 0
-    """Records whose append time did not count."""
+    untimely_count: int = 0  # records whose append time did not count
     answers: Counter[Resolution] = field(default_factory=Counter)
     reports: Counter[tuple[ReportKind, str]] = field(default_factory=Counter)
     """By kind, and by reason if there is a closed list of reasons."""
@@ -235,8 +232,7 @@ class CoordinatorCounts:
     )
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Ends of half and op, according to the last fetches."""
-    turned_at: float | None = None
-    """Time of the loop's last turn; None: no turn yet."""
+    turned_at: float | None = None  # time of the loop's last turn; None: no turn yet
 
     def stored(self, batch: Batch, before: Positions, after: Positions, *, now_ms: int) -> None:
         """Count a batch of one partition that is in the log, with the positions before and after it."""
@@ -276,8 +272,7 @@ def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int
 
 LOOK_COUNT_MAX = 20_000
 """Transactions of one partition that one scan reads; with more, an even sample, each representing its neighbours."""
-DORMANT_COUNT_MAX = 1_000
-"""The same limit for dormant transactions: each must be decoded."""
+DORMANT_COUNT_MAX = 1_000  # the same limit for dormant transactions: each must be decoded
 LOOK_EVERY_S = 10.0
 """How long the ages of very many open transactions are reused; with fewer than `LOOK_COUNT_MAX` they are always current."""
 AGES = (("10s", 10), ("1m", 60), ("10m", 600), ("1h", 3_600), ("1d", 86_400))

@@ -58,8 +58,7 @@ from txlayer.runtime.kafka_transactions import (
 logger = Log("txlayer.coordinator")
 
 
-SLOW_BYTES_MIN = 1 << 20
-"""A smaller transaction is not to blame when a Kafka transaction takes too long."""
+SLOW_BYTES_MIN = 1 << 20  # a smaller transaction is not to blame when a Kafka transaction takes too long
 LINES_OF_RECORD_MAX = 100
 """The coordinator's own op lines in one record: it stays well below any topic's largest message."""
 TOO_SLOW = "too-slow"
@@ -71,10 +70,8 @@ class Precautions(NamedTuple):
 
     is_careful: bool = False
     """Each transaction, record of doubt and question is acknowledged before the next, so that a refusal names it."""
-    is_watched: bool = False
-    """The topics that leave records without an answer are known afterwards: `unanswered`."""
-    cut_keys: Collection[bytes] = ()
-    """Keys of doubt records of which only origin, reason and size are kept."""
+    is_watched: bool = False  # the topics that leave records without an answer are known afterwards: `unanswered`
+    cut_keys: Collection[bytes] = ()  # keys of doubt records of which only origin, reason and size are kept
     question_bytes_max: int = NO_LIMIT
     """A larger question or notice carries nothing of its transaction, then names no topics, then carries no trace, and is left out if
     that is not enough."""
@@ -133,11 +130,7 @@ class Publisher:
         self._successors: list[Running[TransactionalWriter] | None] = [None, None]
 
     def start(self) -> None:
-        """Make and initialise both writers.
-
-        Raises:
-            TxLayerError: the broker refused; nothing was written.
-        """
+        """Make and initialise both writers; TxLayerError: the broker refused; nothing was written."""
         for letter in "ab":
             writer = self._new_writer(f"{self.name}.{letter}")
             self._writers.append(writer)
@@ -346,11 +339,7 @@ class _Records:
         self._write_questions_and_policy_lines(batch)
 
     def flush(self) -> None:
-        """Wait until all are acknowledged.
-
-        Raises:
-            TxLayerError: one was refused, or not acknowledged in time.
-        """
+        """Wait until all are acknowledged; TxLayerError: one was refused, or not acknowledged in time."""
         raise_if_unacknowledged(self._writer.flush(timeout_s=self._timeout_s), waited_s=self._timeout_s)
 
     def _answered(self, error: Any, record: Any) -> None:

@@ -26,10 +26,8 @@ logger = Log("txlayer.coordinator")
 
 AHEAD_MS = 120_000
 """What is due within this time is read ahead. The next sweep begins when half of the time that is covered has passed."""
-AHEAD_SHARE = 4
-"""One part in so many of `content_bytes_max` is for it."""
-AHEAD_COUNT_MAX = 50_000
-"""Transactions of a worker whose contents are read ahead."""
+AHEAD_SHARE = 4  # one part in so many of `content_bytes_max` is for it
+AHEAD_COUNT_MAX = 50_000  # transactions of a worker whose contents are read ahead
 LARGE_SHARE = 16
 """A transaction that needs more than one part in so many of its partition's share is not read ahead: it would displace others."""
 NEAR_OFFSETS, APART_SHARE = 20, 8
@@ -37,10 +35,8 @@ NEAR_OFFSETS, APART_SHARE = 20, 8
 With more, batches would read much that others need later, and all partitions would wait for it."""
 SLICE_OFFSETS, SLICE_COUNT, SLICE_BYTES = 10_000, 2_000, 4 * 1024 * 1024
 """Offsets, transactions and bytes that one turn reads at most; the others wait meanwhile."""
-PATIENCE_S = 1.0
-"""How long one turn waits for a broker. Then the sweep is given up."""
-RETRY_S = 5.0
-"""The shortest time from one sweep of a partition to the next."""
+PATIENCE_S = 1.0  # How long one turn waits for a broker. Then the sweep is given up.
+RETRY_S = 5.0  # the shortest time from one sweep of a partition to the next
 RELEASING_MS = 10_000
 """So long after its time a content is kept for a transaction that is being released, or waits for others of its key."""
 

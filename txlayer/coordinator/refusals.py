@@ -23,12 +23,10 @@ from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedR
 
 logger = Log("txlayer.coordinator")
 
-UNKNOWN_COUNT = 5
-"""Failures of a partition in turn that nothing explains, after which one of its records is suspected."""
+UNKNOWN_COUNT = 5  # failures of a partition in turn that nothing explains, after which one of its records is suspected
 QUIET_S = 10.0
 """After so long without anything to do a partition is not suspected any more: what time brings again has come by then."""
-ASK_AGAIN_S = 600.0
-"""So long the size of a question counts that the check topic refused; then one of it is tried again."""
+ASK_AGAIN_S = 600.0  # so long the size of a question counts that the check topic refused; then one of it is tried again
 
 ASK_PAUSE_S = 1.0
 ASK_PAUSE_MAX_S = 300.0
@@ -39,8 +37,7 @@ _SIZE_REASONS = {Code.MSG_SIZE_TOO_LARGE.kafka_name, Code.RECORD_LIST_TOO_LARGE.
 
 _TIME_REASON = Code.INVALID_TIMESTAMP.kafka_name
 
-WATCH_COUNT = 100
-"""Batches after a time-out of which every record is watched: the quick path asks for no reports."""
+WATCH_COUNT = 100  # batches after a time-out of which every record is watched: the quick path asks for no reports
 
 
 class Refusals:
@@ -58,8 +55,7 @@ class Refusals:
         self._ask_again_at = float("-inf")
         self._is_outage = False  # while questions are paused, others got no answer either
         self._line_pause_s, self._lines_again_at = 0.0, float("-inf")  # the same of the coordinator's own op lines
-        self.is_clock_doubted = False
-        """A topic refused a timestamp: this machine's clock may be ahead of its broker's."""
+        self.is_clock_doubted = False  # a topic refused a timestamp: this machine's clock may be ahead of its broker's
         self._bisections: dict[int, Bisection] = {}
         self._quiet_since: dict[int, float] = {}  # suspected partitions with nothing to do
         self._unexplained: dict[int, int] = {}  # partition → failures in turn

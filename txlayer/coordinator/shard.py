@@ -65,8 +65,7 @@ class LogTime:
 
 logger = Log("txlayer.coordinator")
 
-PAUSED_TIMES = 1.1
-"""A paused partition resumes when there would be room for a tenth more."""
+PAUSED_TIMES = 1.1  # a paused partition resumes when there would be room for a tenth more
 HIDDEN_S = 1.0
 """After so long without a record of op beside those of other partitions, what its end promises is behind an open Kafka transaction."""
 

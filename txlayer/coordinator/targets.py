@@ -31,14 +31,12 @@ TRY_AGAIN_MAX_S = 300.0
 makes all partitions wait."""
 TRUST_AGAIN_S = 120.0
 """After this time of accepting writes, earlier refusals and timeouts of a topic are forgotten, and a leader that was missed before."""
-REFRESH_S = 300.0
-"""Interval for asking again about topics that accept: they may have more partitions."""
+REFRESH_S = 300.0  # interval for asking again about topics that accept: they may have more partitions
 LOOK_TIME_S = 0.1
 """Total time for the requests of one turn: half records may name any number of topics, and the loop must go on."""
 TARGETS_MAX = 2_000
 """Above this number of names, refusing topics that no transaction waits for are dropped; they are asked about again if needed."""
-MESSAGE_BYTES_DEFAULT = 1_048_588
-"""Kafka's default limit of a record, used if the broker does not report the topic's."""
+MESSAGE_BYTES_DEFAULT = 1_048_588  # Kafka's default limit of a record, used if the broker does not report the topic's
 
 BATCH_BYTES_MAX = 1_000_000
 BATCH_OVERHEAD_BYTES = 512
@@ -356,8 +354,7 @@ class Targets:
             logger.error("topic.held", extra={"topic": topic, "reason": target.refusal.value})
 
 
-LOOK_S = 2.0
-"""Interval for asking about the groups with due check-backs, and about partitions that are not available."""
+LOOK_S = 2.0  # interval for asking about the groups with due check-backs, and about partitions that are not available
 
 
 class Availability:
@@ -372,11 +369,7 @@ class Availability:
         self._answer: frozenset[int] | None = None  # of the last question in the background
 
     def missing(self) -> frozenset[int]:
-        """Partitions that are not available now, of one of the topics.
-
-        Raises:
-            BrokerUnavailableError: no broker answered.
-        """
+        """Partitions that are not available now, of one of the topics; BrokerUnavailableError: no broker answered."""
         self._asked_at, self._answer = self._clock(), None
         return self._missing(self._connections.topic_limits)
 
@@ -398,8 +391,7 @@ class Availability:
         return frozenset(p for topic in self._topics if (limits := limits_of(topic)) for p in limits.unavailable)
 
 
-BELIEVE_S = 10.0
-"""Maximum age of an answer."""
+BELIEVE_S = 10.0  # maximum age of an answer
 GIVE_UP_S = 30.0
 """A request that takes longer hangs (clients have been seen to: docs/explanation/kafka.md); the next one starts in parallel."""
 

@@ -25,16 +25,12 @@ from txlayer.runtime.environment import is_coroutine_function
 
 logger = Log("txlayer.responder")
 
-BATCH_COUNT_MAX = 1_000
-"""Check-backs in one call of the barrier: as many as it settles in one database transaction."""
-AHEAD_COUNT_MAX = 1_000
-"""Calls that may wait for a worker; further check-backs wait where a newer one can replace them."""
+BATCH_COUNT_MAX = 1_000  # check-backs in one call of the barrier: as many as it settles in one database transaction
+AHEAD_COUNT_MAX = 1_000  # calls that may wait for a worker; further check-backs wait where a newer one can replace them
 BATCHES_AHEAD_MAX = 2
 """Calls of the barrier in flight; check-backs that arrive meanwhile are collected for the next one."""
-CAUSE_LENGTH_MAX = 40
-"""Longest cause in an op line."""
-TIMED_OUT = "TimeoutError"
-"""The cause of an answer that did not arrive in time."""
+CAUSE_LENGTH_MAX = 40  # longest cause in an op line
+TIMED_OUT = "TimeoutError"  # the cause of an answer that did not arrive in time
 
 
 class CheckRequest(NamedTuple):
@@ -67,8 +63,7 @@ AsyncCheckHandler = Callable[[CheckRequest], Resolution | Awaitable[Resolution]]
 class Handling:
     """How check-backs are passed to an application."""
 
-    answer: Callable[[Sequence[CheckRequest]], Any]
-    """One answer for each, in order; with `is_async` awaited."""
+    answer: Callable[[Sequence[CheckRequest]], Any]  # one answer for each, in order; with `is_async` awaited
     source: Source
     request_count_max: int  # of one call
     call_count_max: int  # concurrent calls
@@ -176,8 +171,7 @@ def _ask_barrier(
     return resolve_many(requests, group=requests[0].group)
 
 
-LOST_COUNT_MAX = 64
-"""Threads that may hang in a handler and be replaced; at the limit, calls wait for one that returns."""
+LOST_COUNT_MAX = 64  # threads that may hang in a handler and be replaced; at the limit, calls wait for one that returns
 STUCK_AFTER_S = 30.0
 """A user's executor that has no worker for so long after a call was stale is busy with something else, or hangs. One that
 refused a call is tried again after so long: the machine may have had no thread for it."""
@@ -190,8 +184,7 @@ class Call:
     """One call of the handler, for one or more check-backs."""
 
     requests: Sequence[CheckRequest]
-    stale_at: float
-    """A worker drops the call after this time: the check-backs are asked again."""
+    stale_at: float  # a worker drops the call after this time: the check-backs are asked again
     started_at: float | None = None
     is_done: bool = False
     is_given_up: bool = False
@@ -208,8 +201,7 @@ class CallOutcome(NamedTuple):
 
 
 Answer = Callable[[Sequence[CheckRequest]], Any]
-Done = Callable[[CallOutcome], None]
-"""Takes an outcome from any thread; it does not raise."""
+Done = Callable[[CallOutcome], None]  # takes an outcome from any thread; it does not raise
 
 
 class ThreadCallRunner:
@@ -485,5 +477,4 @@ class LoopCallRunner:
                 call.task.cancel()
 
 
-CallRunner = ThreadCallRunner | ExecutorCallRunner | LoopCallRunner
-"""Makes a limited number of concurrent calls."""
+CallRunner = ThreadCallRunner | ExecutorCallRunner | LoopCallRunner  # makes a limited number of concurrent calls

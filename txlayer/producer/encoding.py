@@ -38,14 +38,10 @@ None: by the key. It runs in the call that sends, and what it raises comes out o
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-BATCH_OVERHEAD_BYTES = 61
-"""Overhead of a record batch of format 2; the smallest batch holds one record."""
-RECORD_OVERHEAD_BYTES = 32
-"""Upper bound of a record's own overhead: lengths, deltas, attributes."""
-FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX
-"""Upper bound of `txl-id` and `txl-origin`."""
-HALF_BYTES = 800
-"""Upper bound of `txl`: id 128, group 200, topic 249, options and numbers."""
+BATCH_OVERHEAD_BYTES = 61  # overhead of a record batch of format 2; the smallest batch holds one record
+RECORD_OVERHEAD_BYTES = 32  # upper bound of a record's own overhead: lengths, deltas, attributes
+FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX  # upper bound of `txl-id` and `txl-origin`
+HALF_BYTES = 800  # upper bound of `txl`: id 128, group 200, topic 249, options and numbers
 
 
 class KnownTopic(NamedTuple):

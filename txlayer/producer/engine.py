@@ -45,8 +45,7 @@ from txlayer.producer.submitted import LocalWork, SubmittedTransaction
 
 logger = Log("txlayer.producer")
 
-MARGIN_MS = 60_000
-"""By so much a producer's clock may be ahead of the broker's until half is read from its start."""
+MARGIN_MS = 60_000  # by so much a producer's clock may be ahead of the broker's until half is read from its start
 AGAIN_S = 0.5
 
 
@@ -132,8 +131,7 @@ class OffsetLookup:
             self._post(partial(self._told, txn, found.get(txn.key, UNSTORED)))
 
 
-ENTRY_LOOK_S = 5.0
-"""Interval in which a producer asks whether its namespace accepts new transactions."""
+ENTRY_LOOK_S = 5.0  # interval in which a producer asks whether its namespace accepts new transactions
 
 
 class ClosedNamespace(NamedTuple):
@@ -175,12 +173,9 @@ def look_at_entry(ask: Callable[[], TopicLimits | None], tell: Callable[[int | N
         tell(limits.closed_at_ms)
 
 
-BATCH_BYTES_MAX = 1_000_000
-"""The client's own default for one request's records of a partition."""
-OP_LINE_COUNT_MAX = 1_000
-"""Lines of one op record: it stays well below any topic's largest message."""
-SINCE = timedelta(hours=1)
-"""How far back `status` looks unless told."""
+BATCH_BYTES_MAX = 1_000_000  # the client's own default for one request's records of a partition
+OP_LINE_COUNT_MAX = 1_000  # lines of one op record: it stays well below any topic's largest message
+SINCE = timedelta(hours=1)  # how far back `status` looks unless told
 
 
 MakePending = Callable[[OpQueue, str, int, int], PendingTransaction]
@@ -198,8 +193,7 @@ class Engine:
     check_with: str = ""
     watchers: Sequence[Watcher] = ()
     responder: Responder | None = None
-    limit: OpenLimit | ClosedNamespace | None = None
-    """Why no transaction may be entered. None: it may."""
+    limit: OpenLimit | ClosedNamespace | None = None  # Why no transaction may be entered. None: it may.
     closed: ClosedNamespace | None = None
     is_unwatched: threading.Event | None = None
     """Set it to end the watch over whether the namespace accepts transactions."""

@@ -26,17 +26,14 @@ from txlayer.core.messages import (
 from txlayer.core.partitions import half_partition, head_share, key_hash, key_murmur_of, share_count, tail_shares
 from txlayer.errors import UsageError
 
-_TAILS_AT_ONCE = 512
-"""Ids made ahead: one call for random bytes serves all of them."""
+_TAILS_AT_ONCE = 512  # ids made ahead: one call for random bytes serves all of them
 _STICKY_MS = 8
 """Ids drawn within this many milliseconds share a partition, which gives fewer and larger requests to the broker."""
-_TAILS_PER_SHARE = 16
-"""The average number of ids drawn at once, with many partitions."""
+_TAILS_PER_SHARE = 16  # the average number of ids drawn at once, with many partitions
 
 _ID_TAIL_LENGTH = UUID_LENGTH - len(uuid7_head(0))
 
-_PLACEMENTS_KEPT = 8_192
-"""Ordering keys whose hash is cached: hashing one takes longer than storing its message."""
+_PLACEMENTS_KEPT = 8_192  # ordering keys whose hash is cached: hashing one takes longer than storing its message
 
 
 _BY_COMMIT = ("commit", OrderMode.COMMIT)
@@ -50,8 +47,7 @@ class KeyChoice(Enum):
 
 OF_MESSAGES = KeyChoice.OF_MESSAGES
 
-OrderingKey = bytes | str | KeyChoice | None
-"""The values of `ordering_key`; None: no order."""
+OrderingKey = bytes | str | KeyChoice | None  # the values of `ordering_key`; None: no order
 
 
 class Placement(NamedTuple):
@@ -73,8 +69,7 @@ class Placement(NamedTuple):
         return ",".join(filter(None, (timed, self.options, own)))
 
 
-ANYWHERE = Placement(None, "", None)
-"""No ordering key and no options."""
+ANYWHERE = Placement(None, "", None)  # no ordering key and no options
 BY_MESSAGES = Placement(None, "", None, open_wish=("commit", None, None))
 """No settings: the messages' own key decides. The most frequent placement by far."""
 

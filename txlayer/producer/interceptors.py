@@ -113,8 +113,7 @@ class _Intercepted:
 
     __slots__ = ("_interceptors", "_sent")
 
-    trace_id = ""
-    """Of the transaction's messages: those of interceptors carry none."""
+    trace_id = ""  # of the transaction's messages: those of interceptors carry none
 
     def __init__(self, interceptors: tuple[ProducerInterceptor, ...], sent: SentTransaction) -> None:
         self._interceptors = interceptors

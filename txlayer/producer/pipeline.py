@@ -74,18 +74,15 @@ class PendingStage(Enum):
 
 STORING, PREPARED, FAILED, ACKNOWLEDGED = PendingStage
 
-UNSTORED = -1
-"""Instead of an offset: not acknowledged."""
-OFFSET_UNKNOWN = -2
-"""Instead of an offset: acknowledged, at an unknown offset (ports.py, `DeliveryReport`)."""
+UNSTORED = -1  # instead of an offset: not acknowledged
+OFFSET_UNKNOWN = -2  # instead of an offset: acknowledged, at an unknown offset (ports.py, `DeliveryReport`)
 
 
 class PendingTransaction:
     """One transaction in flight, and what a local transaction is told about it."""
 
     # One per transaction on the hot path: no dictionary, no lock, no object of its own for waiting.
-    own_condition: threading.RLock | None = None
-    """Of a future that is waited for: its state changes under it."""
+    own_condition: threading.RLock | None = None  # of a future that is waited for: its state changes under it
 
     __slots__ = (
         "born_ms",
@@ -269,10 +266,8 @@ class PendingTransaction:
 
 logger = Log("txlayer.producer")
 
-LINE_BYTES_MAX = 512
-"""Longer than the longest line that a producer writes (id 128, group 200, numbers)."""
-NAMED_MAX = 10
-"""Transactions that one log line names."""
+LINE_BYTES_MAX = 512  # longer than the longest line that a producer writes (id 128, group 200, numbers)
+NAMED_MAX = 10  # transactions that one log line names
 
 
 _take = methodcaller("acquire", False)  # noqa: FBT003 - quicker than by its name
@@ -430,18 +425,14 @@ class OpRecord:
             txn.op_failed(unknown)
 
 
-POLL_S = 0.05
-"""How long the thread may sleep in the client: reports end the sleep, only `close` waits for it."""
-POLLS_MAX = 4
-"""Calls of `poll` in one round: more would keep senders out for long."""
+POLL_S = 0.05  # how long the thread may sleep in the client: reports end the sleep, only `close` waits for it
+POLLS_MAX = 4  # calls of `poll` in one round: more would keep senders out for long
 SLICE_S = 0.001
 """Local transactions run for so long before the resolutions that are ready are written: none waits for a slow one."""
-SLOTS_SHARE = 16
-"""Callers that wait for a slot in flight are woken when one in so many is free."""
+SLOTS_SHARE = 16  # callers that wait for a slot in flight are woken when one in so many is free
 JOIN_S = 5.0
 """How long a round may go on beyond the time that `close` has: a poll ends by then, a local transaction may hang for ever."""
-LOOK_S = 1.0
-"""So often those who wait are woken to look at their own limits."""
+LOOK_S = 1.0  # so often those who wait are woken to look at their own limits
 
 
 class PipelineState(Enum):
@@ -479,8 +470,7 @@ class Pipeline:
         self.to_run: deque[SubmittedTransaction] = deque()
         self._running: SubmittedTransaction | None = None
         self.to_wake: list[Waker] = []
-        self.offset_unknown: list[PendingTransaction] = []
-        """Stored, at an unknown offset: `find` looks for them."""
+        self.offset_unknown: list[PendingTransaction] = []  # stored, at an unknown offset: `find` looks for them
         self.finder: OffsetLookup | None = None
         # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
         # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
@@ -488,8 +478,7 @@ class Pipeline:
         self.is_serving = False
         self.making_conditions = threading.Lock()
         """Held for a moment: futures without a condition of their own change their state under it, and get one."""
-        self.unsent: deque[OpRecord] = deque()
-        """Op records that were not acknowledged; sent again as they are."""
+        self.unsent: deque[OpRecord] = deque()  # op records that were not acknowledged; sent again as they are
         # Free slots: popping and appending are atomic, so taking one needs no lock and is exact.
         self.slots: list[None] = [None] * in_flight_max
         self.taken_slots = iter(self.slots.pop, ...)

@@ -38,8 +38,7 @@ from txlayer.producer.check_handlers import (
     verdicts,
 )
 
-LIMIT_KEPT_S = 30.0
-"""A coordinator repeats `on` every 10 s; a limit of one that is gone must expire."""
+LIMIT_KEPT_S = 30.0  # a coordinator repeats `on` every 10 s; a limit of one that is gone must expire
 
 ON = "on"
 
@@ -83,10 +82,8 @@ class OpenLimits:
         return OpenLimit(tuple(sorted(self._on)), max(count for count, _ in self._on.values()))
 
 
-STALE_AFTER_S = 30.0
-"""A check-back that waited this long is dropped: by then it is asked again, with a new number."""
-WAITING_COUNT_MAX = 50_000
-"""Check-backs that wait for a call; at the limit reading pauses."""
+STALE_AFTER_S = 30.0  # a check-back that waited this long is dropped: by then it is asked again, with a new number
+WAITING_COUNT_MAX = 50_000  # check-backs that wait for a call; at the limit reading pauses
 CAUSE_COUNT_MAX = 50
 """Causes that are counted separately: the names come from users' exceptions, whose number has no bound."""
 

@@ -104,18 +104,13 @@ class AnswerWriter:
             logger.warning("answers.not_acknowledged", extra={"count": count, "reason": str(error)})
 
 
-READ_COUNT_MAX = 5_000
-"""Records of one read; it limits how long answers wait meanwhile."""
-IDLE_READ_S = 0.2
-"""How long an idle read may wait; a check-back ends the wait."""
-BUSY_READ_S = 0.01
-"""The same while calls are in flight, so that their results do not wait for check-backs."""
+READ_COUNT_MAX = 5_000  # records of one read; it limits how long answers wait meanwhile
+IDLE_READ_S = 0.2  # how long an idle read may wait; a check-back ends the wait
+BUSY_READ_S = 0.01  # the same while calls are in flight, so that their results do not wait for check-backs
 
 RETRY_S = 0.5
-RETRY_MAX_S = 15.0
-"""Longest pause before it rejoins the group after an error; pauses grow, and it retries without end."""
-LOOK_S = 0.05
-"""How often `close` checks whether it has ended."""
+RETRY_MAX_S = 15.0  # longest pause before it rejoins the group after an error; pauses grow, and it retries without end
+LOOK_S = 0.05  # how often `close` checks whether it has ended
 
 
 class Responder:
@@ -419,7 +414,7 @@ def open_responder(
     return responder
 
 
-OF_STATS: Mapping[str, Family] = {
+OF_STATS: Mapping[str, Family] = {  # {field of `ResponderStats`: its metric}
     "asked": counter("txlayer_responder_questions_total", "Check-backs that this instance had to answer."),
     "late": counter(
         "txlayer_responder_late_results_total", "Results that were dropped because they came after their time-out."
@@ -432,7 +427,6 @@ OF_STATS: Mapping[str, Family] = {
         "txlayer_responder_refusals_total", "Resolutions of the group that came too late and were refused."
     ),
 }
-"""{field of `ResponderStats`: its metric}."""
 ANSWERS = counter("txlayer_responder_answers_total", "Answers to check-backs, by answer.", "answer")
 UNKNOWN = counter("txlayer_responder_unknown_answers_total", "UNKNOWN answers, by cause.", "cause")
 SKIPPED = counter(

@@ -19,11 +19,7 @@ DELAYS = (*(timedelta(seconds=s) for s in (1, 5, 10, 30)), *(timedelta(minutes=m
 
 
 def delay_of(level: int) -> timedelta:
-    """The delay of one of RocketMQ's levels.
-
-    Raises:
-        UsageError: it is not 1 to 18.
-    """
+    """The delay of one of RocketMQ's levels; UsageError: it is not 1 to 18."""
     if isinstance(level, bool) or not isinstance(level, int) or not 1 <= level <= len(DELAYS):
         raise UsageError(f"a delay level is 1 to {len(DELAYS)}, not {level!r}")
     return DELAYS[level - 1]

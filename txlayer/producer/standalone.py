@@ -24,16 +24,12 @@ from txlayer.runtime.environment import is_coroutine_function
 
 logger = Log("txlayer.responder")
 
-LOOK_S = 0.1
-"""How often it checks whether to stop."""
+LOOK_S = 0.1  # how often it checks whether to stop
 
 RENEW_S = 1.0
-RENEW_MAX_S = 30.0
-"""Longest pause before it replaces a failed client; the pause grows with each failure."""
-LOOP_END_S = 1.0
-"""How long a loop may take to stop; a handler that blocks it is abandoned."""
-HEALTHY_AFTER_S = 60.0
-"""After this long without a failure, the count of failures is reset."""
+RENEW_MAX_S = 30.0  # longest pause before it replaces a failed client; the pause grows with each failure
+LOOP_END_S = 1.0  # how long a loop may take to stop; a handler that blocks it is abandoned
+HEALTHY_AFTER_S = 60.0  # after this long without a failure, the count of failures is reset
 
 
 def run_responder(

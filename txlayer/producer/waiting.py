@@ -4,8 +4,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
-Waker = Callable[[], None]
-"""Called once, from the producer's thread; it returns at once and does not raise."""
+Waker = Callable[[], None]  # called once, from the producer's thread; it returns at once and does not raise
 
 T = TypeVar("T")
 

@@ -24,10 +24,8 @@ logger = Log("txlayer.runtime")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-SIDE_BY_SIDE_MAX = 8
-"""Maximum number of threads for parallel calls."""
-REBUILD_WAIT_MAX_S = 5.0
-"""Longest pause between two rebuilds."""
+SIDE_BY_SIDE_MAX = 8  # maximum number of threads for parallel calls
+REBUILD_WAIT_MAX_S = 5.0  # longest pause between two rebuilds
 _SERVE_S = 0.05
 
 

@@ -41,12 +41,10 @@ SMALL_BATCH_BYTES = 16_384
 """Size of a produce batch: far below every topic's largest message, because the broker checks batches like messages."""
 TIMEOUT_S = 10.0
 """Time-out of a Kafka transaction: the broker aborts a hanging one, and the partitions' readers wait until then."""
-COMMIT_PATIENCE_S = 10.0
-"""How long beyond its own time-out an unanswered commit is repeated."""
+COMMIT_PATIENCE_S = 10.0  # how long beyond its own time-out an unanswered commit is repeated
 STABLE_PATIENCE_S = 60.0
 """How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
-RECYCLE_AFTER_S = 0.07
-"""0.7 x retry.backoff.ms: a slower send_offsets or commit may have been sent twice."""
+RECYCLE_AFTER_S = 0.07  # 0.7 x retry.backoff.ms: a slower send_offsets or commit may have been sent twice
 IDLE_S_MAX = 3_600.0
 """An idle producer is replaced after this: brokers forget its id after a day, and then refuse its records."""
 
@@ -248,10 +246,8 @@ class KafkaTransactions:
         return successor
 
 
-ANY_PARTITION = -1
-"""The client chooses the partition, by the record's key."""
-CLIENT_CLOCK = 0
-"""The client sets the record's timestamp."""
+ANY_PARTITION = -1  # the client chooses the partition, by the record's key
+CLIENT_CLOCK = 0  # the client sets the record's timestamp
 
 
 def produce(

@@ -23,7 +23,7 @@ from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_co
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long it is remembered how far an ordering key came after its last message: as long as half records are kept."""
 
-_WRITING = {
+_WRITING = {  # what hardly ever comes twice: a dictionary of it is filled, and then thrown away
     # Rows stand in no order: no part of a file can be passed over by its smallest and largest values.
     "parquet.column.statistics.enabled": "false",
     **{
@@ -42,7 +42,6 @@ _WRITING = {
         )
     },
 }
-"""What hardly ever comes twice: a dictionary of it is filled, and then thrown away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

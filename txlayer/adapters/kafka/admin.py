@@ -584,8 +584,7 @@ def _has_leader(partition: Any) -> bool:
 
 
 ASK_AGAIN_S = 0.1
-HUNG_S = 30.0
-"""A client that keeps others waiting for so long hangs, also where its library promises an end."""
+HUNG_S = 30.0  # a client that keeps others waiting for so long hangs, also where its library promises an end
 
 
 class SharedAdmin:

@@ -92,7 +92,7 @@ def new_client(kind: Callable[[dict[str, Any]], C], settings: Mapping[str, Any])
 
 _SETTING = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+|[a-z]+_(?:cb|level)|debug|retries|acks")
 _PROPERTY = re.compile(r'property "([^"]+)"|value for "([^"]+)"')
-_OTHER_NAMES = {
+_OTHER_NAMES = {  # the client's own name of a setting, which its errors use: the name that people know
     "queue.buffering.max.ms": "linger.ms",
     "compression.codec": "compression.type",
     "message.send.max.retries": "retries",
@@ -100,11 +100,9 @@ _OTHER_NAMES = {
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
     "sasl.mechanisms": "sasl.mechanism",
 }
-"""The client's own name of a setting, which its errors use: the name that people know."""
 _COMMON_VALUES = frozenset(("SSL", "SASL_SSL", "PLAINTEXT", "SASL_PLAINTEXT", "PLAIN", "OAUTHBEARER", "GSSAPI"))
 _VALUE_PARTS = re.compile(r"[\s,;=:\"'`]+")
-_SAID_MAX = 400
-"""The client cuts its sentences at 512 characters; a value that was cut could not be recognised."""
+_SAID_MAX = 400  # the client cuts its sentences at 512 characters; a value that was cut could not be recognised
 
 
 def refused_setting(settings: Mapping[str, Any], error: Exception) -> ConfigError:
@@ -281,8 +279,7 @@ class _WithoutHeaders:
 
 
 COUNT_MAX = 1_000_000  # what the client takes at most for one read
-SPARING_COUNT_MAX = 2_000
-"""Records of one read of a sparing reader: each takes about a kilobyte beside its bytes."""
+SPARING_COUNT_MAX = 2_000  # records of one read of a sparing reader: each takes about a kilobyte beside its bytes
 
 
 class PlainReader:
@@ -387,8 +384,7 @@ _SERVED_AT_ONCE = 10_000
 _SERVED_ROUNDS_MAX = 100
 """A client queues far fewer records than both together: what waited when `close` began has been served then."""
 _LEAVE_WAIT_S = 0.05
-_LEAVE_PATIENCE_S = 5.0
-"""The client takes the partitions back within itself, which takes some milliseconds."""
+_LEAVE_PATIENCE_S = 5.0  # the client takes the partitions back within itself, which takes some milliseconds
 
 
 def parse_member(metadata: bytes) -> tuple[int, str]:

@@ -38,8 +38,7 @@ def _names(operations: Collection[AclOperation] | None) -> frozenset[str]:
 
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
-RECENT_COUNT = 200
-"""Half records per partition, the newest, from which the real topics are known."""
+RECENT_COUNT = 200  # half records per partition, the newest, from which the real topics are known
 STORED_EVERY_MS = 65_000  # coordinators store their positions at least once a minute
 _PATIENCE_S = 10.0
 

@@ -18,7 +18,7 @@ from txlayer.core.messages import Headers
 
 HOUR_MS = 3_600_000
 
-DEFAULTS: Mapping[str, str] = {
+DEFAULTS: Mapping[str, str] = {  # Kafka's defaults of the settings that do something here
     "cleanup.policy": "delete",
     "delete.retention.ms": str(24 * HOUR_MS),
     "max.message.bytes": "1048588",
@@ -27,9 +27,8 @@ DEFAULTS: Mapping[str, str] = {
     "min.compaction.lag.ms": "0",
     "retention.ms": str(7 * 24 * HOUR_MS),
 }
-"""Kafka's defaults of the settings that do something here."""
 
-WITHOUT_EFFECT: Mapping[str, str] = {
+WITHOUT_EFFECT: Mapping[str, str] = {  # known, kept and shown; one broker without files has no use for them
     "compression.type": "producer",
     "min.cleanable.dirty.ratio": "0.5",
     "min.insync.replicas": "1",
@@ -38,7 +37,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "segment.ms": str(7 * 24 * HOUR_MS),
     "unclean.leader.election.enable": "false",
 }
-"""Known, kept and shown; one broker without files has no use for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +86,7 @@ def in_effect(settings: Mapping[str, str]) -> dict[str, str]:
 CREATE_TIME, APPEND_TIME = 1, 2  # kinds of a record's time, as the client numbers them
 
 BATCH_OVERHEAD_BYTES = 61
-RECORD_OVERHEAD_BYTES = 12
-"""A batch's own fields, and about what lengths and deltas of a record take."""
+RECORD_OVERHEAD_BYTES = 12  # a batch's own fields, and about what lengths and deltas of a record take
 
 ANY_SEQUENCE = -1
 

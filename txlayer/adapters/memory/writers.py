@@ -39,7 +39,7 @@ from txlayer.errors import TxLayerError
 CONCURRENT_BACKOFF_S = 0.02  # the client's fixed pause while the markers of the last Kafka transaction are written
 
 _MOVED = MOVED_COORDINATOR_CODES | codes("CONCURRENT_TRANSACTIONS REQUEST_TIMED_OUT")
-INSIDE: dict[str, frozenset[Code]] = {
+INSIDE: dict[str, frozenset[Code]] = {  # codes after which the client asks again by itself
     "InitProducerId": _MOVED | {Code.UNKNOWN},
     "AddPartitionsToTxn": _MOVED | {Code.UNKNOWN_TOPIC_OR_PART},
     "Produce": codes(
@@ -50,7 +50,6 @@ INSIDE: dict[str, frozenset[Code]] = {
     "TxnOffsetCommit": _MOVED | {Code.UNKNOWN_TOPIC_OR_PART},
     "EndTxn": _MOVED,
 }
-"""Codes after which the client asks again by itself."""
 
 _DENIED = codes("TRANSACTIONAL_ID_AUTHORIZATION_FAILED INVALID_PRODUCER_EPOCH")
 _FENCED = _DENIED | {Code.PRODUCER_FENCED}

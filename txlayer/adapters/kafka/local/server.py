@@ -47,8 +47,7 @@ _RECORD_NAME, _RECORD_FORMAT = "cluster.json", 1
 _META_NAME = "meta.properties"
 _MAIN_CLASS, _FORMAT_CLASS = "kafka.Kafka", "kafka.tools.StorageTool"
 _FORMAT_TIMEOUT_S = 60
-_LOG_BYTES_MAX = 10 * 1024 * 1024
-"""A larger log file is put aside (once) when the broker starts again."""
+_LOG_BYTES_MAX = 10 * 1024 * 1024  # a larger log file is put aside (once) when the broker starts again
 _LOG_TAIL_BYTES = 64 * 1024
 _EXEC_LOOKS_MAX = 20
 _ATTEMPT_S, _ATTEMPT_S_MAX = 0.25, 8.0
@@ -474,8 +473,7 @@ def _command_line(pid: int) -> str:
 
 
 DEFAULT_PORT = 9092
-STOP_TIMEOUT_S = 20
-"""A broker that has not ended cleanly by then is killed; its data survive that."""
+STOP_TIMEOUT_S = 20  # a broker that has not ended cleanly by then is killed; its data survive that
 ANSWER_TIMEOUT_S = 3
 
 
