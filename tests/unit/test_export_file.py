@@ -1,7 +1,11 @@
 """An export holds every byte of a message, and its file is there whole or not at all."""
 
+import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -70,6 +74,60 @@ def test_a_file_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert [] == list(tmp_path.iterdir())
+
+
+def killed_export(path: Path, *, writes: str) -> None:
+    """An export that is killed with -9 while it writes."""
+    program = f"""
+import os, pathlib, signal
+from txlayer.cli import tx
+with tx._opened(pathlib.Path({str(path)!r}), is_forced=False) as file:
+    file.write({writes!r})
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    assert -signal.SIGKILL == ended.returncode
+
+
+def test_what_a_killed_export_left_is_gone_after_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "parked.jsonl"
+    killed_export(path, writes="a long half of a file")
+
+    with tx._opened(path, is_forced=False) as file:
+        file.write("whole")
+
+    assert ([path], "whole") == (list(tmp_path.iterdir()), path.read_text("utf-8"))
+
+
+def test_of_two_exports_to_one_place_the_second_is_refused_and_the_first_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "parked.jsonl"
+
+    with tx._opened(path, is_forced=True) as file:
+        file.write("who")
+        with pytest.raises(UsageError, match="another export writes"), tx._opened(path, is_forced=True):
+            pass
+        file.write("le")
+
+    assert ([path], "whole") == (list(tmp_path.iterdir()), path.read_text("utf-8"))
+
+
+def test_the_place_that_an_export_left_while_another_waited_for_its_lock_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lock = tmp_path / "parked.jsonl", fcntl.flock
+
+    def ended_meanwhile(handle: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        (tmp_path / ".parked.jsonl.part").rename(path)
+        path.write_text("another's", encoding="utf-8")
+        lock(handle, kind)
+
+    monkeypatch.setattr(fcntl, "flock", ended_meanwhile)
+    with pytest.raises(UsageError, match="it is there already"), tx._opened(path, is_forced=False) as file:
+        file.write("mine")
+
+    assert ([path], "another's") == (list(tmp_path.iterdir()), path.read_text("utf-8"))
 
 
 def test_a_file_that_came_meanwhile_is_not_overwritten_unless_it_may_be(tmp_path: Path) -> None:

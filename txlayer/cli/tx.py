@@ -5,10 +5,10 @@ What reads whole topics is imported when a command runs: `--help` and completion
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -344,20 +344,45 @@ def _opened(path: Path | None, *, is_forced: bool) -> Iterator[TextIO]:
         sys.stdout.flush()
         return
     path = path.resolve()  # of a link what it names is replaced, not the link
+    made = path.with_name(f".{path.name}.part")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle = _locked(made)
     except OSError as exc:
         raise UsageError(f"--output {path}: {exc.strerror}; name a folder that may be written") from exc
-    made = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        try:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _check_path(path, is_forced=is_forced)  # another program may have been quicker
-        made.replace(path)
-    finally:
-        made.unlink(missing_ok=True)
+            _check_path(path, is_forced=is_forced)  # another program may have been quicker
+            made.replace(path)
+        except BaseException:
+            made.unlink(missing_ok=True)
+            raise
+
+
+def _locked(made: Path) -> int:
+    """An empty file, locked as long as it is open. What an export that was killed left there is used again.
+
+    Raises:
+        UsageError: another export writes it.
+        OSError: it cannot be made.
+    """
+    while True:
+        handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.fchmod(handle, 0o600)  # another user's file is refused
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another export may have ended meanwhile: then the file has its own name, or none.
+            if os.path.samestat(os.fstat(handle), made.lstat()):
+                os.truncate(handle, 0)
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            raise UsageError(f"another export writes {made}; wait for its end, or name another file") from None
+        except FileNotFoundError:
+            pass  # made anew
+        os.close(handle)
 
 
 # --- by hand -----------------------------------------------------------------------------------------------------------
