@@ -4,10 +4,12 @@ import errno
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from types import FrameType
 
 from txlayer.adapters.telemetry import printable, printable_lines
 from txlayer.errors import (
@@ -59,6 +61,10 @@ UNREAD = 141
 
 _heard: list[BaseException] = []  # what handlers of signals raised
 
+_LOCKING = frozenset({threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__})
+"""An exception raised in one of these leaves a lock that others wait for: the Kafka client does, when it is closed."""
+_LATER_S = 0.001
+
 
 @contextmanager
 def ending_at_signals() -> Iterator[None]:
@@ -67,7 +73,11 @@ def ending_at_signals() -> Iterator[None]:
     To its parent it has died of the signal. The first process of a container cannot: it exits with 143.
     """
 
-    def end(number: int, _frame: object) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code in _LOCKING:
+            signal.signal(signal.SIGALRM, lambda _, later: end(number, later))
+            signal.setitimer(signal.ITIMER_REAL, _LATER_S)
+            return
         _heard.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(TERMINATED))
         raise _heard[-1]
 
@@ -85,10 +95,10 @@ def ending_at_signals() -> Iterator[None]:
 
 @contextmanager
 def _raising_what_was_heard() -> Iterator[None]:
-    """Raise what a handler of signals raised, where the Kafka client lost it: it was calling back, and raises a SystemError."""
+    """Raise what a handler of signals raised, where another error came of it: the Kafka client replaces it by errors of its own."""
     try:
         yield
-    except SystemError:
+    except Exception:
         if not _heard:
             raise
         raise _heard[-1] from None

@@ -37,6 +37,41 @@ def reported(*given):
     report(*given)
 OperatorWriter._reported = reported
 """
+LOCKED = """
+import os, signal, sys, threading
+from concurrent.futures._base import _AcquireFutures
+from txlayer.adapters.kafka.admin import KafkaAdmin
+wait = KafkaAdmin._wait_until_done
+LOCKING = {threading.Condition.__enter__.__code__, _AcquireFutures.__enter__.__code__}
+def interrupted(admin, future):
+    def entered(frame, event, _given):
+        if event == "return":
+            sys.settrace(None)
+            number = int(os.environ["SIGNAL"])
+            signal.getsignal(number)(number, frame)
+        return entered
+    def called(frame, _event, _given):
+        its = frame.f_locals.get("self") if frame.f_code in LOCKING else None
+        return entered if its is not None and (its is future._condition or future in getattr(its, "futures", ())) else None
+    sys.settrace(called)
+    return wait(admin, future)
+KafkaAdmin._wait_until_done = interrupted
+"""
+REPLACED = """
+import os, signal
+from txlayer.adapters.kafka import client
+make = client.new_client
+def interrupted(kind, settings):
+    def lost(_settings):
+        try:
+            os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+        except BaseException:
+            raise TypeError("expected configuration property name as type unicode string") from None
+    return make(lost, settings)
+client.new_client = interrupted
+from txlayer.adapters.kafka import admin
+admin.new_client = interrupted
+"""
 ENDS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 
 
@@ -52,6 +87,20 @@ def ended(number: int, words: tuple[str, ...], *, once: Callable[[], object]) ->
         finally:
             process.kill()
     return process.returncode, out, err
+
+
+def interrupted(program: str, number: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command in which `program` has the signal come at a certain place."""
+    return subprocess.run(
+        [sys.executable, "-c", program + PROGRAM, *words],
+        cwd=ROOT,
+        env={**os.environ, "SIGNAL": str(int(number))},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 def undecided(arena: Arena) -> tuple[str, tuple[str, ...]]:
@@ -101,21 +150,33 @@ def test_a_signal_that_comes_while_the_client_calls_back_ends_a_command_as_any_o
     """The client loses the exception of the signal's handler, and raises a SystemError."""
     txn_id, words = undecided(arena)
 
-    found = subprocess.run(
-        [sys.executable, "-c", CALLED_BACK + PROGRAM, *words],
-        cwd=ROOT,
-        env={**os.environ, "SIGNAL": str(int(number))},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    found = interrupted(CALLED_BACK, number, *words)
 
     assert (code, "") == (found.returncode, found.stdout), found.stderr
     assert "ended early: lines that were written take effect" in found.stderr
     assert "Traceback" not in found.stderr
     assert "already" == operator.json("commit", txn_id, *WHY, "--wait", "0s")[0]["result"]
+
+
+@ENDS
+def test_a_signal_that_comes_while_the_answer_of_the_cluster_is_locked_ends_a_command(
+    arena: Arena, number: int, code: int
+) -> None:
+    """The client would wait for that lock when it is closed, and the command for the client."""
+    found = interrupted(LOCKED, number, "topics", "check", "-b", arena.servers, "-n", arena.namespace)
+
+    assert (code, "", "") == (found.returncode, found.stdout, found.stderr)
+
+
+@ENDS
+@pytest.mark.parametrize("act", ["topics check", "locks list"])
+def test_a_signal_that_comes_while_a_client_is_made_is_no_wrong_setting(
+    arena: Arena, act: str, number: int, code: int
+) -> None:
+    """The client replaces the exception of the signal's handler by one of its own."""
+    found = interrupted(REPLACED, number, *act.split(), "-b", arena.servers, "-n", arena.namespace)
+
+    assert (code, "", "") == (found.returncode, found.stdout, found.stderr)
 
 
 @pytest.mark.parametrize("act", ["dlq drop", "consumer pause"])

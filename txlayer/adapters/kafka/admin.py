@@ -5,8 +5,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from confluent_kafka import (
@@ -173,11 +174,16 @@ class KafkaAdmin:
 
     def _wait_until_done(self, future: concurrent.futures.Future[Any]) -> int:
         started, deadline = time.monotonic(), self.deadline() + _GRACE_S
+        # Not `future.done()` again and again: the client answers under the future's lock. If an interrupt left that locked, the end of
+        # the client would wait for ever.
+        done, is_done = SimpleQueue[object](), False
+        future.add_done_callback(done.put)
         while True:
-            concurrent.futures.wait([future], timeout=LOOK_S)
+            with suppress(Empty):
+                is_done = done.get(timeout=LOOK_S) is future
             self.client().poll(0)  # calls `_on_error`
             waited_ms = int((time.monotonic() - started) * 1000)
-            if future.done():
+            if is_done:
                 return waited_ms
             if self._refusal is not None:
                 # The client would try again until its time is over; the answer will not change.
