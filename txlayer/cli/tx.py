@@ -499,8 +499,11 @@ def _settle(
     with _connected(config) as connections:
         settlement = settles.ManualSettlement(connections)
         history = connections.history()
+        is_at_once = False
         if to is not None:
-            order = replace(order, time_ms=settles.time_to_come("--to", to, now_ms=history.time().latest_ms))
+            latest_ms = history.time().latest_ms
+            order = replace(order, time_ms=settles.time_to_come("--to", to, now_ms=latest_ms))
+            is_at_once = order.time_ms == latest_ms
         since_ms = 0 if order.is_all else max(history.now_ms() - since_ms, 0)
         now_ms = _now_ms(connections, order.wanted)
         plan = settles.plan_of(order, settlement, since_ms=since_ms, now_ms=now_ms)
@@ -523,6 +526,7 @@ def _settle(
                     on_written=lambda count: written(count, len(plan.lines)),
                     on_reached=reached,
                 )
+    outcomes = [settles.of_time(outcome, is_at_once=is_at_once) for outcome in outcomes]
     decided = f"skipped: {order.action.value} says nothing about what is in their state; `txlayer tx list` shows them"
     output.note_counts((plan.skipped_count, decided))
     # Without --wait it is no finding that no coordinator has come to the line yet.

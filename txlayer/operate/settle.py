@@ -70,6 +70,8 @@ _RESOLUTIONS = {
 _GIVE_UP = frozenset({OperatorAction.ABANDON, OperatorAction.CANCEL})
 _OF_SCHEDULED = frozenset({OperatorAction.CANCEL, OperatorAction.RESCHEDULE})
 _SCHEDULED = TxnState.SCHEDULED.value
+_VISIBLE = frozenset({_COMMITTED, COMMITTING, TxnState.WAITING.value})
+"""States in which nothing is left to do for an order that messages become visible at once."""
 _HAS_TURN = _STUCK | {TxnState.WAITING.value}
 """Of a scheduled one: messages are released and not forwarded. Others of it may wait for a later time."""
 
@@ -191,6 +193,12 @@ def settled_by(
         result = SettlementResult.NOT_SCHEDULED
     group, decided_ms = ("", None) if decision is None else (decision.op.producer_group, decision.appended_ms)
     return SettlementOutcome(key, group, partition, None, result, state, decision=decision, decided_ms=decided_ms)
+
+
+def of_time(outcome: SettlementOutcome, *, is_at_once: bool) -> SettlementOutcome:
+    """The outcome of an order to reschedule: to make visible at once what is visible is no finding."""
+    is_so = is_at_once and outcome.result is SettlementResult.NOT_SCHEDULED and outcome.state in _VISIBLE
+    return outcome._replace(result=SettlementResult.ALREADY) if is_so else outcome
 
 
 def result_of(

@@ -76,6 +76,44 @@ def test_a_person_lists_cancels_and_moves_them(arena: Arena, producer: Transacti
     assert 2 == len(arena.visible(moved))
 
 
+@pytest.mark.parametrize(
+    ("words", "delays"),
+    [
+        (("cancel",), (HOUR,)),
+        (("cancel",), (None, HOUR)),
+        (("abandon",), (None, HOUR)),
+        (("reschedule", "--to", "0s"), (HOUR,)),
+        (("reschedule", "--to", "0s"), (None, HOUR)),
+    ],
+)
+def test_what_was_done_is_so_already_when_it_is_ordered_again(
+    producer: TransactionalProducer, arena: Arena, operator: Tx, words: tuple[str, ...], delays: tuple[timedelta | None]
+) -> None:
+    action, *more = words
+    txn_id = scheduled(producer, arena.targets[0], *delays)
+    wait_until_scheduled(producer, txn_id)
+
+    [first] = operator.json(action, txn_id, *more, *WHY)
+    wait_until(lambda: state_of(producer, txn_id) in ("committed", "rolled-back"), within=20, what="it is settled")
+    code, out, err = operator.run(action, txn_id, *more, *WHY)
+
+    assert ("done", 0, "") == (first["result"], code, err)
+    assert " already" in out
+
+
+def test_to_make_visible_at_once_what_is_cancelled_is_refused(
+    producer: TransactionalProducer, arena: Arena, operator: Tx
+) -> None:
+    txn_id = scheduled(producer, arena.targets[0], HOUR)
+    wait_until_scheduled(producer, txn_id)
+    operator.json("cancel", txn_id, *WHY)
+
+    code, _, err = operator.run("reschedule", txn_id, "--to", "0s", *WHY)
+
+    assert 1 == code
+    assert "nothing to reschedule" in err
+
+
 @pytest.mark.promise("P4")
 def test_a_producer_cancels_and_moves(arena: Arena, producer: TransactionalProducer) -> None:
     txn_id, other = (scheduled(producer, arena.targets[0], timedelta(seconds=2)) for _ in range(2))
