@@ -62,11 +62,7 @@ def _loaded(
     kafka_options: Mapping[str, str] | None,
     options: Mapping[str, str] | None,
 ) -> DataFrame:
-    """Records as Spark's source gives them.
-
-    Raises:
-        UsageError: Spark has no Kafka connector; the error says how to give it one.
-    """
+    """Records as Spark's source gives them; UsageError: Spark has no Kafka connector, and how to give it one."""
     ours = source_options(bootstrap_servers=bootstrap_servers, topics=topics, kafka_options=kafka_options)
     with failures_as_ours():
         raw: DataFrame = reader.format("kafka").options(**{**(options or {}), **ours}).load()

@@ -142,11 +142,7 @@ def with_connector(spark: SparkSession) -> SparkSession:
 
 
 def java_of(spark: SparkSession, what: str) -> Any:  # the JVM has no Python types
-    """The Java of a session, for `what`.
-
-    Raises:
-        UsageError: the session has none on this machine: it is one of Spark Connect.
-    """
+    """The Java of a session, for `what`; UsageError: it is one of Spark Connect, which has none on this machine."""
     java = getattr(spark, "_jvm", None)
     if java is None:
         raise errors.UsageError(

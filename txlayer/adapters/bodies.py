@@ -78,11 +78,7 @@ JSON = Codec(write_json, read_json)  # JSON in UTF-8 for plain values, dataclass
 
 
 def function_of(codec: Codec | None, name: Literal["serializer", "deserializer"], function: Any) -> Any:
-    """The codec's function of this name, or the one that was given by its own name.
-
-    Raises:
-        ConfigError: both were given, or `codec` is none.
-    """
+    """The codec's function of this name, or the one that was given; ConfigError: both were, or `codec` is none."""
     if codec is None:
         return function
     if not isinstance(codec, Codec):

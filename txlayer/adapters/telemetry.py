@@ -37,11 +37,7 @@ def printable_lines(text: str) -> str:
 
 
 def set_up_logging(*, log_format: str, level: str) -> None:
-    """Write txlayer's log lines to standard error.
-
-    Raises:
-        ConfigError: `log_format` is neither text nor json, or the level does not exist.
-    """
+    """Write txlayer's log lines to standard error; ConfigError: there is no such format, or no such level."""
     if log_format not in ("text", "json"):
         raise ConfigError("no such log format", name="log format", value=log_format, expected="text or json")
     if level.upper() not in _LEVELS:

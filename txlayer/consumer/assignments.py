@@ -611,10 +611,6 @@ class Assignments:
         self._reader.resume_at(positions)
 
     def raise_if_rebalanced(self) -> None:
-        """For `is_still_ours`: a rebalance also takes effect during a take-over.
-
-        Raises:
-            MemberFencedError: the group moved the partitions.
-        """
+        """For `is_still_ours`: a rebalance counts here, too; MemberFencedError: the group moved the partitions."""
         if self.take_rebalance() or self.assignment is None:
             raise MemberFencedError("the group moved the partitions meanwhile", group=self._plan.group)

@@ -188,11 +188,7 @@ class Engine:
             logger.warning("consumer.end_not_stored", extra={"group": self._plan.group, "reason": str(exc)})
 
     def turn(self) -> None:
-        """One round; if there is nothing to do, it waits for at most `IDLE_WAIT_S`.
-
-        Raises:
-            TxLayerError: the queues must be rebuilt.
-        """
+        """One round; it waits for `IDLE_WAIT_S` at most; TxLayerError: the queues must be rebuilt."""
         assignments, dispatcher = self._assignments, self._dispatcher
         self._turned_at = self._clock()
         records = self._reader.read(record_count_max=self._read_count(), timeout_s=self._read_s())

@@ -273,11 +273,7 @@ class Caller:
     def _opened(
         self, route: Route, job: Job, chunk: Chunk
     ) -> tuple[Handler, list[ReceivedMessage], _UnreadableError | None]:
-        """The handler, the messages that it gets, and why it does not get the rest of a batch.
-
-        Raises:
-            _UnreadableError: the first one cannot be read.
-        """
+        """The handler, its messages, and why not the rest of a batch; _UnreadableError: the first is unreadable."""
         items = items_of(job)
         handler = route.handler_of(items[0].record)
         assert handler is not None  # a message without a handler is never queued

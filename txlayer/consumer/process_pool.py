@@ -372,11 +372,7 @@ class _Process:
         self._sending = None
 
     def wait(self) -> bool:
-        """Wait a moment; True if there is an answer, False if it is time to look.
-
-        Raises:
-            EOFError, OSError: the process died.
-        """
+        """Wait a moment; True: there is an answer, False: it is time to look; EOFError, OSError: the process died."""
         if self._held is not None and len(self.given) == 1:
             held, self._held = self._held, None
             self._send(held)

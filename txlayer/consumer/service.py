@@ -531,11 +531,7 @@ def check_interceptors(interceptors: Iterable[Interceptor], *, is_async: bool) -
 def breakers_of(
     breaker: BreakerPolicy | Mapping[str, BreakerPolicy] | None, topics: Sequence[str]
 ) -> dict[str, BreakerPolicy]:
-    """{topic: the policy of its breaker}, for the topics that have one.
-
-    Raises:
-        UsageError: one is given for a topic that is not consumed.
-    """
+    """{topic: the policy of its breaker}, of those that have one; UsageError: one is of a topic that is not read."""
     if breaker is None or isinstance(breaker, BreakerPolicy):
         return {} if breaker is None else dict.fromkeys(topics, breaker)
     if others := set(breaker) - set(topics):

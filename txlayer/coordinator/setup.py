@@ -20,11 +20,7 @@ CHECK_SETTINGS = tuple(field.name.removesuffix("_ms") for field in fields(CheckP
 
 
 def check_policies(config: CoordinatorConfig) -> CheckPolicies:
-    """The check policy of each producer group.
-
-    Raises:
-        ConfigError: a group's setting is not a check setting, or a value is malformed.
-    """
+    """The check policy of each producer group; ConfigError: a setting is none of these, or malformed."""
     values = {name: getattr(config, name) for name in CHECK_SETTINGS}
     own: dict[str, dict[str, Any]] = {}
     for name, text in config.group_policies.items():

@@ -290,11 +290,7 @@ class Targets:
             raise InvariantError(f"a message of {txn_key} may not be forwarded to {topic}")
 
     def limit_of(self, topic: str) -> int | None:
-        """Size in bytes of the largest record that a topic takes now; None if it is not reported.
-
-        Raises:
-            BrokerUnavailableError: no broker answered.
-        """
+        """Bytes of the largest record that a topic takes now; None: not reported; BrokerUnavailableError: no answer."""
         try:
             limits = self._connections.topic_limits(topic)
         except NotAuthorisedError:

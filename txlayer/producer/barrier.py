@@ -120,11 +120,7 @@ class LocalPart:
 
 
 def check_kind(barrier: Barrier | None, *, is_async: bool) -> None:
-    """Refuse a barrier for the other kind of producer (threads or asyncio).
-
-    Raises:
-        UsageError: this producer cannot make the barrier's calls.
-    """
+    """Refuse a barrier for the other kind of producer, whose calls this one cannot make; UsageError: it is one."""
     if barrier is not None and barrier.is_async is not is_async:
         kinds = ("AsyncSqlBarrier", "an AsyncTransactionalProducer")
         if is_async:

@@ -316,11 +316,7 @@ def time_ms_of(at: Any, delay: Any, *, at_ms: int) -> int | None:
 
 
 def new_time_ms(at: datetime | None, delay: timedelta | None) -> int:
-    """The time of messages that are scheduled already.
-
-    Raises:
-        UsageError: not exactly one of both is given, or it is no time.
-    """
+    """The new time of scheduled messages; UsageError: not exactly one of both is given, or it is no time."""
     time_ms = time_ms_of(at, delay, at_ms=now_ms())
     if time_ms is None:
         raise UsageError("a new time is deliver_at or delay. Nothing was sent")

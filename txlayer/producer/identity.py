@@ -151,11 +151,7 @@ class Identity:
         self._placement = lru_cache(_PLACEMENTS_KEPT)(self._find_placement)
 
     def draw(self, txn_id: str | None, at_ms: int) -> str:
-        """A new "id/nonce"; the id is `txn_id`, or a UUIDv7 of `at_ms`.
-
-        Raises:
-            UsageError: `txn_id` is not a valid transaction id.
-        """
+        """A new "id/nonce"; the id is `txn_id`, or a UUIDv7 of `at_ms`; UsageError: `txn_id` is not valid."""
         head, tails, _ = self._at(at_ms)
         tail = self._draw_tail(tails)
         if txn_id is not None:

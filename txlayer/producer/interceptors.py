@@ -80,11 +80,7 @@ class ProducerInterceptor:
 
 
 def intercepting(interceptors: Iterable[ProducerInterceptor]) -> list[Watcher]:
-    """What calls the interceptors; nothing without any.
-
-    Raises:
-        UsageError: one of them is no `ProducerInterceptor`, or a hook of it is a coroutine function.
-    """
+    """What calls the interceptors; UsageError: one is no `ProducerInterceptor`, or has a coroutine function."""
     given = tuple(interceptors)
     for each in given:
         if not isinstance(each, ProducerInterceptor):

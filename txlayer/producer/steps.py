@@ -29,11 +29,7 @@ from txlayer.producer.waiting import Blocking, Steps
 
 
 def check_may_wait(engine: Engine) -> None:
-    """Return if this thread may wait for reports: before anything is sent.
-
-    Raises:
-        LifecycleError: it is the producer's own, which brings them. Nothing was sent.
-    """
+    """Return if this thread may wait for reports; LifecycleError: it brings them itself. Nothing was sent."""
     if engine.pipeline.is_own_thread:
         raise LifecycleError(
             "the producer's own thread would wait for itself; submit() waits for nothing", state="open"
@@ -114,11 +110,7 @@ def _store_rest(engine: Engine, txn: PendingTransaction) -> Steps[None]:
 
 
 def stored(engine: Engine, txn: PendingTransaction) -> Steps[None]:
-    """Wait until every half message is acknowledged.
-
-    Raises:
-        TxLayerError: what `Transaction.prepare` raises: do not run the local transaction.
-    """
+    """Wait until every half message is acknowledged; TxLayerError: what `Transaction.prepare` raises."""
     while txn.stage is STORING:
         if not engine.pipeline.is_alive:
             raise _unreachable(engine, txn, "half")
@@ -247,11 +239,7 @@ def _write_time(engine: Engine, history: TransactionHistory, time_ms: int | None
 
 
 def close(engine: Engine, timeout_s: float) -> Steps[None]:
-    """Wait for transactions in flight, then stop.
-
-    Raises:
-        OutcomeUnknownError: not all ended within `timeout_s`; check-backs settle the rest.
-    """
+    """Wait for what is in flight, then stop; OutcomeUnknownError: not all ended in time; check-backs settle it."""
     pipeline = engine.pipeline
     deadline = time.monotonic() + timeout_s
     pipeline.begin_close()

@@ -33,11 +33,7 @@ LocalTransaction = Callable[["SubmittedTransaction"], Resolution | None]
 
 
 def said_by_local_transaction(said: object) -> Resolution:
-    """The resolution for what a local transaction returned; nothing (None) commits, like leaving a `with` block.
-
-    Raises:
-        UsageError: it is no resolution.
-    """
+    """The resolution for what a local transaction returned; nothing (None) commits; UsageError: it is no resolution."""
     if said is None:
         return COMMIT
     if isinstance(said, Resolution):

@@ -48,11 +48,7 @@ def answered(run: Steps[T]) -> T:
 
 
 def called(run: Steps[T], asking: Blocking | BarrierCall) -> Subscribe | Blocking | BarrierCall:
-    """Make the call and pass its answer to the steps; returns what they yield next.
-
-    Raises:
-        StopIteration: the steps have ended.
-    """
+    """Make the call and pass its answer to the steps; returns what they yield next; StopIteration: they have ended."""
     try:
         answer = asking.call()
     except BaseException as exc:  # noqa: BLE001 - border to the user's database and the broker; the steps raise it again

@@ -131,11 +131,7 @@ class Outbox:
         timestamp: int = 0,
         headers: Headers | Mapping[str, bytes | str | None] | None = None,
     ) -> None:
-        """Queue a record, with the arguments of the Kafka client's `produce`.
-
-        Raises:
-            BufferError: the queue is full. Nothing was queued.
-        """
+        """Queue a record, as the client's `produce` does; BufferError: the queue is full, and nothing was queued."""
         if len(self._queue) >= self.queue_max:
             raise BufferError("the queue is full")
         record = MemoryRecord(

@@ -262,11 +262,7 @@ def _fetch(folder: Path, url: str, purpose: JarPurpose, jar: Jar) -> None:
 
 
 def default_url(purpose: JarPurpose) -> str:
-    """The repository that Ivy, which is part of pyspark, uses by default: txlayer itself names no server.
-
-    Raises:
-        ConfigError: pyspark is not installed.
-    """
+    """The repository that Ivy uses by default: txlayer names no server; ConfigError: there is no pyspark."""
     spec = find_spec("pyspark")
     for place in (spec and spec.submodule_search_locations) or ():
         for ivy in Path(place).glob("jars/ivy-[0-9]*.jar"):
