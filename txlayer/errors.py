@@ -46,8 +46,7 @@ def _rebuild(cls: type[TxLayerError], detail: str, fields: dict[str, Any]) -> Tx
 class TxLayerError(Exception):
     """Base class of txlayer's errors. `detail` is the sentence; the fields are attributes."""
 
-    field_names: ClassVar[tuple[str, ...]] = ()
-    """Those of its parents, and what the class annotates."""
+    field_names: ClassVar[tuple[str, ...]] = ()  # those of its parents, and what the class annotates
 
     def __init_subclass__(cls) -> None:
         cls.field_names = (*cls.field_names, *cls.__annotations__)

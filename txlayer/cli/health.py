@@ -110,8 +110,7 @@ def _block(finding: ClusterFinding, about: str) -> Text:
 
 ROW_COUNT = 15  # groups and partitions that are shown, those that need a look first; the overview fits into a screen
 WATCH_S = 2.0  # how often a list is shown anew
-CONSUMPTION, CONSUMPTION_S = "consumption", 30.0
-"""A look at consumers and leases is repeated when it is older."""
+CONSUMPTION, CONSUMPTION_S = "consumption", 30.0  # a look at consumers and leases is repeated when it is older
 RETRY_S = 2.0  # pause after a failure
 
 Interval = Annotated[str, option("--interval", "How often to look.", "2s")]

@@ -266,8 +266,7 @@ def parse_start(text: str, *, now_ms: Callable[[], int] = current_ms) -> Literal
 CLIENT_SETTINGS = f"{ENVIRONMENT_PREFIX}CLIENT_SETTINGS"
 _FILE = f"{CLIENT_SETTINGS}_FILE"
 _SUFFIX = ".file"
-SECRET_BYTES_MAX = 64 * 1024
-"""A mistaken path (a device, a database) must not fill the memory."""
+SECRET_BYTES_MAX = 64 * 1024  # a mistaken path (a device, a database) must not fill the memory
 
 _PASSWORD_SETTING = re.compile(r"(password|passwd|pwd|passphrase|secret|token)\w*\s*=", re.IGNORECASE)
 """In what follows the `?` of a database's URL; drivers have their own names for it."""

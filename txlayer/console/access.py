@@ -35,8 +35,7 @@ HIDDEN_FIELD = "form_token"  # the name of the hidden field
 LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
 LOGIN_BYTES_MAX = 8 * 1024
 FORM_FIELD_COUNT_MAX = 1_000
-FORM_COUNT_MAX = 8
-"""Forms that are read at a time; each takes up to `BODY_BYTES_MAX`."""
+FORM_COUNT_MAX = 8  # forms that are read at a time; each takes up to `BODY_BYTES_MAX`
 LOGIN_RATE, LOGIN_BURST = 1 / 3, 20.0
 """Attempts of one client: per second, and at once. No name is ever locked: that would lock out its owner."""
 LOGIN_WAITING_MAX = 16  # attempts of all clients that wait for the one thread that compares passwords, some 30 ms each

@@ -112,8 +112,7 @@ T = TypeVar("T")
 logger = logging.getLogger("txlayer.console")
 
 THREAD_COUNT = 8
-WAITING_MAX = 32
-"""Questions that are asked or wait for a thread; a further one is refused."""
+WAITING_MAX = 32  # questions that are asked or wait for a thread; a further one is refused
 DEADLINE_S = 15.0
 """How long a page waits for an answer. The question goes on: its thread is free when the client gives up."""
 

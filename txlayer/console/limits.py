@@ -28,21 +28,18 @@ logger = logging.getLogger("txlayer.console")
 HEAD_BYTES_MAX = 16 * 1024
 """Of a request's path, query and headers. A browser sends 1 KB, with cookies of other programs on the same host some more."""
 HEADER_COUNT_MAX = 64
-BODY_BYTES_MAX = 4 * 1024 * 1024
-"""A form: a record of 1 MiB, each of whose bytes becomes up to three."""
+BODY_BYTES_MAX = 4 * 1024 * 1024  # a form: a record of 1 MiB, each of whose bytes becomes up to three
 BODY_S = 20.0  # from the first byte of a body to its last
 HEAD_S = 10.0  # from the connection, or from the end of an answer, to the end of the next request's head
 TAKE_S = 30.0  # how long bytes of an answer may wait for the client to take them
 HANDSHAKE_S = 5.0  # For TLS. asyncio's own is 60 s.
 LOOK_S = 1.0  # between two looks for connections whose time has ended
 CONNECTION_COUNT_MAX = 512
-REQUEST_RATE, REQUEST_BURST = 20.0, 100.0
-"""Requests of one client: per second, and at once."""
+REQUEST_RATE, REQUEST_BURST = 20.0, 100.0  # requests of one client: per second, and at once
 CLIENT_COUNT_MAX = 4_096  # clients whose requests are counted; about 1 MB
 STREAM_COUNT_MAX = 256  # half of the connections: the other half is for pages
 STREAM_COUNT_OF_PERSON_MAX = 16
-STREAM_S = 300.0
-"""Then a stream ends, and the browser opens it again with its present rights."""
+STREAM_S = 300.0  # then a stream ends, and the browser opens it again with its present rights
 TICK_S = 2.0  # between two looks whether a page has changed
 PING_S = 15.0  # a line on a quiet stream, so that no proxy ends it
 RETRY_S = 30  # when to ask for an event stream again

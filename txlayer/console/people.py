@@ -48,8 +48,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,46}")
 # --- the file of users ------------------------------------------------------------------------------------------------
 
 USER_COUNT_MAX = 500
-WITHOUT_HASH = "-"
-"""In place of the hash of a person who comes through the proxy."""
+WITHOUT_HASH = "-"  # in place of the hash of a person who comes through the proxy
 PASSWORD_LENGTH_MIN = 12
 """Characters of a new password. Guessing one online takes years at the rate that the login page allows."""
 PASSWORD_BYTES_MAX = 1_024

@@ -14,8 +14,7 @@ from txlayer.operate.history import parse_position
 from txlayer.operate.live import BUCKET_COUNT, BUCKET_MS, Minute, quantile
 
 VALUE_BYTES_SHOWN = 16 * 1024
-LENGTH_MAX = 2_000
-"""Characters of one field of an address."""
+LENGTH_MAX = 2_000  # characters of one field of an address
 
 
 def text(value: object) -> str:

@@ -1,7 +1,6 @@
 """How much a Kafka transaction takes after one that took too long, and the search for a refused record."""
 
-PASSES_TO_GROW = 20
-"""Kafka transactions that must succeed before the size limit doubles again."""
+PASSES_TO_GROW = 20  # Kafka transactions that must succeed before the size limit doubles again
 
 HALVINGS_MAX = 12
 
@@ -12,8 +11,7 @@ class BatchSize:
     def __init__(self) -> None:
         self._halvings = 0
         self._pass_count = 0
-        self.is_stuck = False
-        """True if the smallest ones take too long as well."""
+        self.is_stuck = False  # True if the smallest ones take too long as well
 
     def of(self, limit: int) -> int:
         """The part of `limit` that is allowed now, at least one."""

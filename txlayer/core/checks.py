@@ -17,20 +17,17 @@ from txlayer.core.messages import UnresolvedAction
 
 CLOCK_ERROR_MS = 60_000
 """Maximum trusted difference between clocks. Beyond it, the user's own times are wrong by more than a grace."""
-GAPS_MAX = 10_000
-"""Settled transactions that may stay here, waiting or due, in addition to as many as are open."""
+GAPS_MAX = 10_000  # settled transactions that may stay here, waiting or due, in addition to as many as are open
 IMMUNITY_MS_MAX = 7 * 24 * 3_600_000
 """Longest immunity that counts, whatever a half record contains. txlayer's producers ask for no more, and a barrier keeps its
 rows for this time."""
 
 _OPEN = TxnState.OPEN
 _MS = 1000
-NEVER_MS = 1 << 62
-"""Later than any time."""
+NEVER_MS = 1 << 62  # later than any time
 IDLE_GROUPS_MAX = 1_000
 """Above this number, groups with nothing unsettled that is due are dropped; half records may name any number of groups."""
-FORGET_MS = 10_000
-"""Interval for dropping them, because it scans all groups."""
+FORGET_MS = 10_000  # interval for dropping them, because it scans all groups
 
 _Entry = tuple[int, int, Transaction]  # time, half offset, transaction
 
@@ -79,10 +76,8 @@ class _Ready:
     counted_at_ms: int = -1
 
 
-NOTICE_PAUSE_MAX_MS = 24 * 3_600_000
-"""Longest pause between two notices of one parked transaction."""
-NOTICE_LOOK_MS = 400
-"""Shortest time between two looks for notices: time may go on more often than every half second."""
+NOTICE_PAUSE_MAX_MS = 24 * 3_600_000  # longest pause between two notices of one parked transaction
+NOTICE_LOOK_MS = 400  # shortest time between two looks for notices: time may go on more often than every half second
 
 
 class ParkedNotices:

@@ -35,8 +35,7 @@ from txlayer.core.messages import (
     user_headers,
 )
 
-VERSION = "1"
-"""Version of every record that this release writes."""
+VERSION = "1"  # version of every record that this release writes
 NEXT_VERSION = "2"
 """Version that the next release may write: the fields that this release knows, and further fields behind them, which it ignores.
 
@@ -46,12 +45,9 @@ the new format; only the release after it writes it.
 
 TIMED_VERSION = "3"
 """Version of half records and summaries that hold a time: a release that does not know times keeps them, and forwards nothing early."""
-PARTITION_MAX = 2**31 - 1
-"""Kafka's maximum for a partition number; the client raises for a higher one."""
-HEADER_BYTES = 6
-"""Upper bound of the overhead of a record's header with lengths below 2 MB."""
-WHOLE_MAX = 2**63 - 1
-"""Kafka's maximum for offsets and times."""
+PARTITION_MAX = 2**31 - 1  # Kafka's maximum for a partition number; the client raises for a higher one
+HEADER_BYTES = 6  # upper bound of the overhead of a record's header with lengths below 2 MB
+WHOLE_MAX = 2**63 - 1  # Kafka's maximum for offsets and times
 
 WHOLE_LENGTH_MAX = 19
 KEY_LENGTH_MAX = TXN_ID_LENGTH_MAX + 1 + NONCE_LENGTH
@@ -107,28 +103,20 @@ def malformed(what: str, fields: list[str], count: int) -> Undecodable:
     return Undecodable(f"{what}: {len(fields)} fields where {count} are due")
 
 
-HALF_HEADER = "txl"
-"""The only header of a half record; it packs all fields."""
+HALF_HEADER = "txl"  # the only header of a half record; it packs all fields
 HALF_HEADER_BYTES_MAX = 2_048
 """A longer one is out of form. Ours have 1,920 at most; doubt keeps the header of a content that it does not take whole."""
-ID_HEADER = "txl-id"
-"""On a forwarded record: the transaction id."""
-ORIGIN_HEADER = "txl-origin"
-"""On a forwarded record: half partition:offset|index/count|born."""
-GROUP_HEADER = "txl-group"
-"""On a forwarded record whose half record asks for it: the producer group."""
-KEY_HEADER = "txl-key"
-"""On a doubt content: the user's key; absent if the key is null."""
-NULL_HEADER = "txl-null"
-"""On a doubt content whose user's value is null (on doubt, a null value would be a tombstone)."""
-CUT_HEADER = "txl-cut"
-"""On a doubt content that doubt did not take whole: the reason, and its size in half in bytes."""
+ID_HEADER = "txl-id"  # on a forwarded record: the transaction id
+ORIGIN_HEADER = "txl-origin"  # on a forwarded record: half partition:offset|index/count|born
+GROUP_HEADER = "txl-group"  # on a forwarded record whose half record asks for it: the producer group
+KEY_HEADER = "txl-key"  # on a doubt content: the user's key; absent if the key is null
+NULL_HEADER = "txl-null"  # on a doubt content whose user's value is null (on doubt, a null value would be a tombstone)
+CUT_HEADER = "txl-cut"  # on a doubt content that doubt did not take whole: the reason, and its size in half in bytes
 TAGS_PART_HEADER, QUERY_HEADER, CONTENT_HEADER = "txl-tags", "txl-query", "txl-content"
 """On a question, beside `txl-key` and headers of the user's: the first message's tags, the user's id, the first message's value."""
 LEFT_OUT_HEADER = "txl-left-out"
 """On a question: the parts that it should carry and does not, as in `check_with`, with commas between."""
-WHY_HEADER = "txl-why"
-"""On a doubt record that holds a quarantined record: the reason and the explanation."""
+WHY_HEADER = "txl-why"  # on a doubt record that holds a quarantined record: the reason and the explanation
 END_HEADER = "txl-end"
 """On the null value of a summary whose transaction was abandoned after its commit: A, as in the op line. If messages were forwarded
 before, the time follows below which they all are."""
@@ -255,14 +243,10 @@ PlainTail = tuple[str, str, str]
 PlainOptions = tuple[HalfOptions, int]
 """Options that contain only an ordering key, and the key's checksum, which determines the partition."""
 
-PLAIN_TAILS_MAX = 1_000
-"""Tails in the cache: under load, many transactions are born in one millisecond."""
-PLAIN_OPTIONS_MAX = 10_000
-"""Ordering keys whose options are in the cache."""
-BORN_DIGITS_MAX = 19
-"""Milliseconds with fewer digits fit into 64 bits."""
-PLAIN_START = f"{VERSION}|"
-"""How a header begins that `PlainHeaders` may read."""
+PLAIN_TAILS_MAX = 1_000  # tails in the cache: under load, many transactions are born in one millisecond
+PLAIN_OPTIONS_MAX = 10_000  # ordering keys whose options are in the cache
+BORN_DIGITS_MAX = 19  # milliseconds with fewer digits fit into 64 bits
+PLAIN_START = f"{VERSION}|"  # how a header begins that `PlainHeaders` may read
 
 PLAIN_OPTIONS_LENGTH = 17
 _PLAIN_OPTIONS = re.compile(f"k{KEY_HASH.pattern}")
@@ -359,8 +343,7 @@ def encode_op(op: OpMessage) -> str:
 
 PRODUCER_COMMIT, PRODUCER_END = f"{VERSION}|{Resolution.COMMIT.value}|", f"|{Source.PRODUCER.value}||"
 """How a line of `producer_op` begins if it commits, and how it ends. The ledger's fast path looks for them."""
-KEY_INDEX = len(PRODUCER_COMMIT)
-"""Index of the transaction's key in an op line."""
+KEY_INDEX = len(PRODUCER_COMMIT)  # index of the transaction's key in an op line
 
 
 def producer_op(letter: str, key: str, group: str, last_offset: int, born_ms: int) -> str:
@@ -451,14 +434,11 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
 
 # --- what a question carries -------------------------------------------------------------------------------------------
 
-CHECK_WITH_LENGTH_MAX = 512
-"""Characters of the option `a`; a longer one counts as absent."""
-QUERY_ID_LENGTH_MAX = 600
-"""Characters of the option `q`, percent-encoded; a longer one counts as absent."""
+CHECK_WITH_LENGTH_MAX = 512  # characters of the option `a`; a longer one counts as absent
+QUERY_ID_LENGTH_MAX = 600  # characters of the option `q`, percent-encoded; a longer one counts as absent
 DETAILS_BYTES_MAX = 4_096
 """Bytes of all that one question carries beside its line and the content; a part that does not fit is left out."""
-DETAILS_CONTENT_BYTES_MAX = 16_384
-"""Bytes of the first message's value; a larger one is left out."""
+DETAILS_CONTENT_BYTES_MAX = 16_384  # bytes of the first message's value; a larger one is left out
 
 _PARTS = {"key": "k", "tags": "t", "query_id": "q", "content": "c"}
 _HEADER_PART = "headers:"
@@ -549,8 +529,7 @@ def decode_details(headers: Headers | None) -> QuestionDetails:
     )
 
 
-TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
-"""On a question these are the coordinator's own."""
+TRACE_HEADERS = frozenset({"traceparent", "tracestate"})  # on a question these are the coordinator's own
 _DETAILS = frozenset({KEY_HEADER, TAGS_PART_HEADER, QUERY_HEADER, CONTENT_HEADER, LEFT_OUT_HEADER})
 
 

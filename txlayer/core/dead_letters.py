@@ -81,16 +81,13 @@ class ReplayRecord(NamedTuple):
     replaced_by: int | None = None  # of a drop: the dead letter that takes its place, an operator's copy
 
 
-DLQ_HEADER = "txl-dlq"
-"""On a dead letter: the reason, the origin, the number of attempts, the consumer group."""
+DLQ_HEADER = "txl-dlq"  # on a dead letter: the reason, the origin, the number of attempts, the consumer group
 CUT_HEADER = "txl-dlq-cut"
 """On a dead letter that its topic refused whole: its size in bytes at its origin. Value and headers are left out."""
 MESSAGE_LENGTH_MAX = 500
 """Characters of an error's message: a sentence and a position. It may contain users' values, so not more."""
-TYPE_LENGTH_MAX = 200
-"""Characters of an error's type."""
-EDITED = "edited"
-"""The error type of an operator's copy with another value."""
+TYPE_LENGTH_MAX = 200  # characters of an error's type
+EDITED = "edited"  # the error type of an operator's copy with another value
 
 _FIELDS, _SENT_FIELDS = 12, 14
 _REASONS = {reason.value: reason for reason in DeadLetterReason}
@@ -219,8 +216,7 @@ def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
 
 # --- requests and results ---------------------------------------------------------------------------------------------
 
-TEXT_LENGTH_MAX = 1_200
-"""Characters of an operator's name and reason, or of a result's detail."""
+TEXT_LENGTH_MAX = 1_200  # characters of an operator's name and reason, or of a result's detail
 
 _KINDS = {kind.value: kind for kind in ReplayKind}
 _OUTCOMES = {outcome.value: outcome for outcome in ReplayOutcome}
@@ -278,8 +274,7 @@ class DeadLetterState(Enum):
     DROPPED = "dropped"  #: dropped at an operator's request
 
 
-ENDED = frozenset({DeadLetterState.HANDLED, DeadLetterState.DROPPED})
-"""States in which nothing is left to do."""
+ENDED = frozenset({DeadLetterState.HANDLED, DeadLetterState.DROPPED})  # states in which nothing is left to do
 
 _STATES = {
     ReplayOutcome.HANDLED: DeadLetterState.HANDLED,
@@ -317,8 +312,7 @@ class DeadLetterHistory:
         return any(self.asked[request_id].record.kind is ReplayKind.REPLAY for request_id in self.unanswered)
 
 
-UNKNOWN_LETTER = DeadLetterHistory()
-"""For a dead letter without requests; not to be changed."""
+UNKNOWN_LETTER = DeadLetterHistory()  # for a dead letter without requests; not to be changed
 
 
 @dataclass(slots=True)
@@ -355,8 +349,7 @@ def _fold(history: DeadLetterHistory, said: DeadLetterEvent) -> None:
             history.ended = outcome
 
 
-ANSWERED_COUNT_MAX = 100_000
-"""Requests that `AnsweredRequests` remembers, the newest: some 25 MB."""
+ANSWERED_COUNT_MAX = 100_000  # requests that `AnsweredRequests` remembers, the newest: some 25 MB
 
 
 class AnsweredRequests:

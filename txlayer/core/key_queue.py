@@ -53,8 +53,7 @@ from txlayer.core.retry import (
 )
 from txlayer.errors import ConfigError
 
-R = TypeVar("R")
-"""The caller's type of record; the queue does not look into it."""
+R = TypeVar("R")  # the caller's type of record; the queue does not look into it
 
 Chain = bytes | int | None
 """The chain of an item: a key, None for the null key, or an offset for a record that has no order with others."""
@@ -130,16 +129,13 @@ class Snapshots(NamedTuple):
 class QueueFigures(NamedTuple):
     """Figures of a queue, for operators."""
 
-    unfinished_count: int
-    """Records and requests that have not ended."""
+    unfinished_count: int  # records and requests that have not ended
     size_bytes: int
     in_flight_count: int
-    ready_count: int
-    """Chains whose first item could be taken."""
+    ready_count: int  # chains whose first item could be taken
     retry_count: int
     """Items that wait for their back-off or were postponed, or wait for the count of their attempts to be stored."""
-    due_count: int
-    """Chains whose first item's end must be written."""
+    due_count: int  # chains whose first item's end must be written
     parked_count: int
     oldest_added_ms: int | None
     """When the oldest unfinished record of the topic was added, as of the last snapshot; None if there is none."""
@@ -147,8 +143,7 @@ class QueueFigures(NamedTuple):
     is_paused: bool
 
 
-End = DeadLetterReason | ReplayOutcome
-"""Why a record becomes a dead letter, or the result of a request."""
+End = DeadLetterReason | ReplayOutcome  # why a record becomes a dead letter, or the result of a request
 
 
 @dataclass(slots=True)
@@ -236,10 +231,8 @@ class Lanes(Generic[R]):
     """
 
     def __init__(self) -> None:
-        self.ready: deque[Item[R]] = deque()
-        """New records."""
-        self.again: deque[Item[R]] = deque()
-        """Retries and replays."""
+        self.ready: deque[Item[R]] = deque()  # new records
+        self.again: deque[Item[R]] = deque()  # retries and replays
         self._timers: list[tuple[int, int, Item[R]]] = []
         self._timer_count = 0  # orders equal times: items have no order
         self._held: list[Item[R]] = []  # in the order in which they were held
@@ -324,8 +317,7 @@ class Lanes(Generic[R]):
         self._held.clear()
 
 
-_KNOWN_MAX = 10_000
-"""Hashes in the cache: to compute one costs ten times as much as a look-up in a dict."""
+_KNOWN_MAX = 10_000  # hashes in the cache: to compute one costs ten times as much as a look-up in a dict
 _KNOWN_BYTES_MAX = 256
 """A longer key is hashed anew each time: the cache would keep it for long, and nothing counts its bytes."""
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
@@ -344,10 +336,8 @@ class ParkedKeys:
     """
 
     def __init__(self, parked: Mapping[bytes, int], *, count_max: int, stuck: Mapping[bytes, int]) -> None:
-        self.parked = dict(parked)
-        """Offset of the last dead letter, by hash of the key."""
-        self.stuck = dict(stuck)
-        """Offset of the dead letter whose replay failed, by hash of the key."""
+        self.parked = dict(parked)  # offset of the last dead letter, by hash of the key
+        self.stuck = dict(stuck)  # offset of the dead letter whose replay failed, by hash of the key
         self._count_max = count_max
         self._known: dict[Chain, bytes] = {}
         self._coming: set[bytes] = set()  # their first dead letter is being written
@@ -449,8 +439,7 @@ def lone_request_key(offset: int) -> bytes:
     return b"\0request %d" % offset
 
 
-PARTITION_REQUESTS = frozenset({ReplayKind.PAUSE, ReplayKind.RESUME})
-"""Requests that wait for no other item."""
+PARTITION_REQUESTS = frozenset({ReplayKind.PAUSE, ReplayKind.RESUME})  # requests that wait for no other item
 SETTLED_REQUESTS = {
     ReplayKind.DROP: ReplayOutcome.DROPPED,
     ReplayKind.PAUSE: ReplayOutcome.HANDLED,
@@ -466,8 +455,7 @@ class Chains(Generic[R]):
     """The order of the items: one chain per key. Items whose turn it is go to `lanes`, or become due: their ends must be written."""
 
     def __init__(self, *, lanes: Lanes[R], parked: ParkedKeys, is_parking: bool) -> None:
-        self.tails: dict[Chain, Item[R]] = {}
-        """The last item of each chain. The queue's fast paths write here, too."""
+        self.tails: dict[Chain, Item[R]] = {}  # The last item of each chain. The queue's fast paths write here, too.
         self._lanes = lanes
         self._parked = parked
         self._is_parking = is_parking
@@ -767,16 +755,11 @@ class PartitionQueue(Generic[R]):
         self._suspended_ms = 0  # for so long in all since an item succeeded
         self._paused_ms = 0  # by an operator, for so long in all
         self._paused_since_ms = 0  # 0: it is not paused
-        self.suspended_until_ms = 0
-        """Nothing is handed out before: a handler suspended the partition."""
-        self.in_flight_count = 0
-        """Items taken and not yet handled, failed or put back."""
-        self.size_bytes = 0
-        """Of all items that have not ended."""
-        self.replay_bytes = 0
-        """Of the dead letters among them."""
-        self.is_paused = topic.stored.is_paused
-        """An operator paused the partition; nothing is handed out then."""
+        self.suspended_until_ms = 0  # nothing is handed out before: a handler suspended the partition
+        self.in_flight_count = 0  # items taken and not yet handled, failed or put back
+        self.size_bytes = 0  # of all items that have not ended
+        self.replay_bytes = 0  # of the dead letters among them
+        self.is_paused = topic.stored.is_paused  # an operator paused the partition; nothing is handed out then
         self.knows_replays = True
         """False: which requests have ended is not stored, and has to be looked up in their topic. Until `learn_answered`, none is added."""
         self._has_searched = False

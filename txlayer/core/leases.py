@@ -50,8 +50,7 @@ class LockRecord(NamedTuple):
 
 HISTORY_EXPIRY_COUNT = 10
 """A reader begins this many expiries before the newest record. After that it agrees with a reader of the whole log."""
-VALID_SHARE = 0.95
-"""The used share of the expiry: the clocks of machines and brokers may drift by a twentieth."""
+VALID_SHARE = 0.95  # the used share of the expiry: the clocks of machines and brokers may drift by a twentieth
 
 
 def holder_valid_s(expiry_ms: int) -> float:
@@ -86,15 +85,11 @@ class QueueLease(NamedTuple):
     holder: str
     instance_id: str
     generation: int
-    token: int
-    """Offset of the claim that won; grows with every lease of the queue in this log."""
-    renewed_ms: int
-    """Append time of the last record that counted for the lease."""
-    renewed_offset: int
-    """Offset of that record."""
+    token: int  # offset of the claim that won; grows with every lease of the queue in this log
+    renewed_ms: int  # append time of the last record that counted for the lease
+    renewed_offset: int  # offset of that record
     is_released: bool = False
-    reason: str = ""
-    """The reason of its release; until then, what its holder said of the queue when it last renewed it."""
+    reason: str = ""  # the reason of its release; until then, what its holder said of the queue when it last renewed it
 
 
 class LeaseTable:

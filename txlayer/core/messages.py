@@ -15,12 +15,9 @@ from txlayer.errors import ConfigError, UsageError
 
 TxnId = NewType("TxnId", str)
 
-TXN_ID_LENGTH_MAX = 128
-"""Longest id. It is part of every key and header of a transaction."""
-NONCE_LENGTH = 8
-"""Length of a nonce in hexadecimal digits: enough to distinguish the attempts of one id."""
-UUID_LENGTH = 36
-"""Characters of a generated id."""
+TXN_ID_LENGTH_MAX = 128  # Longest id. It is part of every key and header of a transaction.
+NONCE_LENGTH = 8  # length of a nonce in hexadecimal digits: enough to distinguish the attempts of one id
+UUID_LENGTH = 36  # characters of a generated id
 
 _TAIL_FORM = b"xxx-xxxx-xxxxxxxxxxxx/xxxxxxxx "
 _TAIL_INDEXES = tuple(index for index, byte in enumerate(_TAIL_FORM) if byte == ord("x"))
@@ -30,21 +27,18 @@ _VARIANTS = bytes.maketrans(b"0123456789abcdef", b"89ab89ab89ab89ab")
 
 _GENERATED_KEY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/[0-9a-f]{8}")
 
-TAIL_DIGITS = len(_TAIL_INDEXES)
-"""Random hexadecimal digits per key tail in `key_tails`."""
+TAIL_DIGITS = len(_TAIL_INDEXES)  # random hexadecimal digits per key tail in `key_tails`
 
 # `|` separates fields, and `/` separates id, nonce and index in keys; a blank would have to be quoted on a command line.
 _TXN_ID = re.compile(r"[!-.0-{}~]{1,128}")
 GROUP_LENGTH_MAX = 200
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
-TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""The form of topic names that Kafka accepts."""
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # the form of topic names that Kafka accepts
 TOPICS_BYTES_MAX = 256 * 1024
 """Total length of the real topics' names of one transaction: its summary on doubt lists them and must fit there."""
 TOPICS_MAX = 10_000
 """Real topics of one transaction. Not a setting: every reader must agree on which records belong to a transaction."""
-DLQ_SUFFIX, REPLAY_SUFFIX = ".dlq", ".replay"
-"""How names of dead-letter and of replay topics end."""
+DLQ_SUFFIX, REPLAY_SUFFIX = ".dlq", ".replay"  # how names of dead-letter and of replay topics end
 
 
 def is_topic_name(name: str) -> bool:
@@ -132,16 +126,13 @@ def check_group(group: str) -> str:
     return group
 
 
-Headers = Sequence[tuple[str, bytes | None]]
-"""Headers of a message, in order; names may repeat."""
+Headers = Sequence[tuple[str, bytes | None]]  # headers of a message, in order; names may repeat
 
 UserHeaders = Sequence[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None]
 """Headers as users may pass them; text is UTF-8 on the wire."""
 
-TAGS_HEADER = "tags"
-"""The ordinary header that contains a message's tag; consumers filter by it."""
-RESERVED_HEADER_PREFIX = "txl"
-"""Prefix of txlayer's headers; a user's header with it is refused."""
+TAGS_HEADER = "tags"  # the ordinary header that contains a message's tag; consumers filter by it
+RESERVED_HEADER_PREFIX = "txl"  # prefix of txlayer's headers; a user's header with it is refused
 
 
 class Resolution(Enum):
@@ -152,8 +143,7 @@ class Resolution(Enum):
     UNKNOWN = "U"  #: the result is not known yet: ask again later
 
 
-COMMIT, ROLLBACK, UNKNOWN = Resolution
-"""The resolutions by their short names, for users' code."""
+COMMIT, ROLLBACK, UNKNOWN = Resolution  # the resolutions by their short names, for users' code
 
 
 class Source(Enum):
@@ -385,8 +375,7 @@ _EVERY = "*"
 class TagFilter:
     """The tags that a consumer wants. Other messages count as handled."""
 
-    wanted: frozenset[bytes] | None = None
-    """None: every message, with or without a tag."""
+    wanted: frozenset[bytes] | None = None  # None: every message, with or without a tag
 
     def accepts(self, tag: bytes | None) -> bool:
         """True for a message with this tag; None means that it has no tag."""

@@ -32,12 +32,10 @@ from txlayer.errors import ConfigError, InvariantError
 
 KEY_HASH_BYTES = 8
 """BLAKE2b of the key with that digest size. Two of a million keys collide once in thirty million years of parking."""
-NO_KEY = bytes(KEY_HASH_BYTES)
-"""Represents null keys, and a partition that is one chain."""
+NO_KEY = bytes(KEY_HASH_BYTES)  # represents null keys, and a partition that is one chain
 LONE = bytes(KEY_HASH_BYTES - 1) + b"\x01"
 """Says among waiting keys that each unfinished record without a key is named by itself."""
-BITMAP = "~"
-"""Prefix of runs encoded as a compressed bitmap; not a base64url character."""
+BITMAP = "~"  # prefix of runs encoded as a compressed bitmap; not a base64url character
 BITMAP_BYTES_MAX = 32 * 1024
 """A quarter of a million offsets. Without it, 4 KiB of foreign text could unpack to 4 MiB and keep a consumer busy for seconds."""
 _BLOCK_COUNT = 500
@@ -48,8 +46,7 @@ _FIELDS = 6
 _PAUSED = "p"
 _VARINT_BITS_MAX = 63
 
-Run = tuple[int, int]
-"""Offsets from the first number to before the second."""
+Run = tuple[int, int]  # offsets from the first number to before the second
 
 
 class Attempts(NamedTuple):
@@ -64,8 +61,7 @@ class WaitingKeys(NamedTuple):
     """Below `until`, every record is finished except those of these keys, each from its offset on."""
 
     until: int
-    keys: Mapping[bytes, int]
-    """Offset of the key's first unfinished record, by hash of the key, or by `lone_name`."""
+    keys: Mapping[bytes, int]  # offset of the key's first unfinished record, by hash of the key, or by `lone_name`
 
     def first(self, key: bytes | None, offset: int) -> int:
         """From where on records like this one are unfinished; `until` if none is."""
@@ -79,20 +75,16 @@ class StoredProgress:
 
     writer: str = ""
     """Transactional id of the dead-letter writer of the instance that stored it; a successor initialises this id first."""
-    is_paused: bool = False
-    """An operator paused the partition."""
+    is_paused: bool = False  # an operator paused the partition
     finished: tuple[Run, ...] = ()
     """Finished runs above the stored offset, ascending; gaps separate them from each other and from it."""
-    attempts: Mapping[int, Attempts] = field(default_factory=dict)
-    """By offset, for unfinished records."""
+    attempts: Mapping[int, Attempts] = field(default_factory=dict)  # by offset, for unfinished records
     parked: Mapping[bytes, int] = field(default_factory=dict)
     """Offset of the key's last dead letter, by hash of the key."""
     stuck: Mapping[bytes, int] = field(default_factory=dict)
     """Offset of the dead letter whose replay failed, by hash of the parked key; later ones of the key wait for it."""
-    token: int | None = None
-    """The highest fencing token that handlers of this queue received; None if unknown."""
-    waiting: WaitingKeys | None = None
-    """The unfinished records by key, if their runs have no room."""
+    token: int | None = None  # the highest fencing token that handlers of this queue received; None if unknown
+    waiting: WaitingKeys | None = None  # the unfinished records by key, if their runs have no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +94,7 @@ class Foreign:
     why: str
 
 
-NOTHING = StoredProgress()
-"""An offset stored without metadata."""
+NOTHING = StoredProgress()  # an offset stored without metadata
 
 
 class Metadata(NamedTuple):
@@ -453,22 +444,15 @@ METADATA_BYTES_MAX = 4096
 """The broker's `offset.metadata.max.bytes`. The broker refuses longer metadata, and then no offset could be stored."""
 _NEARLY_FULL = 7 / 8
 """Above this share no new record may start: records in flight will end, too, and their ends need room."""
-_RUNS_SHARE = 1 / 4
-"""Share that is reserved for runs, however many records fail and keys are parked."""
-_WRITER_BYTES_MAX = 255
-"""With the separators between the fields; longer than any name that txlayer uses."""
+_RUNS_SHARE = 1 / 4  # share that is reserved for runs, however many records fail and keys are parked
+_WRITER_BYTES_MAX = 255  # with the separators between the fields; longer than any name that txlayer uses
 _ATTEMPTS_BYTES_MAX = 12
 """Per record in base64url: 4 bytes of offset, 1 of count, 4 of seconds; a few more only if the values are very far apart."""
-PARKED_BYTES_MAX = 19
-"""Per parked key in base64url: 8 bytes of hash, 6 of offset."""
-STUCK_BYTES_MAX = 11
-"""Per failed replay in base64url: 2 bytes of index, 6 of offset."""
-_STUCK_SHARE = 1 / 8
-"""Maximum share of the runs' room for failed replays: many at once are rare."""
-_WAITING_SHARE = 1 / 8
-"""Share for keys with waiting records. They use half of it, so that they always have room."""
-_WAITING_BYTES_MAX = 18
-"""Per waiting key in base64url: 8 bytes of hash, at most 5 of distance."""
+PARKED_BYTES_MAX = 19  # per parked key in base64url: 8 bytes of hash, 6 of offset
+STUCK_BYTES_MAX = 11  # per failed replay in base64url: 2 bytes of index, 6 of offset
+_STUCK_SHARE = 1 / 8  # maximum share of the runs' room for failed replays: many at once are rare
+_WAITING_SHARE = 1 / 8  # Share for keys with waiting records. They use half of it, so that they always have room.
+_WAITING_BYTES_MAX = 18  # per waiting key in base64url: 8 bytes of hash, at most 5 of distance
 
 _FAR: Run = (WHOLE_MAX, WHOLE_MAX + 1)
 
@@ -476,13 +460,10 @@ _FAR: Run = (WHOLE_MAX, WHOLE_MAX + 1)
 class Snapshot(NamedTuple):
     """The offset and metadata to store now."""
 
-    offset: int
-    """The lowest unfinished offset."""
+    offset: int  # the lowest unfinished offset
     metadata: str
-    is_full: bool
-    """True: start no new record except the lowest unfinished one; its retries continue."""
-    version: int
-    """Pass it to `stored()`; it grows with every snapshot."""
+    is_full: bool  # True: start no new record except the lowest unfinished one; its retries continue
+    version: int  # pass it to `stored()`; it grows with every snapshot
 
 
 class Progress:
@@ -512,8 +493,7 @@ class Progress:
         self._ends_by_key = ends_by_key
         self._orders_null_keys = orders_null_keys
         self._attempts_max = attempt_records_max(metadata_bytes_max=metadata_bytes_max, parked_keys_max=parked_keys_max)
-        self.position = offset
-        """Every record below it was read; other offsets below it are gaps."""
+        self.position = offset  # every record below it was read; other offsets below it are gaps
         self._unfinished: dict[int, bytes | None] = {}  # with their keys
         self._highest = offset - 1  # highest finished offset; no run is above it
         self._waiting: WaitingKeys | None = None  # until all of its records are read again
@@ -529,8 +509,7 @@ class Progress:
         self._uncounted: dict[int, None] = {}  # counts that are not in a snapshot yet
         self._on_the_way: deque[tuple[int, int]] = deque()  # (version, offset) of counts
         self._version = 0
-        self.is_changed = False
-        """True if a snapshot would differ from the last one."""
+        self.is_changed = False  # True if a snapshot would differ from the last one
 
     @property
     def unfinished_count(self) -> int:

@@ -65,8 +65,7 @@ class Later:
     """What `checked` makes of `delay`."""
 
 
-HandlerResult = Ack | Retry | Reject | Later | None
-"""The allowed return values of a handler."""
+HandlerResult = Ack | Retry | Reject | Later | None  # the allowed return values of a handler
 
 
 @final
@@ -155,8 +154,7 @@ class AfterExhausted(Enum):
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
 _DAY_MS = 24 * 60 * _MINUTE_MS
-_JITTER = 0.5
-"""The random share of a back-off: messages that failed together are not tried again together, nor at once."""
+_JITTER = 0.5  # the random share of a back-off: messages that failed together are not tried again together, nor at once
 _SPREAD, _SPREAD_END = 0x9E3779B1, 1 << 32
 """Multiples of the first, modulo the second, are far apart: a deterministic draw for each offset."""
 
@@ -360,8 +358,7 @@ class Breaker:
         self._slices: deque[tuple[int, int, int]] = deque()  # (number of the slice, attempts, failed ones)
         self._probe_at_ms = 0
         self.state = BreakerState.CLOSED
-        self.opened_count = 0
-        """How often it went from closed to open."""
+        self.opened_count = 0  # how often it went from closed to open
 
     @property
     def is_closed(self) -> bool:

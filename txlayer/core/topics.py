@@ -16,8 +16,7 @@ partition, so that each further partition costs the brokers CPU."""
 CLOSED_SETTING, OPEN_VALUE = "min.compaction.lag.ms", "0"
 """The setting of half that says since when producers begin no transactions, in milliseconds since 1970, and its value if they may.
 Brokers use it for compacted topics alone, and half is not compacted."""
-_CLOSED_MS_MIN = 10**12
-"""An earlier time is an ordinary value of the setting."""
+_CLOSED_MS_MIN = 10**12  # an earlier time is an ordinary value of the setting
 
 
 def closed_at_ms(settings: Mapping[str, str]) -> int | None:
@@ -69,8 +68,7 @@ class Setting:
     name: str
     value: str
     why: str
-    replication_min: int = 1
-    """The setting applies only to topics with at least this number of replicas."""
+    replication_min: int = 1  # the setting applies only to topics with at least this number of replicas
     above: FollowsSetting | None = None
 
 
@@ -118,11 +116,9 @@ class DesiredTopic:
 
     name: str
     partition_count: int
-    is_count_shared: bool
-    """Half, op and doubt must have the same count, or coordinators refuse to start."""
+    is_count_shared: bool  # half, op and doubt must have the same count, or coordinators refuse to start
     partitions_why: str
-    replication_factor: int | None
-    """None: the broker's default."""
+    replication_factor: int | None  # None: the broker's default
     settings: tuple[Setting, ...]
 
 

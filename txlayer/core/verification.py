@@ -149,10 +149,8 @@ _SCHEDULED = TxnState.SCHEDULED.value
 _UNDECIDED = frozenset({"", TxnState.OPEN.value, TxnState.PARKED.value})
 _KNOWN = _UNDECIDED | _WAITS | _PARKED | {_SCHEDULED}
 """States of a summary. Of another one, of a later release, only this is certain: the transaction is not settled."""
-UNBOUND = -1
-"""No partition, time or hash is set in the half record."""
-FOREVER = 1 << 62
-"""Later than any time, and greater than any offset."""
+UNBOUND = -1  # no partition, time or hash is set in the half record
+FOREVER = 1 << 62  # later than any time, and greater than any offset
 _UNSURE_MAX = 6
 """Limit of lines of one attempt that are tried each by itself; further ones count if the last of these does."""
 
@@ -210,8 +208,7 @@ class DoubtTrace(NamedTuple):
     appended_ms: int = FOREVER  # of the first half record
 
 
-CUT = -1
-"""Replaces a content's hash; Python's hashes are never -1."""
+CUT = -1  # replaces a content's hash; Python's hashes are never -1
 
 
 class ContentTrace(NamedTuple):
@@ -274,32 +271,24 @@ class Window:
     """The range that was read, and the other inputs of a judgement."""
 
     half_topic: str
-    starts: Mapping[int, int]
-    """{half partition: first offset that was read}; older records are out of the window."""
-    ends: Mapping[int, int]
-    """{half partition: first offset whose transactions are no longer judged}."""
-    cut_ms: int
-    """All records older than this were read, in every topic."""
-    grace_ms: int = 60_000
-    """Transactions younger than this before the cut may still be in progress."""
-    overdue_ms: int = 900_000
-    """The age, after the immunity, at which an undecided or held transaction is reported."""
-    clock_error_ms: int = 0
-    """Maximum difference between the clocks of two brokers."""
+    starts: Mapping[int, int]  # {half partition: first offset that was read}; older records are out of the window
+    ends: Mapping[int, int]  # {half partition: first offset whose transactions are no longer judged}
+    cut_ms: int  # all records older than this were read, in every topic
+    grace_ms: int = 60_000  # transactions younger than this before the cut may still be in progress
+    overdue_ms: int = 900_000  # the age, after the immunity, at which an undecided or held transaction is reported
+    clock_error_ms: int = 0  # maximum difference between the clocks of two brokers
     unread_topics: frozenset[str] = frozenset()
     """Real topics of the transactions that were not read, or that compaction may have shortened."""
     op_from_ms: Mapping[int, int] = field(default_factory=dict)
     """{op partition: lines up to this time may be deleted}; absent: op was read from its beginning."""
     doubt_from_ms: int = 0
     """For transactions stored before this time, compaction may have removed some of their records on doubt."""
-    doubt_gone_ms: int = 0
-    """For transactions stored before this time, it may have removed all of them, null values too."""
+    doubt_gone_ms: int = 0  # for transactions stored before this time, it may have removed all of them, null values too
     real_from_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """{partition of a real topic: records up to this time may be deleted}; absent: it was read from its beginning."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     """{real topic: its current number of partitions}; it may have had fewer."""
-    is_past: bool = False
-    """Half goes on behind what was read of it."""
+    is_past: bool = False  # half goes on behind what was read of it
     hiding_waits: frozenset[int] = frozenset()
     """Half partitions that hold records before the window so young that one of them may be undecided and not on doubt."""
 
@@ -333,13 +322,11 @@ class Judged:
     is_committed: bool = False
     is_rolled_back: bool = False
     visible_count: int = 0
-    is_on_its_way: bool = False
-    """Too young to tell whether it is lost or torn."""
+    is_on_its_way: bool = False  # too young to tell whether it is lost or torn
     may_have_been_visible: bool = False
     """Not visible, and a message of it may be gone from its real topic, or the topic was not read."""
     order_marks: tuple[OrderMark, ...] = ()
-    may_wait: bool = False
-    """`OrderFold` has to determine whether it is lost or waits for others of its key."""
+    may_wait: bool = False  # `OrderFold` has to determine whether it is lost or waits for others of its key
 
 
 _Fault = tuple[Verdict, Origin | None, str]
@@ -440,8 +427,7 @@ class _Reading:
     is_contradicted: bool = False
     released_by: dict[int, OpTrace] = field(default_factory=dict)
     """By index of a message with a time: the line from which on it may be visible."""
-    times: list[int] = field(default_factory=list)
-    """Those that are left."""
+    times: list[int] = field(default_factory=list)  # those that are left
     faults: list[_Fault] = field(default_factory=list)
     missing: list[_Fault] = field(default_factory=list)  # unless it waits for others of its key
     verdict: Verdict = Verdict.OUT_OF_WINDOW  # without its faults
@@ -1149,16 +1135,14 @@ class VerdictFinding(NamedTuple):
     nonce: str
     origin: Origin
     detail: str
-    promises: tuple[Promise, ...]
-    """The promises that it refutes; empty for a warning."""
+    promises: tuple[Promise, ...]  # the promises that it refutes; empty for a warning
 
 
 class PromiseStatus(NamedTuple):
     """What the window shows about one promise."""
 
     promise: Promise
-    proved_count: int
-    """Transactions that could have broken the promise and did not."""
+    proved_count: int  # transactions that could have broken the promise and did not
     refuted_count: int
     undecidable_count: int
     """Transactions at the window's edges: older than what was read, too young, or perhaps gone from their real topics."""
@@ -1177,8 +1161,7 @@ class PromiseStatus(NamedTuple):
 class Proof:
     """Collects judged attempts, one by one."""
 
-    finding_count_max: int = 10_000
-    """Limit of findings that are kept; further ones are counted."""
+    finding_count_max: int = 10_000  # limit of findings that are kept; further ones are counted
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     findings: list[VerdictFinding] = field(default_factory=list)
     finding_count: int = 0

@@ -22,8 +22,7 @@ RECORD_COUNT_MAX = 100_000
 RECORD_BYTES_MAX = 256 * 1024 * 1024
 """Records of one window, the newest, and their bytes."""
 ACT_COUNT_MAX = 20_000  # acts of one window, the newest
-TOGETHER_MS = 10 * 60_000
-"""Acts that follow each other within this time, by one person for one reason, are one entry."""
+TOGETHER_MS = 10 * 60_000  # acts that follow each other within this time, by one person for one reason, are one entry
 PATIENCE_S = 10.0
 
 

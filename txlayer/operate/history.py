@@ -425,8 +425,7 @@ def read_with_contents(
 
 READ_COUNT_MAX = 20_000  # records that are read for one transaction; about a tenth of a second
 MESSAGE_COUNT_MAX = 100
-GROUP_COUNT_MAX = 20
-"""Consumer groups of one topic that are asked about."""
+GROUP_COUNT_MAX = 20  # consumer groups of one topic that are asked about
 LETTER_COUNT_MAX = 3  # dead letters of one message in one group, the newest
 
 

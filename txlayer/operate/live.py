@@ -53,8 +53,7 @@ from txlayer.operate.unsettled import GroupResponders, read_responders
 from txlayer.runtime.environment import REAL, Environment, Running
 
 BUCKET_MS = 10_000
-BUCKET_COUNT = 90
-"""A quarter of an hour."""
+BUCKET_COUNT = 90  # a quarter of an hour
 
 
 @dataclass(slots=True)

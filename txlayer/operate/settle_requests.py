@@ -47,8 +47,7 @@ from txlayer.operate.unsettled import Filter
 
 REQUEST_COUNT_MAX = 100_000  # lines of one request
 SELECTED_COUNT_MAX = 100  # transactions that a request may name one by one: a page of the list
-STEP_COUNT = 1_000
-"""Lines that are written at once; the next ones are written when coordinators have carried these out."""
+STEP_COUNT = 1_000  # lines that are written at once; the next ones are written when coordinators have carried these out
 PATIENCE_S = 10.0  # how long coordinators may stand still before a request is stopped
 SHOWN_COUNT_MAX = 100  # outcomes that are kept for a person; all are counted
 SCANNED_MAX = 1_000_000  # op records that a search for a request reads: some seconds

@@ -152,8 +152,7 @@ SHOWN_LENGTH_MAX = 200  # characters of a key or value there
 READ_PATIENCE_S = 10.0  # no record of what must be there for so long: the broker does not answer any more
 
 Text = str | bytes
-Wanted = Text | None | EllipsisType
-"""What a key or value must be; `...`: anything. Text is compared as UTF-8."""
+Wanted = Text | None | EllipsisType  # What a key or value must be; `...`: anything. Text is compared as UTF-8.
 
 
 @dataclass(frozen=True, slots=True)

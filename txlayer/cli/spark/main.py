@@ -164,8 +164,7 @@ class TableOptions(Bundle):
 
 
 _DATA, _PAGE = "txlayer-spark", Path("txlayer-report.html")
-_SHOWN_MAX = 100
-"""Differences that are printed; all are counted."""
+_SHOWN_MAX = 100  # differences that are printed; all are counted
 _ROWS_MAX = 1_000
 
 

@@ -23,8 +23,7 @@ UNREADABLE = gauge(
     "cause",
 )
 FAMILIES = (RUNS, SECONDS, AGE, RECORDS, VERDICTS, BEHIND, HIDDEN, UNREADABLE)
-LATE = 3
-"""So many pauses after the last complete run, an audit is called stalled."""
+LATE = 3  # so many pauses after the last complete run, an audit is called stalled
 
 
 class RunResult(NamedTuple):

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 SPANS = {"1h": 3_600_000, "1d": 86_400_000, "7d": 7 * 86_400_000}  # windows that the page offers; op is kept for 7 days
 SHOWN_COUNT_MAX = 500
-AHEAD_MS = 60_000
-"""A broker's clock may be so far ahead of the console's."""
+AHEAD_MS = 60_000  # a broker's clock may be so far ahead of the console's
 _DECISIONS = frozenset({"commit", "rollback", "abandon", "ask", "move"})
 
 

@@ -40,17 +40,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("txlayer.console")
 
 LETTERS = "letters"
-AGE_S = 60.0
-"""The picture of all groups is read again when it is older, and somebody asks for the page."""
+AGE_S = 60.0  # the picture of all groups is read again when it is older, and somebody asks for the page
 LIST_COUNT = 100
 NAMED_COUNT_MAX = 100
-ORDER_COUNT_MAX = 10_000
-"""Dead letters of one request; those of parked keys beside them are added."""
+ORDER_COUNT_MAX = 10_000  # dead letters of one request; those of parked keys beside them are added
 PATIENCE_S = 300.0
 """A request stops when no answer came for so long. A handler may fail several times, with pauses, before it answers."""
 RATE, RATE_MAX = "10", 1_000.0
-EDIT_BYTES_MAX = 256 * 1024
-"""The largest value that is edited in a page."""
+EDIT_BYTES_MAX = 256 * 1024  # the largest value that is edited in a page
 FIELDS = ("group", "topic", "state", "reason", "error", "line", "partition", "hash", "since")
 FIELD_LENGTH_MAX = 1_000
 KINDS = {kind.name.lower(): kind for kind in (ReplayKind.REPLAY, ReplayKind.DROP)}

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from txlayer.console.app import Console
 
 CONSUMERS = "consumers"
-CONSUMERS_S = 30.0
-"""A look at the consumer groups is repeated when it is older, and somebody asks for the overview."""
+CONSUMERS_S = 30.0  # a look at the consumer groups is repeated when it is older, and somebody asks for the overview
 VERIFY_MS = 15 * 60 * 1000  # the window of `verify` that the overview runs
 
 

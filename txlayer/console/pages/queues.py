@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from txlayer.console.app import Console
 
 QUEUES = "queues"
-AGE_S = 15.0
-"""The picture is read again when it is older, and somebody asks for the page."""
+AGE_S = 15.0  # the picture is read again when it is older, and somebody asks for the page
 WORDS = {"pause": ReplayKind.PAUSE, "resume": ReplayKind.RESUME}
 
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 FILTERS = ("group", "state", "topic", "reason", "key", "query", "older")
 _UNSORTED = {"sort": "age", "after": ""}
-PLAN_MS = 60 * 60_000
-"""A person looks again at what would happen after this time."""
+PLAN_MS = 60 * 60_000  # a person looks again at what would happen after this time
 RUNNING_MAX = 4  # requests that are worked off at a time; each has a thread and a client
 WORDS = {
     OperatorAction.CHECK_NOW: "Ask now",

@@ -126,8 +126,7 @@ def _settled_ids(console: Console, query_id: str, length_ms: int) -> list[str]:
 logger = logging.getLogger("txlayer.console")
 
 VERDICT = "verdict"
-VERDICT_MS = 1_000
-"""Around the moment at which a transaction was prepared; what became of it is read up to now."""
+VERDICT_MS = 1_000  # around the moment at which a transaction was prepared; what became of it is read up to now
 MARGIN_MS = 10 * 60_000
 _UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 

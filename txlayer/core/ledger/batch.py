@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import CheckRecord, Headers, Origin, Resolution, Undecodable
 
-NO_LIMIT = 1 << 62
-"""Greater than any offset, and than any number of bytes or lines."""
+NO_LIMIT = 1 << 62  # greater than any offset, and than any number of bytes or lines
 
 
 class ReportKind(Enum):

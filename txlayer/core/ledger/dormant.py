@@ -38,15 +38,13 @@ _NO_TIMES = (b"0", b"0", b"0", b"")
 _WIDTHS = (5, 3, 3, 5, 6, 6, 4, 3)
 """Bytes of the first numbers of a row: the offset of the first half record, and the distance of the last one; the shape; the doubt offset;
 the append time; the time since the birth, and until it moved to doubt; the size of its content."""
-_OPEN_WIDTHS = (*_WIDTHS, 4)
-"""The same of an undecided one, and the time from its append until its last check-back."""
+_OPEN_WIDTHS = (*_WIDTHS, 4)  # the same of an undecided one, and the time from its append until its last check-back
 _SCHEDULED_WIDTHS = (*_WIDTHS, 7, 5)
 """The same of a scheduled one, with the op position of its commit, and the time from its append until it is due. The hash of an ordering key follows."""
 _OPEN_ROW, _SCHEDULED_ROW = Struct("<QQQIIHBI"), Struct("<QQQIIHBQI")
 """Both rows, with neighbours as one number: one call instead of a call for each number. A number below 0 or above the last one's width
 is an error."""
-_LAG_MS = 1 << 47
-"""Added to the time since the birth: a producer's clock may be wrong by any time."""
+_LAG_MS = 1 << 47  # added to the time since the birth: a producer's clock may be wrong by any time
 _LINE_BITS = 16
 
 
@@ -100,8 +98,7 @@ class DormantTransactions:
     """The dormant transactions of one partition, and when the undecided ones are due."""
 
     def __init__(self) -> None:
-        self.rows: dict[ShortKey, bytes] = {}
-        """By short key. Only this class changes it."""
+        self.rows: dict[ShortKey, bytes] = {}  # By short key. Only this class changes it.
         self.counts: dict[str, tuple[int, int]] = {}
         """Undecided ones by producer group: all, and those with a check-back."""
         self._shapes: list[_Shape] = []
@@ -414,12 +411,9 @@ def _transaction(key: str, row: bytes, shapes: Sequence[_Shape]) -> Transaction:
     return from_summary(summary, doubt_offset=others >> 24, size=size | size_high << 16)
 
 
-RUN_COUNT = 10_000
-"""Times in the heap of `ReleaseTimes` above which they become a run."""
-RUNS_MAX = 64
-"""Runs above which they become one."""
-TIMES_MIN = 1_000
-"""Times among which obsolete ones may stay; of more, as many as there are others."""
+RUN_COUNT = 10_000  # times in the heap of `ReleaseTimes` above which they become a run
+RUNS_MAX = 64  # runs above which they become one
+TIMES_MIN = 1_000  # times among which obsolete ones may stay; of more, as many as there are others
 
 
 class _Run:

@@ -15,12 +15,10 @@ from txlayer.core.ledger.transaction import ANY_SIZE, RECORD_BYTES, UNKNOWN_TARG
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin, ShortKey, full_key, short_key
 
-PASSED_MAX = 1_024
-"""Obsolete entries of the index, in addition to as many as there are transactions on doubt."""
+PASSED_MAX = 1_024  # obsolete entries of the index, in addition to as many as there are transactions on doubt
 REWRITE_LAG_MIN = 200_000
 """Obsolete doubt records that a restart may have to read before the oldest live transactions are written again."""
-SMALL_OFFSET_MAX = (1 << 32) - 1
-"""Up to here a doubt offset takes 4 bytes in the index, and 8 beyond."""
+SMALL_OFFSET_MAX = (1 << 32) - 1  # up to here a doubt offset takes 4 bytes in the index, and 8 beyond
 
 
 class _Held(NamedTuple):
@@ -176,17 +174,14 @@ def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:
     return sorted(transactions, key=lambda t: t.ensure_extras().decided_at or (0, 0))
 
 
-LINES_MAX = 1 << 24
-"""Greater than the number of lines in an op record."""
+LINES_MAX = 1 << 24  # greater than the number of lines in an op record
 
-_Run = tuple[int, int]
-"""(index, doubt offset) of a content that is not right behind the one before it."""
+_Run = tuple[int, int]  # (index, doubt offset) of a content that is not right behind the one before it
 
 _Place = tuple[int, int, str, tuple[_Run, ...]]
 """Contents of a transaction: the doubt offset of the first, their size, what questions carry, and those apart from it."""
 
-_FIRST_CONTENT = b"/0"
-"""Suffix of the key of a transaction's first content."""
+_FIRST_CONTENT = b"/0"  # suffix of the key of a transaction's first content
 
 
 HeadersOf = Callable[[], Headers | None]

@@ -130,10 +130,8 @@ more of them. The service allows fewer while Kafka transactions take long."""
 RELEASE_OFFSETS_MAX = 12_000
 """Offsets of doubt that a process may read for those lines, from the content of one message to that of the next, unless it has the content
 already: a few more than for `RELEASE_LINES_MAX` messages without anything between them."""
-SEEK_OFFSETS = 5_000
-"""Going to a content that is further away costs as much as reading so many."""
-ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
-"""Sources of op lines that answer a check-back."""
+SEEK_OFFSETS = 5_000  # going to a content that is further away costs as much as reading so many
+ANSWERING = frozenset({Source.CHECK, Source.BARRIER})  # sources of op lines that answer a check-back
 
 
 _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
@@ -164,8 +162,7 @@ class Ledger:
     release_lines_max = RELEASE_LINES_MAX
     """This partition's share of `RELEASE_LINES_MAX`, or of what the service allows now."""
 
-    release_offsets_max = RELEASE_OFFSETS_MAX
-    """This partition's share of that."""
+    release_offsets_max = RELEASE_OFFSETS_MAX  # this partition's share of that
 
     has_at_hand: Callable[[str], bool] = staticmethod(lambda _key: False)
     """True if the service need not read the content of a scheduled transaction from doubt."""
@@ -228,8 +225,7 @@ class Ledger:
         self.release_times = ReleaseTimes(self._committed_at, self.is_awaited)
         self._releases_ahead = 0  # lines that release some, written and not applied
         self._offsets_ahead = self._released_to = 0  # what is to be read for these, up to this doubt offset
-        self.has_more_due = False
-        """True if more lines would have been written, were there not `release_lines_max`."""
+        self.has_more_due = False  # True if more lines would have been written, were there not `release_lines_max`
         # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
         self._op_behind_ms = self._releases_before = 0
         self._asked_op_ms = 0  # when a line was written last although op's clock is so far behind

@@ -23,13 +23,11 @@ from txlayer.core.messages import (
     user_headers,
 )
 
-OpPosition = tuple[int, int]
-"""(op offset, line within the record)."""
+OpPosition = tuple[int, int]  # (op offset, line within the record)
 
 NOT_IN_DOUBT = -1
 
-RECORD_BYTES = 64
-"""Overhead of a record in memory or in a batch, beside its key, value and headers."""
+RECORD_BYTES = 64  # overhead of a record in memory or in a batch, beside its key, value and headers
 
 
 class HalfRecordFit(Enum):
@@ -94,8 +92,7 @@ SUMMARY_NAMES_MAX = 4_096
 one, each would write all names again. Beyond it, that waits for `doubt_after`, or for the last half record."""
 TIMES_MAX = 64
 """Different times of one transaction's messages. Not a setting: every reader must agree on which records belong to it."""
-ANY_TIME = WHOLE_MAX
-"""The latest time that a message can have."""
+ANY_TIME = WHOLE_MAX  # the latest time that a message can have
 
 
 FEW_TOPICS = 16
@@ -515,8 +512,7 @@ def due_contents(txn: Transaction) -> list[Content]:
 
 FORWARD_OVERHEAD_BYTES = 512
 """Allowance for txlayer's headers when a record is compared with the limit of doubt, or of its topic before it is measured."""
-ANY_SIZE = 1 << 62
-"""Greater than any transaction."""
+ANY_SIZE = 1 << 62  # greater than any transaction
 
 
 class Target(NamedTuple):

@@ -156,8 +156,7 @@ TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
 
 COMMITTING = "committing"
 """Not a state of the ledger: committed in the op log, but not forwarded yet according to the stored offsets."""
-SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})
-"""Final states."""
+SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})  # final states
 
 
 def transition(state: TxnState, kind: TxnEvent, *, txn_id: str) -> tuple[TxnState, Effect]:
