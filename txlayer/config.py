@@ -76,11 +76,7 @@ def is_secret(setting: str) -> bool:
 
 
 def check_namespace(namespace: str) -> str:
-    """Return the namespace if topics can be named after it.
-
-    Raises:
-        ConfigError: it is not 1 to 100 letters, digits, `.`, `_` or `-`.
-    """
+    """Return the namespace if topics can be named after it; ConfigError: it is not 1 to 100 letters, digits, `.`, `_` or `-`."""
     if _NAMESPACE.fullmatch(namespace) is None:
         raise ConfigError(
             "not a namespace: it names topics",
@@ -622,10 +618,7 @@ def parse_value(name: str, field_name: str, text: str, role: type[Any]) -> objec
 
 def parse_settings_file(name: str, text: str) -> dict[str, str]:
     """Parse a settings file: one `name=value` per line, `#` begins a comment line. The value is the rest of the line,
-    including `;` and `#`.
-
-    Raises:
-        ConfigError: a line has another form. The message gives the line number, not its text.
+    including `;` and `#`. ConfigError: a line has another form. The message gives the line number, not its text.
     """
     settings: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -639,11 +632,7 @@ def parse_settings_file(name: str, text: str) -> dict[str, str]:
 
 
 def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
-    """`key=value` parts as a mapping. Errors do not show a value: it may be a secret.
-
-    Raises:
-        ConfigError: a part has no `=`.
-    """
+    """`key=value` parts as a mapping. Errors do not show a value: it may be a secret. ConfigError: a part has no `=`."""
     settings: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in parts)):
         key, equals, value = part.partition("=")

@@ -186,11 +186,7 @@ def serve(console: Console, *, host: str, port: int, tls: dict[str, str]) -> Non
 
 @contextmanager
 def needing_extra() -> Iterator[None]:
-    """Say which extra is missing, if an import within the block fails.
-
-    Raises:
-        ConfigError: the extra `console` is not installed.
-    """
+    """Say which extra is missing, if an import within the block fails; ConfigError: the extra `console` is not installed."""
     try:
         yield
     except ModuleNotFoundError as exc:

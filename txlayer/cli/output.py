@@ -190,11 +190,7 @@ def report(
     nothing: str,
     as_json: bool,
 ) -> None:
-    """Print what became of each: the good ones on standard output, the others on standard error.
-
-    Raises:
-        typer.Exit: not all are good.
-    """
+    """Print what became of each: the good ones on standard output, the others on standard error; typer.Exit: not all are good."""
     good = [outcome for outcome in outcomes if is_good(outcome)]
     if as_json:
         print_json([to_json(outcome) for outcome in outcomes])

@@ -106,11 +106,7 @@ def _user(words: list[str]) -> User:
 
 
 def user_line(person: Person, password: str) -> str:
-    """The line of the file of users for this person and password.
-
-    Raises:
-        UsageError: the name or the password cannot be used. Neither is shown.
-    """
+    """The line of the file of users for this person and password; UsageError: the name or the password cannot be used. Neither is shown."""
     if NAME.fullmatch(person.name) is None:
         raise UsageError("a name has 1 to 47 letters, digits and . _ @ + -, and begins with a letter or a digit")
     is_long_enough = len(password) >= PASSWORD_LENGTH_MIN
@@ -265,11 +261,7 @@ class SecondPerson(Generic[T]):
         self._proposals[proposal.id] = proposal
 
     def withdraw(self, proposal_id: str, *, by: Person) -> None:
-        """Drop a proposal; anybody who may settle can. Without it nothing happens.
-
-        Raises:
-            UsageError: this person may not settle.
-        """
+        """Drop a proposal; anybody who may settle can. Without it nothing happens. UsageError: this person may not settle."""
         if not by.may_settle:
             raise UsageError(f"{by.name} may look, and not settle")
         self._proposals.pop(proposal_id, None)

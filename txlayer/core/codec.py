@@ -64,11 +64,7 @@ def _is_group(group: str) -> bool:
 
 
 def whole(text: str) -> int:
-    """Parse a whole number of at most 63 bits.
-
-    Raises:
-        ValueError: the text is not such a number.
-    """
+    """Parse a whole number of at most 63 bits; ValueError: the text is not such a number."""
     # int() alone also accepts signs, blanks, underscores and digits of other scripts; txlayer writes none of them.
     if not (text.isascii() and text.isdigit()) or len(text) > WHOLE_LENGTH_MAX:
         raise ValueError(f"{text[:20]!r} is no whole number")
@@ -79,11 +75,7 @@ def whole(text: str) -> int:
 
 
 def checked_key_hash(text: str) -> str:
-    """Return the hash of an ordering key if it is well formed.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Return the hash of an ordering key if it is well formed; ValueError: it is not."""
     if KEY_HASH.fullmatch(text) is None:
         raise ValueError(f"{text[:20]!r} is no key hash")
     return text
@@ -179,11 +171,7 @@ def half_header(key: str, group: str, topic: str, index: int, count: int, born_m
 
 
 def decode_options(text: str) -> HalfOptions:
-    """Decode options. Letters of later versions are ignored.
-
-    Raises:
-        ValueError: a value is not a number (callers turn it into `Undecodable`).
-    """
+    """Decode options. Letters of later versions are ignored. ValueError: a value is not a number (callers turn it into `Undecodable`)."""
     if not text:
         return NO_OPTIONS
     found: dict[str, Any] = {}

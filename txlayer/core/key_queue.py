@@ -83,11 +83,7 @@ class NullKeys(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Settings of a queue.
-
-    Raises:
-        ConfigError: parking keys is configured without an order, or a limit is out of range.
-    """
+    """Settings of a queue; ConfigError: parking keys is configured without an order, or a limit is out of range."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     order: QueueOrder = QueueOrder.KEY

@@ -183,11 +183,7 @@ def queue_name(group: str, topic: str, partition: int) -> str:
 
 
 def parse_queue(name: str) -> tuple[str, str, int]:
-    """(group, topic, partition); a group may contain slashes, a topic cannot.
-
-    Raises:
-        ValueError: it is not a queue's name.
-    """
+    """(group, topic, partition); a group may contain slashes, a topic cannot; ValueError: it is not a queue's name."""
     group, topic, partition = name.rsplit("/", 2)
     number = whole(partition)
     if not (group and is_topic_name(topic) and number <= PARTITION_MAX):

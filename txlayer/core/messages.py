@@ -102,11 +102,7 @@ def is_txn_id(txn_id: object) -> bool:
 
 
 def check_txn_id(txn_id: str) -> TxnId:
-    """Return the id if it is 1 to 128 printable ASCII characters without blank, `|` and `/`.
-
-    Raises:
-        UsageError: it is not. Nothing was sent.
-    """
+    """Return the id if it is 1 to 128 printable ASCII characters without blank, `|` and `/`; UsageError: it is not. Nothing was sent."""
     if not is_txn_id(txn_id):
         raise UsageError(
             f"transaction id {str(txn_id)[:140]!r}: 1 to {TXN_ID_LENGTH_MAX} printable ASCII characters "

@@ -559,11 +559,7 @@ class Progress:
         self.is_changed |= bool(runs)
 
     def finish(self, offsets: Sequence[int]) -> None:
-        """Mark these records as ended.
-
-        Raises:
-            InvariantError: one was never read, or has ended before. Those before it are finished.
-        """
+        """Mark these records as ended; InvariantError: one was never read, or has ended before. Those before it are finished."""
         if not offsets:
             return
         unfinished = self._unfinished

@@ -205,11 +205,7 @@ class RetryPolicy:
 
 
 def set_lengths(policy: object, **lengths: Delay | None) -> None:
-    """Set the fields `…_ms` of a policy that is being made; None leaves a field as it is.
-
-    Raises:
-        ConfigError: a length is no `timedelta`.
-    """
+    """Set the fields `…_ms` of a policy that is being made; None leaves a field as it is; ConfigError: a length is no `timedelta`."""
     for name, length in lengths.items():
         if length is None:
             continue

@@ -381,10 +381,7 @@ def read_half_records(connections: CoordinatorConnections, partition: int, offse
 def read_on_doubt(connections: CoordinatorConnections, found: UnsettledTransaction) -> dict[int, Any]:
     """{half offset: half record} of a transaction on doubt, as doubt has them; at most `HALF_COUNT_MAX`.
 
-    Those that doubt did not take whole are left out.
-
-    Raises:
-        InvariantError: a content is not there any more.
+    Those that doubt did not take whole are left out. InvariantError: a content is not there any more.
     """
     topics, wanted = connections.config.topics, [(found.partition, found.txn, min(found.txn.seen, HALF_COUNT_MAX))]
     client = connections.make_reader("read_committed")

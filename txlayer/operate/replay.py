@@ -550,10 +550,7 @@ def ask(
     """Ask the group's consumers for the chosen, wait for their answers, and return what became of each.
 
     With a rate or a `watch` it goes on in steps, and looks before each what others have asked for. The watch may stop it: then
-    `watch.stopped` says why, and those behind are left.
-
-    Raises:
-        TxLayerError: it could not be done; the same order goes on where it was.
+    `watch.stopped` says why, and those behind are left. TxLayerError: it could not be done; the same order goes on where it was.
     """
     author = order.author
     fresh, followed = choice, [*choice.asked_before]

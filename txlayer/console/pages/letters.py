@@ -56,11 +56,7 @@ Fields = Mapping[str, str]
 
 
 def wanted_of(asked: Fields, *, now_ms: int) -> dead_letters.DeadLetterFilter:
-    """The dead letters that the fields ask for.
-
-    Raises:
-        UsageError, ConfigError: a field says nothing that there is.
-    """
+    """The dead letters that the fields ask for; UsageError, ConfigError: a field says nothing that there is."""
     number, key = asked["partition"], asked["hash"]
     if number and re.fullmatch(r"[0-9]{1,9}", number) is None:
         raise UsageError("a partition is a number")

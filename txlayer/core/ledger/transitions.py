@@ -160,11 +160,7 @@ SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})  # final states
 
 
 def transition(state: TxnState, kind: TxnEvent, *, txn_id: str) -> tuple[TxnState, Effect]:
-    """Return (next state, effect).
-
-    Raises:
-        InvalidTransitionError: the table has no such entry; the state is unchanged.
-    """
+    """Return (next state, effect); InvalidTransitionError: the table has no such entry; the state is unchanged."""
     entry = TRANSITIONS.get((state, kind))
     if entry is None:
         raise InvalidTransitionError("no such transition", txn_id=txn_id, state=state.value, kind=kind.value)
