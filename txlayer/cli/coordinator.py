@@ -187,10 +187,7 @@ def status_table(found: CoordinatorStatus) -> RenderableType:
 
 
 def owner_name(member: GroupMember) -> str:
-    """A member, so that two of them differ: its host and what the group drew for it; before it the name that its settings give it.
-
-    Clients of one library have one name unless their settings give them others (`client.id`).
-    """
+    """A member, so that two differ: its host and what the group drew for it; before it the name that its settings give it (`client.id`)."""
     drawn = member.member_id.removeprefix(f"{member.client_id}-")[:8]
     given = "" if member.client_id in ("", _LIBRARY_NAME) else f"{member.client_id}@"
     return f"{given}{member.host}/{drawn}"

@@ -117,10 +117,7 @@ def saying(what_stands: str, *errors: type[TxLayerError]) -> Iterator[None]:
 
 
 def guard(call: Callable[[], object]) -> int:
-    """Run a command; 0, or the exit code of its error, which is printed in one line.
-
-    SystemExit, which carries an exit code already, passes.
-    """
+    """Run a command; 0, or the exit code of its error, which is printed in one line. SystemExit passes: it has an exit code."""
     try:
         try:
             with _raising_what_was_heard():

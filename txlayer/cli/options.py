@@ -208,8 +208,7 @@ def client_config(
 ) -> C:
     """The role's settings from options, else the environment, else the defaults.
 
-    A `client_setting` is added to those of the environment, and these to those of the file that it names; the nearer
-    wins; those `beneath` are a program's own.
+    Of client settings the nearest wins: `client_setting`, the environment's, those of the file that it names, a program's own `beneath`.
     """
     environ = os.environ if environ is None else environ
     settings = with_secrets(

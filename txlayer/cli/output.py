@@ -56,10 +56,7 @@ def rows_table(
     right: Container[str] = (),
     whole: Container[str] = (),
 ) -> Table:
-    """A table with a line for each row, whose cells and headers are folded where they do not fit, and never cut off.
-
-    Columns of `right` are numbers; those of `whole` are not folded either: others get narrower.
-    """
+    """A row a line. Cells and headers are folded, never cut off; columns of `right` are numbers, those of `whole` are not folded."""
     made = Table(title=None if title is None else Text(printable(title), style="italic"))
     for name in columns:
         justify: Literal["left", "right"] = "right" if name in right else "left"
@@ -89,7 +86,7 @@ def number_or_none(name: str) -> Callable[[Json], str]:
 def parted(
     rows: Sequence[Json], columns: Columns, *, parts: Sequence[Sequence[str]], title: str, right: Container[str] = ()
 ) -> RenderableType:
-    """One table where the terminal is wide enough; else a table for the headers of each part, below each other."""
+    """One table where the terminal is wide enough; else a table for the headers of each part."""
     whole, target = rows_table(rows, columns, title=title, right=right), console()
     if Measurement.get(target, target.options.update(width=_ENDLESS), whole).maximum <= target.width:
         return whole
@@ -112,10 +109,7 @@ Drawn = RenderableType | list[RenderableType]
 
 
 def show(value: Any, draw: Callable[[Any], Drawn], *, as_json: bool, nothing: str = "") -> None:
-    """Print a value for a program, or draw it for a person, who reads `nothing` where there are no rows.
-
-    A text that is drawn is printed as it is, without markup; `nothing` may have in it what a user typed.
-    """
+    """Print a value for a program, or draw it for a person: a text as it is, without markup; `nothing` where there are no rows."""
     if as_json:
         print_json(value)
         return

@@ -287,10 +287,7 @@ def supervise(
 ) -> int:
     """Run `worker_count` processes of `command` until `wait` returns True. Returns 0, or the exit code that a restart would repeat.
 
-    `own_arguments` returns additional arguments for a worker, by its number.
-
-    A worker that dies otherwise is restarted, with growing intervals. Workers end when this process ends: they watch
-    their standard input.
+    A worker that dies otherwise is restarted, with growing intervals. All end with this process: they watch their standard input.
     """
     workers = [
         _Worker(number, [*command, *(own_arguments(number) if own_arguments is not None else ())])

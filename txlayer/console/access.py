@@ -438,9 +438,8 @@ def _set_cookie(response: Response, request: Request, value: str) -> None:
 
 
 def _check_site(request: Request) -> None:
-    """Refuse what a page of another site sends; only following a link to a page of ours is let through.
-
-    With `no-referrer` a browser sends `Origin: null` with our own forms, too; then `Sec-Fetch-Site` decides, which no page can set.
+    """Refuse what a page of another site sends, apart from a link to a page of ours. With `no-referrer`, browsers send `Origin: null` with our
+    own forms, too; then `Sec-Fetch-Site` decides, which no page can set.
     """
     headers = request.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")

@@ -69,10 +69,7 @@ class Bisection:
         return max(1, self._suspect_count // 2)
 
     def failed(self, line_count: int) -> bool:
-        """A run of `line_count` lines was refused. Returns True if it was a single line.
-
-        One line may bring more records than the allowed number of lines: the allowed number shrinks nevertheless.
-        """
+        """A run of so many lines was refused; True if it was a single one. Any run halves what is allowed: one line may bring many records."""
         if self.is_active:
             line_count = min(line_count, self.line_count_max)
         self._suspect_count = max(line_count, 1)

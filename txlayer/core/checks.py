@@ -330,7 +330,7 @@ class CheckSchedule:
 def immune_until_ms(txn: Transaction, policy: CheckPolicy) -> int:
     """When the immunity ends in which nobody is asked about `txn`: its own, or its group's, after its append.
 
-    Where it is the group's for all of many, `CheckSchedule.ripen`, `UnsettledInHalf.end_immunity` and `DormantTransactions.begin` add it themselves.
+    Of many with the group's, `CheckSchedule.ripen`, `UnsettledInHalf.end_immunity` and `DormantTransactions.begin` add it themselves.
     """
     own_ms = txn.options.immunity_ms
     return txn.appended_ms + (policy.check_immunity_ms if own_ms is None else min(own_ms, IMMUNITY_MS_MAX))

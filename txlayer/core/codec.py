@@ -243,7 +243,8 @@ _PLAIN_OPTIONS = re.compile(f"k{KEY_HASH.pattern}")
 class PlainHeaders:
     """A quicker way to read the `txl` header of a single message without options, or with an ordering key only.
 
-    It lets through only what `decode_half_header` reads in the same way; a test compares the two. It keeps parsed ends of headers. All ledgers of a process may share it: what it holds depends on the known topics alone.
+    It lets through only what `decode_half_header` reads in the same way; a test compares the two. It keeps parsed ends of
+    headers. All ledgers of a process may share it: what it holds depends on the known topics alone.
 
     Attributes:
         tails: by the text behind the key, without options. Hot paths read it.
@@ -279,11 +280,7 @@ class PlainHeaders:
         return plain
 
     def parse_options(self, asked: str) -> PlainOptions:
-        """Parse options that contain only an ordering key, and return them with the key's checksum.
-
-        Raises:
-            ValueError: the options contain something else.
-        """
+        """Options that contain only an ordering key, with the key's checksum; ValueError: they contain something else."""
         if _PLAIN_OPTIONS.fullmatch(asked) is None:
             raise ValueError("options that are not plain")
         if len(self.options) >= PLAIN_OPTIONS_MAX:

@@ -115,8 +115,7 @@ def replay_topic(group: str, topic: str) -> str:
 def source_topic(group: str, name: str) -> str | None:
     """The topic whose dead letters of `group` would be in a topic of this name; None: the name has another form.
 
-    Names of groups and topics may contain dots, so another group's topic can have this form, too: the group in its dead
-    letters decides.
+    Names may contain dots, so another group's topic can have this form, too: the group in its dead letters decides.
     """
     head = f"{group}."
     topic = name[len(head) : -len(DLQ_SUFFIX)]
@@ -353,10 +352,7 @@ ANSWERED_COUNT_MAX = 100_000  # requests that `AnsweredRequests` remembers, the 
 
 
 class AnsweredRequests:
-    """Which requests of one partition have a result, by its records alone.
-
-    A pause and a resume are left out: they take effect again, the newest last.
-    """
+    """Which requests of one partition have a result; not of a pause or a resume: they take effect again, the newest last."""
 
     def __init__(self, *, count_max: int = ANSWERED_COUNT_MAX) -> None:
         self._open: dict[tuple[str, int], list[int]] = {}  # (request id, dead letter) → its requests

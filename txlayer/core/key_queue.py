@@ -220,10 +220,8 @@ RETRY_EVERY = 10
 
 
 class Lanes(Generic[R]):
-    """Items that may start, first come, first served, in two lanes: new records, and retries with replays.
-
-    There are two lanes so that retries can continue while no new record may start, and so that thousands of failing keys
-    delay the others little (`RETRY_EVERY`).
+    """Items that may start, first come, first served, in two lanes: new records, and retries with replays. So retries can continue while no
+    new record may start, and thousands of failing keys delay the others little (`RETRY_EVERY`).
     """
 
     def __init__(self) -> None:
@@ -324,11 +322,11 @@ _FREEING = _RELEASING | {ReplayOutcome.MISSING}
 class ParkedKeys:
     """Hashes of the parked keys, each with the offset of its last dead letter.
 
-    If the policy is `AfterExhausted.PARK`, a key is parked when a dead letter of it is written, whatever the reason. The messages behind
-    it become dead letters, too. It is released when the last of them is handled or dropped (`after`).
+    With `AfterExhausted.PARK`, a key is parked when a dead letter of it is written, whatever the reason. The messages behind it become
+    dead letters, too. It is released when the last of them is handled or dropped (`after`).
 
-    A key is stuck at a dead letter whose replay failed, or that no handler takes: the queue does not try later ones of the key until that one is handled
-    or dropped, or retention deletes it. This is stored with the parked keys: requests outlive the process that answered the first.
+    A key is stuck at a dead letter whose replay failed, or that no handler takes: later ones of the key are not tried until that one is
+    handled or dropped, or retention deletes it. This is stored: requests outlive the process that answered the first.
     """
 
     def __init__(self, parked: Mapping[bytes, int], *, count_max: int, stuck: Mapping[bytes, int]) -> None:
@@ -775,10 +773,7 @@ class PartitionQueue(Generic[R]):
         sizes: Sequence[int],
         now_ms: int,
     ) -> int:
-        """Add records of the topic, in the order of their offsets. Returns the number of records to be handled.
-
-        The others were read before, or ended before a restart.
-        """
+        """Add records of the topic, in the order of their offsets. Returns how many of them were neither read before, nor ended before a restart."""
         fresh = self._topic.read(offsets, keys)
         if not fresh:
             return 0
@@ -977,10 +972,7 @@ class PartitionQueue(Generic[R]):
         return ""
 
     def end_before(self, batch: Sequence[Item[R]], index: int) -> Item[R]:
-        """End the items before `index`, which the handler handled; it began none behind it.
-
-        Returns the item at `index`, which must end next.
-        """
+        """End the items before `index`, which the handler handled; the item there, which is returned, must end next. None behind it began."""
         before = batch[:index]
         if before:
             self._suspended_ms = 0
@@ -1079,9 +1071,8 @@ class PartitionQueue(Generic[R]):
     ) -> list[Item[R]]:
         """Take at most `count_max` items whose ends must be written, in order: answers to requests, then dead letters.
 
-        The dead letter that reaches `bytes_max` is the last one. `item.more.end` is the end, and `item.more` contains what to
-        write of the attempts. `of_requests`: True takes answers only, False only runs that begin with a dead letter: they go to different topics, and
-        one of these may refuse writes.
+        The dead letter that reaches `bytes_max` is the last one. `item.more` has the `end` and what to write of the attempts.
+        `of_requests`: True takes answers only, False only runs that begin with a dead letter: one of their topics may refuse writes.
         """
         return self._chains.take_due(count_max, bytes_max=bytes_max, of_requests=of_requests)
 
@@ -1127,10 +1118,9 @@ class PartitionQueue(Generic[R]):
             progress.is_changed = True  # the snapshot of `ending` was not stored
 
     def forget_parked(self, there: range) -> int:
-        """Release the parked keys whose last dead letter is not at one of these offsets of its topic. Returns the number of keys.
+        """Release the parked keys whose last dead letter is not at one of these offsets of its topic. Returns their number.
 
-        For keys whose dead letters retention has removed, or that were in a topic before it was made anew: no request can release
-        them, and others need their room.
+        Retention removed it, or the topic was made anew: no request can release such a key, and others need its room.
         """
         count = self._chains.forget_parked(there)
         if count:

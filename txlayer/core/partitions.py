@@ -11,21 +11,16 @@ from txlayer.core.messages import HalfOptions
 
 
 def half_partition(*, ordering_key: bytes | None, txn_id: str, partition_count: int) -> int:
-    """Partition of a transaction's half, op and doubt records, 0 <= p < partition_count.
+    """Partition of a transaction's half, op and doubt records, 0 <= p < partition_count; stable across releases.
 
-    zlib.crc32(ordering key, else txn_id in ASCII) % partition_count; pure, stable across releases.
-
-    Source: docs/explanation/protocol.md, "Where a transaction lives".
+    zlib.crc32(ordering key, else txn_id in ASCII) % partition_count: docs/explanation/protocol.md, "Where a transaction lives".
     """
     # Only the key decides: all decisions of one key must meet in one op log, or P6 would have no order to keep.
     return zlib.crc32(txn_id.encode() if ordering_key is None else ordering_key) % partition_count
 
 
 def share_count(partition_count: int) -> int:
-    """Number of shares of `head_share` and `tail_shares` after the modulo; 1: they cannot determine the partition.
-
-    With a power of two, the modulo takes the low bits, and XOR works bit by bit.
-    """
+    """Number of shares of `head_share` and `tail_shares` after the modulo, which takes the low bits of a power of two; else 1: they say nothing."""
     return 1 if partition_count & partition_count - 1 else partition_count
 
 
@@ -74,10 +69,7 @@ def target_partition(options: HalfOptions, topic: str, partition_count_of: Calla
 
 
 def key_murmur_of(ordering_key: bytes | None, *, has_key: bool, partition: int | None) -> int | None:
-    """`HalfOptions.key_murmur` of a message: set where the client would choose at random.
-
-    So the forwarded record follows the ordering key (P6).
-    """
+    """`HalfOptions.key_murmur`: set where the client would choose at random, so that the forwarded record follows the ordering key (P6)."""
     if has_key or partition is not None or ordering_key is None:
         return None
     return murmur2(ordering_key)

@@ -123,10 +123,7 @@ def fixed_part(offset: int, stored: StoredProgress, *, is_replay: bool = False) 
 
 
 def encode(offset: int, finished: Sequence[Run], fixed: tuple[str, str], *, bytes_max: int) -> Metadata:
-    """The metadata with as many of the finished runs as fit into `bytes_max`, lowest first.
-
-    `fixed` is `fixed_part(offset, …)` and must itself fit.
-    """
+    """The metadata with as many of the finished runs as fit into `bytes_max`, lowest first. `fixed` is `fixed_part(offset, …)` and must fit."""
     before, behind = fixed
     runs, run_count = _encode_runs(offset, finished, bytes_max - len(before) - len(behind))
     return Metadata(f"{before}{runs}{behind}", run_count < len(finished), run_count)
@@ -524,10 +521,7 @@ class Progress:
         return self._past_ahead()
 
     def read(self, offsets: Sequence[int], keys: Sequence[bytes | None] | None = None) -> Sequence[int]:
-        """Note that records at these ascending offsets, with these keys, were read. Returns those to be handled.
-
-        Leaves out records that were read before, and records that ended before a restart.
-        """
+        """Note that records at these ascending offsets were read. Returns those to be handled: not read before, nor ended before a restart."""
         if not offsets:
             return offsets
         last = offsets[-1]
@@ -794,11 +788,7 @@ class Progress:
 
 
 def attempt_records_max(*, metadata_bytes_max: int, parked_keys_max: int) -> int:
-    """Number of failing records of a partition whose attempts can be counted at the same time; others wait.
-
-    Raises:
-        ConfigError: there is no room for even one. Nothing happened.
-    """
+    """Failing records of a partition whose attempts can be counted at the same time; others wait. ConfigError: there is no room for even one."""
     room = metadata_bytes_max * (1 - _RUNS_SHARE) - _WRITER_BYTES_MAX
     stuck = max(parked_keys_max * STUCK_BYTES_MAX - metadata_bytes_max * _STUCK_SHARE, 0)
     count = int(room - parked_keys_max * PARKED_BYTES_MAX - stuck) // _ATTEMPTS_BYTES_MAX

@@ -83,10 +83,7 @@ class WrongResult(NamedTuple):
 
 
 def checked(result: Any) -> HandlerResult | NotBegun | WrongResult:
-    """Convert what a handler returned to plain values; the delay of a `Retry` or `Later` is in `delay_ms`.
-
-    A handler is user code: no return value of it raises here, or later elsewhere.
-    """
+    """Convert what a handler returned, which may be anything, to plain values that never raise; the delay is in `delay_ms`."""
     kind = type(result)  # not isinstance: it would ask the object itself
     if result is None or kind is Ack:
         return None if result is None else Ack()

@@ -179,8 +179,7 @@ def topics_of(admin: Administration, group: str) -> list[str]:
 class DeadLetterLog:
     """The dead letters of one group and topic. One thread uses it; it fences no producer and joins no group.
 
-    Raises, from the constructor and from every call:
-        TopicMismatchError: the group has no dead-letter topic or no replay topic for this topic.
+    Constructor and calls raise TopicMismatchError where the group has no dead-letter topic or no replay topic for this topic.
     """
 
     def __init__(self, admin: Administration, *, group: str, topic: str, make_reader: Callable[[], LogReader]) -> None:

@@ -200,10 +200,7 @@ class Event(NamedTuple):
 
 
 def timeline(history: Json) -> list[Event]:
-    """What happened to a transaction as `history_json` has it, the oldest first; what the topics do not say is not there.
-
-    With `forwarded` and `handled` of `forwarded_json`, also where its messages went, and what became of dead letters.
-    """
+    """What happened to a transaction as `history_json` and `forwarded_json` have it, the oldest first; what the topics do not say is not there."""
     return sorted(_events(history), key=lambda event: event.at_ms)
 
 
@@ -379,10 +376,7 @@ def read_half_records(connections: CoordinatorConnections, partition: int, offse
 
 
 def read_on_doubt(connections: CoordinatorConnections, found: UnsettledTransaction) -> dict[int, Any]:
-    """{half offset: half record} of a transaction on doubt, as doubt has them; at most `HALF_COUNT_MAX`.
-
-    Those that doubt did not take whole are left out. InvariantError: a content is not there any more.
-    """
+    """{half offset: half record} of a transaction, as far as doubt has them whole; at most `HALF_COUNT_MAX`. InvariantError: one is gone."""
     topics, wanted = connections.config.topics, [(found.partition, found.txn, min(found.txn.seen, HALF_COUNT_MAX))]
     client = connections.make_reader("read_committed")
     with closing(RangeReader(client, patience_s=STABLE_PATIENCE_S)) as reader:
@@ -397,12 +391,9 @@ FETCH_COUNT = 100  # transactions whose contents are in memory at once
 def read_with_contents(
     connections: CoordinatorConnections, found: Sequence[UnsettledTransaction]
 ) -> Iterator[tuple[UnsettledTransaction, list[Content]]]:
-    """Each with its messages in the order of their index, in the order of `found`.
+    """Each with its messages in the order of their index, in the order of `found`, also of what is settled meanwhile: doubt keeps it a day.
 
-    What is settled meanwhile is given all the same: its records stay for as long as the topics keep them (a day on doubt).
-
-    Raises:
-        InvariantError: a content is not there any more; those before it were given.
+    InvariantError: a content is not there any more; those before it were given.
     """
     topics = connections.config.topics
     client = connections.make_reader("read_committed")

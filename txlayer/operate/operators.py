@@ -46,9 +46,7 @@ def this_user() -> str:
 def check_operator_rights(topic_limits: Callable[[str], TopicLimits | None], topics: SystemTopics) -> None:
     """Refuse credentials that cannot write what an operator writes: op lines, and releases of leases.
 
-    Raises:
-        NotAuthorisedError: they may not write one of these topics.
-        UsageError: one of these topics does not exist.
+    NotAuthorisedError, UsageError: they may not write one of these topics, or it does not exist.
     """
     for topic in (topics.op, topics.locks):
         if not limits_of(topic_limits, topic).is_writable:

@@ -235,10 +235,7 @@ def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterS
 def newcomers(
     order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Iterable[FoundLetter]
 ) -> DeadLetterSelection:
-    """What followed the parked keys of `asked` into the dead letters since, and was not asked for.
-
-    Not of a key of which an earlier one was not handled.
-    """
+    """What followed the parked keys of `asked` into the dead letters since, unless an earlier one of the key was not handled."""
     queues: dict[tuple[str, int, bytes | None], list[FoundLetter]] = {}
     for each in asked:
         queues.setdefault((*each.position[:2], each.key), []).append(each)

@@ -320,10 +320,7 @@ class UnsettledRows:
         return dict(self._ask(f"SELECT {_STATE}, count(*) FROM {_FROM} WHERE {where} GROUP BY 1 ORDER BY 1", values))
 
     def last(self, wanted: Wanted, *, now_ms: int) -> tuple[int, dict[int, int]]:
-        """(append time of the youngest of the whole list, or 0; {partition: the highest first half offset there}).
-
-        A partition may have had brokers whose clocks differ.
-        """
+        """(append time of the youngest of the whole list, or 0; {partition, whose brokers' clocks may differ: its highest first half offset})."""
         where, values = _where(wanted, now_ms)
         newest = (
             f"SELECT partition AS number, max(appended_ms) AS newest_ms FROM {_FROM} WHERE {where} GROUP BY partition"

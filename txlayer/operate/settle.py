@@ -324,10 +324,9 @@ class ManualSettlement:
         patience_s: float,
         on_progress: Callable[[int, int], None] = lambda _count, _partition_count: None,
     ) -> set[int]:
-        """The partitions whose coordinators have gone past the lines, and stored it.
+        """The partitions whose coordinators have gone past the lines, and stored it; `on_progress` gets how many of how many have.
 
-        Returns when all have, or when for `patience_s` none of the others moved. `on_progress` gets how many of how many
-        have.
+        Returns when all have, or when for `patience_s` none of the others moved.
         """
         wanted: dict[int, OpPosition] = {}
         for each in written:

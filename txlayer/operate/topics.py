@@ -212,10 +212,7 @@ class GroupTopics:
         return plan(desired, actual)
 
     def apply(self, *, replication_factor: int | None = None) -> namespaces.Applied:
-        """Create what is missing, alter what may be altered; safe to repeat, also after a crash in the middle.
-
-        Raises: as `plan`; nothing was created then.
-        """
+        """Create what is missing, alter what may be altered; safe to repeat, also after a crash. What `plan` raises comes first."""
         return namespaces.apply_changes(self.admin, partial(self.plan, replication_factor=replication_factor))
 
     def _refuse_namesakes(self) -> None:
@@ -328,8 +325,8 @@ def unread(
 ) -> tuple[int, int, tuple[int, ...]]:
     """(half records, op records) behind what is stored, in the first `partition_count` partitions, and half's ends.
 
-    Of partitions from `stored_count` on nothing is stored, and every record counts. Counted by reading, because the markers of Kafka transactions take offsets too. Of what an open Kafka transaction hides, by
-    whomever, every offset counts.
+    Of partitions from `stored_count` on nothing is stored, and every record counts. Counted by reading, because the markers of
+    Kafka transactions take offsets too. Of what an open Kafka transaction hides, by whomever, every offset counts.
     """
     topics, partitions = connections.config.topics, range(partition_count)
     tps = [(t, p) for t in (topics.half, topics.op) for p in partitions]

@@ -445,8 +445,8 @@ class _Run:
 class ReleaseTimes:
     """The times of scheduled transactions: the earliest first, and of one time what was committed first. Some are obsolete.
 
-    The newest ones are in a heap. Of a million, all but some are in sorted runs, which take 12 bytes each. `committed_at` tells the op
-    position of a transaction's commit, and `is_awaited` whether a time of it is not obsolete.
+    New ones are in a heap; of a million, all but some are in sorted runs of 12 bytes each. `committed_at` tells the op position of a
+    transaction's commit, and `is_awaited` whether a time of it is not obsolete.
     """
 
     def __init__(self, committed_at: Callable[[str], OpPosition], is_awaited: Callable[[int, str], bool]) -> None:

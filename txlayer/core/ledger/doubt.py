@@ -331,10 +331,7 @@ class QuarantinedRecord(NamedTuple):
 
 
 class QuarantineFold:
-    """Folds the records of doubt, in offset order within a partition; ignores those of transactions.
-
-    Memory: about 1 KB per key, for its newest record.
-    """
+    """Folds the quarantined records of doubt, in offset order within a partition; about 1 KB per key, for its newest record."""
 
     def __init__(self) -> None:
         self._quarantined: dict[tuple[Origin, int | None], QuarantinedRecord] = {}

@@ -275,10 +275,7 @@ class Ledger:
 
     @property
     def unsettled_bytes(self) -> int:
-        """Estimated memory of the unsettled transactions without content, in memory or later on doubt.
-
-        Estimated by number, as measured with names of usual length.
-        """
+        """Memory of the unsettled transactions without content, in memory or later on doubt: estimated by number, with names of usual length."""
         return (
             UNSETTLED_BYTES * len(self.transactions)
             + KEYED_BYTES * self.order.keyed_count
@@ -349,9 +346,8 @@ class Ledger:
         position: OpPosition = (0, 0),
         reason: ParkReason | None = None,
     ) -> None:
-        """Change the state of `txn` as the table of transitions says, and do what the effect says.
-
-        Every change of state goes through here, but for the fast path of `advance`. `op`, at `position`: the line that is the event.
+        """Change the state of `txn` as the table of transitions says, and do what the effect says; all but the fast path of `advance` does so.
+        `op`, at `position`: the line that is the event.
         """
         txn.state, effect = transition(txn.state, event, txn_id=txn.key)
         if effect is Effect.TRY:
@@ -602,7 +598,7 @@ class Ledger:
         return True
 
     def probe_time(self, *, now_ms: int, wall_ms: int) -> bool:
-        """Write one line that releases messages, if a time has come by this machine's clock alone. Its append time tells whether it has.
+        """Write one line that releases messages, if a time has come by this machine's clock alone: its append time tells whether it has.
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
@@ -640,8 +636,7 @@ class Ledger:
     def _try_those_behind(self) -> None:
         """Release transactions that are free now; of those on doubt, as many as fit into one batch.
 
-        It releases none while other transactions must leave half: one could be settled meanwhile, and a restart would take its second copy for a
-        new transaction.
+        None while others must leave half: one could be settled meanwhile, and a restart would take its second copy for a new one.
         """
         if self._must_leave:
             return

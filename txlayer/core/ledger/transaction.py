@@ -410,11 +410,7 @@ def from_summary(
     check_with: str = "",
     further_at: tuple[tuple[int, int], ...] = (),
 ) -> Transaction:
-    """The transaction that a doubt summary describes; its content, which says `check_with`, stays on the doubt topic.
-
-    Raises:
-        ValueError: its state or reason is one of a later release.
-    """
+    """The transaction that a doubt summary describes; its content, which says `check_with`, stays on doubt. ValueError: of a later release."""
     topics = tuple(map(sys.intern, summary.topics)) or ("",)
     txn = Transaction(
         summary.key,

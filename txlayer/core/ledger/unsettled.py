@@ -157,10 +157,7 @@ class AppendTimes:
         self._untimely_count = self._beyond_ms = 0  # records whose time did not count; the newest
 
     def believe_until(self, latest_ms: int) -> None:
-        """Set the upper limit of trusted append times.
-
-        Only one broker reports later ones; they take no effect before that time comes.
-        """
+        """Set the upper limit of trusted append times; what one broker alone reports later has no effect before that time comes."""
         self.latest_ms = latest_ms
         if self.newest_ms < self._beyond_ms <= latest_ms:
             self.newest_ms = self._beyond_ms
