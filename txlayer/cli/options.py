@@ -329,7 +329,6 @@ def from_file(environ: Mapping[str, str], name: str) -> str | None:
 
 
 def refuse_password(url: str, *, option: str, name: str) -> None:
-    """Refuse a database's URL of a command line that holds a password."""
     before, _, query = url.partition("?")
     credentials = before.rpartition("@")[0].rpartition("//")[2]
     if ":" in credentials or "@" in query or _PASSWORD_SETTING.search(unquote_plus(query)):

@@ -124,7 +124,6 @@ def _function(named: str, option_name: str) -> Any:
 def _answering(
     handler: str | None, barrier_url: str | None, *, table: str, schema: str | None
 ) -> Iterator[dict[str, Any]]:
-    """What is asked: the handler, or the barrier in the database."""
     if handler is not None:
         yield {"check": _function(handler, "--handler")}
         return

@@ -86,7 +86,6 @@ def where_of(finding: VerdictFinding) -> str:
 
 
 def sentence(status: PromiseStatus) -> str:
-    """What the window says of a promise."""
     said = status.word
     if status.word == "proved":
         said = f"proved over {status.proved_count:,} transactions"

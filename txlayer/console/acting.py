@@ -146,7 +146,6 @@ class Desk:
             raise OverdueError("the cluster did not answer in time", waited_ms=int(DEADLINE_S * 1000)) from None
 
     def close(self) -> None:
-        """Take no more questions."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _is_done(self, _future: object) -> None:

@@ -125,7 +125,6 @@ class Passwords:
         self._of_no_user = _HASHER.hash(secrets.token_hex())
 
     def person(self, name: str, password: str) -> Person | None:
-        """The person whose name and password these are, or None."""
         user = self._users.get(name)
         known = user.password_hash if user is not None else None
         try:

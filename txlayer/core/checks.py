@@ -101,7 +101,6 @@ class ParkedNotices:
         return self._count
 
     def groups_due(self) -> list[str]:
-        """Groups that are to hear of a transaction."""
         return [group for group, entries in self._entries.items() if entries[0][0] <= self._now_ms]
 
     def take(

@@ -337,7 +337,6 @@ def producer_op(letter: str, key: str, group: str, last_offset: int, born_ms: in
 
 
 def encode_ops(lines: list[str]) -> bytes:
-    """An op record's value: its lines, separated by newlines."""
     return "\n".join(lines).encode("ascii")
 
 
@@ -639,7 +638,6 @@ def _summary_fields(fields: list[str]) -> list[str] | None:
 
 
 def content_key(key: str, index: int) -> bytes:
-    """The doubt key of one message's content: id/nonce/index."""
     return f"{key}/{index}".encode("ascii")
 
 
@@ -746,7 +744,6 @@ def content_bytes(value: bytes, headers: Headers | None) -> int:
 
 
 def encode_why(undecodable: Undecodable) -> bytes:
-    """The header `txl-why`: reason, blank, explanation."""
     return f"{undecodable.reason.value} {undecodable.why[:_WHY_LENGTH_MAX]}".encode()
 
 

@@ -186,7 +186,6 @@ def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
 
 
 def dead_letter_of(headers: Headers | None) -> DeadLetter | Undecodable:
-    """Decode the header `txl-dlq` of a record of a dead-letter topic."""
     # The last one counts: the writer puts it behind the user's headers, whatever their names.
     for name, value in reversed(headers or ()):
         if name == DLQ_HEADER:

@@ -385,7 +385,6 @@ def _group(halves: list[tuple[int, int, HalfHeader]], lines: tuple[OpLine, ...],
 
 
 def operator_reason(operator: str, reason: str) -> str:
-    """The reason of an operator's op line: the operator, then the reason."""
     return f"{operator}{_BETWEEN}{reason}"
 
 

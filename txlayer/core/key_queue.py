@@ -203,12 +203,10 @@ class Item(Generic[R]):
 
     @property
     def source(self) -> ItemSource:
-        """The topic to which its offset belongs."""
         return ItemSource.REPLAY if self.is_replay else ItemSource.TOPIC
 
     @property
     def attempt_count(self) -> int:
-        """Number of attempts that have ended."""
         return 0 if self.more is None else self.more.attempt_count
 
     def __repr__(self) -> str:
@@ -262,13 +260,11 @@ class Lanes(Generic[R]):
         self._held.append(item)
 
     def release(self) -> None:
-        """Move all held items to their lanes, in their order."""
         held, self._held = self._held, []
         for item in held:
             (self.ready if item.more is None else self.again).append(item)
 
     def wake(self, now_ms: int) -> None:
-        """Move items whose time has come to their lanes."""
         if self._held_until_ms <= now_ms:
             self.release()
         timers = self._timers
@@ -297,7 +293,6 @@ class Lanes(Generic[R]):
         return [pick() for _ in range(min(count_max, len(self.again)))]
 
     def take_at(self, offset: int) -> list[Item[R]]:
-        """Take the item at that offset, if it is ready."""
         for index, item in enumerate(self.ready):
             if item.offset == offset:
                 del self.ready[index]
@@ -484,7 +479,6 @@ class Chains(Generic[R]):
         return not self._parked and not self._beside
 
     def line_up(self, item: Item[R]) -> None:
-        """Append an item that was read to its chain."""
         if item.is_replay:
             if self._parked.holds(item.chain):
                 self._beside.setdefault(item.chain, [])
@@ -619,7 +613,6 @@ class Chains(Generic[R]):
     def parked_after(
         self, items: Sequence[Item[R]], offsets: Sequence[int]
     ) -> tuple[dict[bytes, int], dict[bytes, int]]:
-        """The parked and the stuck keys after these ends are written."""
         return self._parked.after(list(zip(items, offsets, strict=True)), is_parking=self._is_parking)
 
     def drop_due(self) -> None:
@@ -1011,7 +1004,6 @@ class PartitionQueue(Generic[R]):
         self._lanes.hold(item, until_ms=until_ms)
 
     def release(self) -> None:
-        """All held items may start."""
         self._lanes.release()
 
     def drop_queued(self) -> None:
@@ -1173,7 +1165,6 @@ class PartitionQueue(Generic[R]):
 
     @property
     def has_due(self) -> bool:
-        """True if `take_due` has something to do."""
         return self._chains.has_due
 
     @property

@@ -127,7 +127,6 @@ class LeaseTable:
         return self._leases.get(queue)
 
     def is_live_at(self, lease: QueueLease, at_ms: int) -> bool:
-        """True if the lease is live for a record appended at `at_ms`."""
         return not lease.is_released and at_ms < lease.renewed_ms + self.expiry_ms
 
     def __iter__(self) -> Iterator[QueueLease]:

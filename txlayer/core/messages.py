@@ -42,7 +42,6 @@ DLQ_SUFFIX, REPLAY_SUFFIX = ".dlq", ".replay"  # how names of dead-letter and of
 
 
 def is_topic_name(name: str) -> bool:
-    """True if Kafka accepts `name` as the name of a topic."""
     return TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -88,7 +87,6 @@ def short_key(key: str) -> ShortKey:
 
 
 def full_key(short: ShortKey) -> str:
-    """The key that has this short form."""
     if isinstance(short, str):
         return short
     digits = short.hex()
@@ -251,7 +249,6 @@ class OpMessage(NamedTuple):
 
     @property
     def is_reschedule(self) -> bool:
-        """True if it gives a scheduled transaction another time."""
         return self.time_ms is not None and self.resolution is Resolution.UNKNOWN
 
 
@@ -339,7 +336,6 @@ class DoubtSummary(NamedTuple):
 
     @property
     def is_timed(self) -> bool:
-        """True if a message of it has, or had, a time."""
         return bool(self.times or self.released_to)
 
 
@@ -349,12 +345,10 @@ def user_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
 
 
 def txn_id_of(key: str) -> str:
-    """The transaction id in "id/nonce"."""
     return key.partition("/")[0]
 
 
 def nonce_of(key: str) -> str:
-    """The nonce in "id/nonce"."""
     return key.partition("/")[2]
 
 

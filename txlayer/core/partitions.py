@@ -49,7 +49,6 @@ def key_hash(ordering_key: bytes) -> str:
 
 
 def partition_of_key_hash(key_hash: str, *, partition_count: int) -> int:
-    """The half partition of a `key_hash`."""
     return int(key_hash[:8], 16) % partition_count
 
 

@@ -587,7 +587,6 @@ class Progress:
         return attempts
 
     def attempts(self, offset: int) -> Attempts | None:
-        """The attempts of a record; None if none has failed."""
         return self._attempts.get(offset)
 
     def snapshot(

@@ -355,7 +355,6 @@ class Breaker:
 
     @property
     def is_closed(self) -> bool:
-        """True if everything may begin."""
         return self.state is BreakerState.CLOSED
 
     @property

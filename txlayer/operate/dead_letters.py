@@ -497,7 +497,6 @@ class LetterCount:
 
     @property
     def open_count(self) -> int:
-        """Those that are not handled or dropped."""
         return self.by_state.total() - sum(self.by_state[state] for state in ENDED)
 
 

@@ -78,7 +78,6 @@ class Minutes:
         self._at(at_ms).prepared += 1
 
     def committed(self, at_ms: int, latency_ms: int) -> None:
-        """A commit came so long after the first half record."""
         bucket = self._at(at_ms)
         bucket.committed += 1
         bound = 1 << max(latency_ms, 0).bit_length()
@@ -194,7 +193,6 @@ class RowsFold(DoubtFold):
 
     @property
     def read_count(self) -> int:
-        """Offsets of doubt that are read."""
         return self._doubt_last - self._doubt_from
 
     def fold(self, offset: int, raw_key: bytes | None, value: bytes | None, headers: HeadersOf = lambda: None) -> None:
@@ -306,7 +304,6 @@ class YoungLedger(ContentlessLedger):
                 return
 
     def forget_settled(self) -> None:
-        """Keep few of those that were settled last."""
         self.positions()  # it forgets what is no longer in half
         settled = self.settled
         if len(settled.newer) > _RECENT_MAX:

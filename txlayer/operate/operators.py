@@ -35,7 +35,6 @@ def signature_of(
 
 
 def this_user() -> str:
-    """USER@host of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

@@ -62,7 +62,6 @@ def _is_scheduled(count: GroupCount) -> bool:
 
 
 def being_read(state: LiveState) -> str:
-    """How far the first reading of the logs is."""
     if not state.to_read_count:
         return "the logs are being read"
     share = 100 * state.read_count // state.to_read_count

@@ -366,7 +366,6 @@ def _waiting(
     stored: Mapping[int, dead_letters.QueueStatus],
     parked: Mapping[int, Collection[bytes]],
 ) -> dict[tuple[int, bytes], list[dead_letters.FoundLetter]]:
-    """The dead letters of parked keys that are not handled or dropped."""
     if not parked:
         return {}
     whole = dead_letters.in_one_order(log, stored, parked.keys())

@@ -113,7 +113,6 @@ class ReplayOrder:
 
     @property
     def is_whole(self) -> bool:
-        """True when parked keys are replayed whole."""
         return self.kind is ReplayKind.REPLAY and not self.is_only
 
 
@@ -502,7 +501,6 @@ class Watch:
         self._failed_before = self._results(order, logs, asked)[DeadLetterResult.FAILED]
 
     def is_going_on(self) -> bool:
-        """False once it is stopped."""
         if self.should_stop():
             self.stopped = "a person stopped it"
         return not self.stopped

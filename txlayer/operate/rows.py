@@ -171,12 +171,10 @@ class UnsettledRows:
         return first_offset
 
     def end_on_doubt(self, key: str, partition: int) -> None:
-        """Doubt says that it is settled."""
         self._waiting.pop((key, partition), None)
         self._change("DELETE FROM txn WHERE key = ? AND partition = ?", (key, partition))
 
     def flush(self) -> None:
-        """Write what waits."""
         if self._waiting:
             rows = sorted(self._waiting.values())  # in the order of the table, an insert takes a fifth less
             self._put(*_PUT, [row for row in rows if len(row) == _BARE_LENGTH])

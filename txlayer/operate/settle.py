@@ -174,7 +174,6 @@ def known_before(action: OperatorAction, state: str) -> SettlementResult | None:
 
 
 def of_settled(action: OperatorAction, history: TransactionHistory) -> SettlementOutcome:
-    """The outcome for a transaction that is settled."""
     h, line = history, history.ending
     decision = None if line is None else RecordedLine((line.offset, line.line), line.appended_ms, line.op)
     state = None if h.state is None else h.state.value
@@ -449,7 +448,6 @@ class SettlementOrder:
     time_ms: int | None = None  # of a reschedule
 
     def __post_init__(self) -> None:
-        """Refuse a choice that cannot be meant."""
         command = f"txlayer tx {self.action.value}"
         check_choice(
             command,
@@ -619,7 +617,6 @@ def sentence(action: OperatorAction, outcome: SettlementOutcome, *, op_topic: st
 
 
 def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
-    """The nonces to choose from, the oldest first."""
     oldest = sorted(found, key=lambda each: each.txn.appended_ms)
     return ", ".join(
         printable(

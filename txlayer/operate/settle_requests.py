@@ -77,7 +77,6 @@ class SettlementRequest:
     """None: the op log, where the request was found again, does not name it. Then what is a minute older than `until_ms` is meant."""
 
     def __post_init__(self) -> None:
-        """Check what a person can have got wrong."""
         begun_ms_of(self.id)
         if not 0 < self.count <= (REQUEST_COUNT_MAX if self.is_filter else SELECTED_COUNT_MAX):
             raise UsageError(f"a request takes 1 to {REQUEST_COUNT_MAX:,} transactions, {SELECTED_COUNT_MAX} by name")
@@ -181,7 +180,6 @@ def is_able(action: OperatorAction, state: str) -> bool:
 
 
 def actions_for(state: str) -> list[OperatorAction]:
-    """What a person can order for a transaction in this state."""
     return [action for action in OperatorAction if is_able(action, state)]
 
 
@@ -250,7 +248,6 @@ class RequestState:
 
     @property
     def line_count(self) -> int:
-        """Lines in the log."""
         return self.earlier_count + self.written_count
 
     def copy(self) -> RequestState:

@@ -353,7 +353,6 @@ class Acceptance(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """True if producers may begin transactions."""
         return self.closed_at_ms is None
 
 

@@ -461,7 +461,6 @@ class WindowReader:
         self._done = self._total = 0
 
     def read(self, asked: WantedWindow, trace_index: TraceIndex) -> WindowReading:
-        """Keep everything of the window in the index."""
         with closing(self._clients.admin()) as admin:
             count, _ = (partition_count_of(admin, topic) for topic in (self._topics.half, self._topics.op))
             traces = TraceRecords(trace_index, self._topics, partition_count=count)

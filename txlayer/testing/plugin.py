@@ -24,7 +24,6 @@ _SETTLED = pytest.StashKey["Choice"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of txlayer's fixtures."""
     group = parser.getgroup("txlayer", "Kafka for tests with txlayer")
     text = "memory, local (from its jars), container (testcontainers), HOST:PORT, or auto: what is there"
     group.addoption("--txlayer-kafka", metavar="WHICH", help=text)
@@ -45,7 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which Kafka the tests ran on, when some did."""
     settled = config.stash.get(_SETTLED, None)
     if settled is not None:
         terminalreporter.write_line(f"txlayer: {settled}")

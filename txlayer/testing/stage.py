@@ -167,7 +167,6 @@ class Expected:
     where: Callable[[ReceivedMessage], bool] | None = None
 
     def fits(self, message: ReceivedMessage) -> bool:
-        """True for a message of this description."""
         if self.txn_id is not None and message.txn_id != self.txn_id:
             return False
         found = dict(message.headers)

@@ -95,7 +95,6 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing has to be written."""
         return not (self.forwards or self.to_doubt or self.ends or self.quarantined or self.checks or self.policy_lines)
 
     @property

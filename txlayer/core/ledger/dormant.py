@@ -478,7 +478,6 @@ class ReleaseTimes:
             self._forget_obsolete()
 
     def _forget_obsolete(self) -> None:
-        """Make one run of those that are awaited."""
         times, committed, keys = array("q"), list[int](), list[ShortKey]()
         in_heap = ((time_ms, key) for time_ms, _, key in self._heap)
         for time_ms, key in chain(in_heap, *(run.items() for run in self._runs)):

@@ -69,7 +69,6 @@ class DoubtIndex:
             self._first = 0
 
     def restore(self, transactions: Mapping[str, Transaction], dormant: DormantTransactions) -> None:
-        """Add the transactions that a restart found on doubt."""
         keys = [*transactions, *dormant.rows]
         offsets = array("q", chain(map(self._offset_of, transactions), dormant.doubt_offsets()))
         order = sorted(range(len(keys)), key=offsets.__getitem__)
@@ -82,7 +81,6 @@ class DoubtIndex:
 
     @property
     def held(self) -> dict[str, Transaction]:
-        """All held ones by key, for looking at them."""
         return {key: of.transactions[key] for key, of in self._held.items()}
 
     def hold(self, txn: Transaction) -> None:
@@ -258,7 +256,6 @@ class DoubtFold:
         marks[line] = 1
 
     def all_unsettled(self) -> dict[str, Transaction]:
-        """All transactions on doubt, the dormant ones decoded."""
         return {**self.transactions, **{txn.key: txn for txn in self.dormant.all_unsettled()}}
 
     def _fold_summary(

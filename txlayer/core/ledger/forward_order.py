@@ -153,7 +153,6 @@ class ForwardOrder:
         return True
 
     def is_free(self, txn: Transaction) -> bool:
-        """True if no other transaction of its key goes first."""
         if txn.key_hash is None:
             return True
         if txn.waits_for_undecided:
@@ -196,7 +195,6 @@ class ForwardOrder:
             del self._in_half[key_hash], self._bytes_in_half[key_hash]
 
     def count_in_half(self, key_hash: str | None) -> int:
-        """Number of decided transactions of a key that wait in half."""
         return len(self._in_half.get(key_hash or "", ()))
 
     def bytes_in_half(self, key_hash: str | None) -> int:

@@ -984,7 +984,6 @@ class Ledger:
     # --- questions and age -------------------------------------------------------------------------
 
     def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
-        """Count an answer that says "unknown"."""
         if op.source is Source.OPERATOR and not self.may_ask:
             if len(self._to_ask) < TO_ASK_MAX:
                 self._to_ask[txn.key] = None

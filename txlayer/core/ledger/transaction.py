@@ -195,7 +195,6 @@ class Transaction:
 
     @property
     def key_hash(self) -> str | None:
-        """The ordering key's hash; None without an ordering key."""
         return self.options.key_hash
 
     @property
@@ -214,7 +213,6 @@ class Transaction:
 
     @property
     def topics_bytes(self) -> int:
-        """Bytes of the names of its real topics."""
         topics = self._topics
         return topics.byte_count if isinstance(topics, ManyTopics) else sum(map(len, topics))
 
@@ -225,7 +223,6 @@ class Transaction:
         return not is_full or topic in topics
 
     def add_topic(self, topic: str) -> None:
-        """Note that a message of it goes to this real topic."""
         topics = self._topics
         if topic in topics:
             return
@@ -265,7 +262,6 @@ class Transaction:
 
     @property
     def born_ms(self) -> int:
-        """The producer's clock at the transaction's birth."""
         if self.born:
             return int(self.born)
         return self.appended_ms - (0 if self.extras is None else self.extras.lag_ms)
@@ -460,7 +456,6 @@ def summary_bytes(txn: Transaction) -> int:
 
 
 def record_size(record: Any) -> int:
-    """Size of a record's key, value and headers in bytes."""
     headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers() or ())
     return len(record) + len(record.key() or b"") + headers
 
