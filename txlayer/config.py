@@ -78,12 +78,8 @@ def is_secret(setting: str) -> bool:
 def check_namespace(namespace: str) -> str:
     """Return the namespace if topics can be named after it; ConfigError: it is not 1 to 100 letters, digits, `.`, `_` or `-`."""
     if _NAMESPACE.fullmatch(namespace) is None:
-        raise ConfigError(
-            "not a namespace: it names topics",
-            name="namespace",
-            value=namespace[:110],
-            expected="1-100 of A-Z a-z 0-9 . _ -",
-        )
+        why = "not a namespace: it names topics"
+        raise ConfigError(why, name="namespace", value=namespace[:110], expected="1-100 of A-Z a-z 0-9 . _ -")
     return namespace
 
 
@@ -142,9 +138,8 @@ class ClientConfig:
         check_client_settings(self.client_settings)
         refused = sorted(PROTECTED_CLIENT_SETTINGS & set(self.client_settings))
         if refused:
-            raise ConfigError(
-                "a promise rests on this setting; remove it", name=refused[0], expected="txlayer's own value"
-            )
+            why = "a promise rests on this setting; remove it"
+            raise ConfigError(why, name=refused[0], expected="txlayer's own value")
         check_transport(self)
         check_limits(self)
 
@@ -162,11 +157,8 @@ def check_servers(servers: str) -> None:
     """
     named = [part for part in map(str.strip, servers.split(",")) if part]
     if not named or not all(map(_SERVER.fullmatch, named)):
-        raise ConfigError(
-            "not an address of a broker" if named else "no broker named",
-            name="bootstrap_servers",
-            expected="HOST:PORT[,HOST:PORT…]",
-        )
+        why = "not an address of a broker" if named else "no broker named"
+        raise ConfigError(why, name="bootstrap_servers", expected="HOST:PORT[,HOST:PORT…]")
 
 
 def check_client_settings(settings: Mapping[str, Any]) -> None:
@@ -182,9 +174,8 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if not isinstance(name, str) or _SETTING_NAME.fullmatch(name) is None:
             # Not shown: it may be a line that contains a password.
-            raise ConfigError(
-                "no setting has such a name", name="client_settings", expected="names of A-Z a-z 0-9 . _ -"
-            )
+            why = "no setting has such a name"
+            raise ConfigError(why, name="client_settings", expected="names of A-Z a-z 0-9 . _ -")
         is_right = value is None or isinstance(value, (str, int, float)) or callable(value)
         if name == "logger":
             is_right = hasattr(value, "log")
@@ -193,15 +184,10 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
             is_right = _MECHANISM.fullmatch(value) is not None
         # Above: surrogates, which are bytes of the environment that are not UTF-8.
         if not is_right or (isinstance(value, str) and re.search("[\0\ud800-\udfff]", value)):
-            raise ConfigError(
-                "the client cannot be given this value",
-                name=name,
-                expected=(
-                    "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"
-                    if name in _MECHANISMS
-                    else "a text without NUL, in UTF-8, a number, true or false, or a function"
-                ),
-            )
+            expected = "a text without NUL, in UTF-8, a number, true or false, or a function"
+            if name in _MECHANISMS:
+                expected = "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"
+            raise ConfigError("the client cannot be given this value", name=name, expected=expected)
 
 
 def check_transport(config: ClientConfig) -> None:
@@ -221,20 +207,12 @@ def check_transport(config: ClientConfig) -> None:
         return
     settings = config.client_settings
     if str(settings.get("security.protocol", "PLAINTEXT")).upper() not in ("SSL", "SASL_SSL"):
-        raise ConfigError(
-            f"plain text to another machine; use security.protocol=SSL or SASL_SSL, or say {ALLOW_INSECURE}",
-            name="bootstrap_servers",
-            value=others[0],
-            expected="a loopback address or TLS",
-        )
+        why = f"plain text to another machine; use security.protocol=SSL or SASL_SSL, or say {ALLOW_INSECURE}"
+        raise ConfigError(why, name="bootstrap_servers", value=others[0], expected="a loopback address or TLS")
     for name, value in _UNVERIFIED.items():
         if str(settings.get(name, "")).lower() == value:
-            raise ConfigError(
-                f"TLS to another machine without knowing which; remove this setting, or say {ALLOW_INSECURE}",
-                name=name,
-                value=value,
-                expected="librdkafka's default, which verifies",
-            )
+            why = f"TLS to another machine without knowing which; remove this setting, or say {ALLOW_INSECURE}"
+            raise ConfigError(why, name=name, value=value, expected="librdkafka's default, which verifies")
 
 
 def check_limits(config: ClientConfig) -> None:
@@ -254,12 +232,8 @@ def check_transaction_timeout(timeout: timedelta) -> None:
         ConfigError: it is too short. With 1 s the client would wait forever (its 0); with less it refuses to start.
     """
     if timeout < KAFKA_TRANSACTION_TIMEOUT_MIN:
-        raise ConfigError(
-            "too short: a record is given up one second before its Kafka transaction",
-            name="kafka_transaction_timeout",
-            value=timeout,
-            expected="at least 2s",
-        )
+        why = "too short: a record is given up one second before its Kafka transaction"
+        raise ConfigError(why, name="kafka_transaction_timeout", value=timeout, expected="at least 2s")
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
@@ -344,26 +318,17 @@ class CoordinatorConfig(ClientConfig):
         ClientConfig.__post_init__(self)
         check_transaction_timeout(self.kafka_transaction_timeout)
         if self.doubt_after > DOUBT_AFTER_MAX:
-            raise ConfigError(
-                "half would delete transactions that are not on doubt yet",
-                name="doubt_after",
-                value=self.doubt_after,
-                expected="at most 1 day",
-            )
+            why = "half would delete transactions that are not on doubt yet"
+            raise ConfigError(why, name="doubt_after", value=self.doubt_after, expected="at most 1 day")
         if self.compression not in COMPRESSIONS:
-            raise ConfigError(
-                "no such compression", name="compression", value=self.compression, expected=", ".join(COMPRESSIONS)
-            )
+            why = "no such compression"
+            raise ConfigError(why, name="compression", value=self.compression, expected=", ".join(COMPRESSIONS))
         for pattern in self.target_topics:
             # A pattern that matches no topic name would park every message of the intended topic.
             if not _PATTERN.fullmatch(pattern):
-                raise ConfigError(
-                    "no topic has such a name",
-                    name="target_topics",
-                    value=pattern,
-                    expected="a name or a pattern (orders, shop.*); several as --target-topic each, or with commas in "
-                    "TXLAYER_TARGET_TOPICS",
-                )
+                several = "several as --target-topic each, or with commas in TXLAYER_TARGET_TOPICS"
+                expected = f"a name or a pattern (orders, shop.*); {several}"
+                raise ConfigError("no topic has such a name", name="target_topics", value=pattern, expected=expected)
 
 
 IMMUNITY_MAX = timedelta(milliseconds=IMMUNITY_MS_MAX)
@@ -462,12 +427,9 @@ class ConsumerConfig(ClientConfig):
         ClientConfig.__post_init__(self)
         check_transaction_timeout(self.kafka_transaction_timeout)
         if self.lease_expiry < 2 * self.lease_renewal:
-            raise ConfigError(
-                "one late renewal would end the lease",
-                name="lease_expiry",
-                value=self.lease_expiry,
-                expected="at least twice lease_renewal",
-            )
+            why = "one late renewal would end the lease"
+            expected = "at least twice lease_renewal"
+            raise ConfigError(why, name="lease_expiry", value=self.lease_expiry, expected=expected)
 
 
 # --- texts as values --------------------------------------------------------------------------------------------------
@@ -517,12 +479,8 @@ class MetricsConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.metrics_port <= PORT_MAX:
-            raise ConfigError(
-                "not a port",
-                name="metrics_port",
-                value=self.metrics_port,
-                expected=f"0 (nothing listens) to {PORT_MAX}",
-            )
+            expected = f"0 (nothing listens) to {PORT_MAX}"
+            raise ConfigError("not a port", name="metrics_port", value=self.metrics_port, expected=expected)
         if not self.metrics_host.strip():
             raise ConfigError("not an address", name="metrics_host", value="", expected="127.0.0.1 or another one")
 
@@ -546,11 +504,8 @@ def check_names(environ: Mapping[str, str]) -> None:
     """
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in KNOWN_NAMES:
-            raise ConfigError(
-                "unknown setting in the environment; correct or remove it",
-                name=name,
-                expected="one of " + ", ".join(sorted(KNOWN_NAMES)),
-            )
+            why = "unknown setting in the environment; correct or remove it"
+            raise ConfigError(why, name=name, expected="one of " + ", ".join(sorted(KNOWN_NAMES)))
 
 
 def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
@@ -638,11 +593,7 @@ def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             # The part is not shown: it may be the end of a password that contains the separator.
-            raise ConfigError(
-                f"part {len(settings) + 1} has no name; a value with ; in it belongs into a file "
-                "(TXLAYER_CLIENT_SETTINGS_FILE)",
-                name=name,
-                expected="name=value",
-            )
+            why = f"part {len(settings) + 1} has no name; a value with ; in it belongs into a file (TXLAYER_CLIENT_SETTINGS_FILE)"
+            raise ConfigError(why, name=name, expected="name=value")
         settings[key.strip()] = value
     return settings

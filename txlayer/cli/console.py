@@ -167,9 +167,8 @@ def serve(console: Console, *, host: str, port: int, tls: dict[str, str]) -> Non
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as exc:
-        raise ConfigError(
-            f"cannot listen there: {exc.strerror}", name="--host, --port", value=f"{host}:{port}"
-        ) from exc
+        why = f"cannot listen there: {exc.strerror}"
+        raise ConfigError(why, name="--host, --port", value=f"{host}:{port}") from exc
     with listening:
         stop = StopSignal()
         stop.install()  # the server raises a signal again after its clean end: then it has no further effect
@@ -192,9 +191,8 @@ def needing_extra() -> Iterator[None]:
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.startswith("txlayer"):
             raise
-        raise ConfigError(
-            'the console needs its extra: pip install "txlayer[console]"', name=exc.name, expected="installed"
-        ) from exc
+        why = 'the console needs its extra: pip install "txlayer[console]"'
+        raise ConfigError(why, name=exc.name, expected="installed") from exc
 
 
 @command(app)

@@ -284,12 +284,8 @@ def command_line_settings(option: str, parts: list[str]) -> dict[str, str]:
     settings = parse_settings(option, parts)
     for name in settings:
         if is_secret(name):
-            raise ConfigError(
-                f"every user who can list processes could read it; put it into a file and say {name}{_SUFFIX}=PATH, "
-                f"or use {_FILE}",
-                name=f"{option} {name}",
-                expected="no secret on a command line",
-            )
+            why = f"every user who can list processes could read it; put it into a file and say {name}{_SUFFIX}=PATH, or use {_FILE}"
+            raise ConfigError(why, name=f"{option} {name}", expected="no secret on a command line")
     return settings
 
 

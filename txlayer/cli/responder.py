@@ -92,11 +92,8 @@ def run(  # every option is a parameter
     )
     check_group(group)
     if handler is not None and barrier_url is not None:
-        raise ConfigError(
-            "a handler and a barrier: only one of them is asked",
-            name=f"--handler, {URL_OPTION}",
-            expected="one of them",
-        )
+        why = "a handler and a barrier: only one of them is asked"
+        raise ConfigError(why, name=f"--handler, {URL_OPTION}", expected="one of them")
     hears = None if on_parked is None else _function(on_parked, "--on-parked")
     asked = observing.tracer()
     stop = StopSignal()
@@ -128,11 +125,8 @@ def _answering(
         yield {"check": _function(handler, "--handler")}
         return
     if not barrier_url and not from_file(os.environ, BARRIER_URL):
-        raise ConfigError(
-            "neither a handler nor a barrier to ask",
-            name=f"--handler, {URL_OPTION} or {BARRIER_URL}",
-            expected="a handler, or the barrier's database",
-        )
+        why, name = "neither a handler nor a barrier to ask", f"--handler, {URL_OPTION} or {BARRIER_URL}"
+        raise ConfigError(why, name=name, expected="a handler, or the barrier's database")
     with opened_barrier(barrier_url, option=URL_OPTION, table=table, schema=schema) as barrier:
         barrier.check_table()
         yield {"barrier": barrier}

@@ -110,9 +110,8 @@ class Observing(Metering):
         try:
             from txlayer.adapters.otel import OpenTelemetryTracing, is_recorded
         except ImportError as exc:
-            raise ConfigError(
-                "OpenTelemetry is not installed", name="--tracing", expected='pip install "txlayer[otel]"'
-            ) from exc
+            why = "OpenTelemetry is not installed"
+            raise ConfigError(why, name="--tracing", expected='pip install "txlayer[otel]"') from exc
         if not is_recorded():
             logging.getLogger("txlayer.tracing").warning(
                 "tracing.not_recorded", extra={"mend": "start with opentelemetry-instrument"}

@@ -149,9 +149,8 @@ def list_(
         _watch(connection.config(CoordinatorConfig), wanted, limit, as_json=as_json)
         return
     if kept_aside and wanted != Filter(group=wanted.group, older_ms=wanted.older_ms):
-        raise UsageError(
-            "--kept-aside: such a record has neither topic, state nor reason code; of the filters it takes --group and --older-than"
-        )
+        why = "--kept-aside: such a record has neither topic, state nor reason code; of the filters it takes --group and --older-than"
+        raise UsageError(why)
     config = connection.config(CoordinatorConfig)
     with _connected(config) as connections:
         now_ms = _now_ms(connections, wanted)

@@ -89,38 +89,29 @@ class AccessRules:
     def __post_init__(self) -> None:
         header = self.identity_header
         if header is not None and (not _HEADER.fullmatch(header) or header.lower() in _HEADERS_OF_BROWSERS):
-            raise ConfigError(
-                "not a header of a proxy", name="--identity-header", value=header, expected="X-Remote-User"
-            )
+            why = "not a header of a proxy"
+            raise ConfigError(why, name="--identity-header", value=header, expected="X-Remote-User")
         if header is not None and not self.proxies:
-            raise ConfigError(
-                "every client could send it", name="--identity-header", expected="--proxy ADDRESS with it"
-            )
+            why = "every client could send it"
+            raise ConfigError(why, name="--identity-header", expected="--proxy ADDRESS with it")
         is_local = is_loopback(self.host)
         if not is_local and not self.is_tls and not self.proxies:
-            raise ConfigError(
-                "other machines could read and change what browsers send",
-                name="--host",
-                value=self.host,
-                expected="a loopback address, --tls-cert and --tls-key, or --proxy",
-            )
+            why = "other machines could read and change what browsers send"
+            expected = "a loopback address, --tls-cert and --tls-key, or --proxy"
+            raise ConfigError(why, name="--host", value=self.host, expected=expected)
         if (not is_local or self.proxies) and not self.knows_people:
-            raise ConfigError(
-                "every client of the network could use the console",
-                name="--host" if not is_local else "--proxy",
-                expected="--users FILE, or --proxy with --identity-header",
-            )
+            why = "every client of the network could use the console"
+            expected = "--users FILE, or --proxy with --identity-header"
+            raise ConfigError(why, name="--host" if not is_local else "--proxy", expected=expected)
         if header is None and any(user.password_hash is None for user in self.users.values()):
             raise ConfigError("a user has no password", name="--users", expected="a hash, or --identity-header")
         settlers = sum(user.person.may_settle for user in self.users.values())
         if self.is_writable and self.knows_people and not settlers:
             raise ConfigError("nobody may settle", name="--allow-writes", expected="a line with settle in --users FILE")
         if self.needs_second_person and (not self.is_writable or settlers < 2):
-            raise ConfigError(
-                "no second person",
-                name="--second-person",
-                expected="--allow-writes, and two with settle in --users FILE",
-            )
+            why = "no second person"
+            expected = "--allow-writes, and two with settle in --users FILE"
+            raise ConfigError(why, name="--second-person", expected=expected)
 
     @property
     def knows_people(self) -> bool:
@@ -260,9 +251,8 @@ class Access:
             return self._app
         if not asker.person.may_settle and not any(pattern.fullmatch(path) for pattern in self._looks):
             logger.warning("console.refused", extra={"person": asker.person.name, "why": "may only look"})
-            raise RefusedError(
-                HTTPStatus.FORBIDDEN, "you may look, and not act: this needs the role settle, and --allow-writes"
-            )
+            why = "you may look, and not act: this needs the role settle, and --allow-writes"
+            raise RefusedError(HTTPStatus.FORBIDDEN, why)
         form = await self._form_of(request)
         self._check_token(form, session=asker.session, path=path)
         if path == LOGOUT:
@@ -390,9 +380,8 @@ class Access:
     def _check_token(self, form: ImmutableMultiDict[str, str], *, session: str, path: str) -> None:
         token = form.get(HIDDEN_FIELD, "")
         if not self._tokens.is_good(token, session=session, path=path, now_s=self._clock()):
-            raise RefusedError(
-                HTTPStatus.FORBIDDEN, "this form is too old, or not of this console; load its page again"
-            )
+            why = "this form is too old, or not of this console; load its page again"
+            raise RefusedError(HTTPStatus.FORBIDDEN, why)
 
 
 def protected(

@@ -70,9 +70,8 @@ async def _carry_out(console: Console, action: Action, operator: str) -> Respons
     try:
         return RedirectResponse(await console.desk.call(action.carry_out, operator), 303)
     except OverdueError as exc:
-        raise OutcomeUnknownError(
-            f"{exc}: it may be in the log, or come into it yet; look before you ask again"
-        ) from exc
+        why = f"{exc}: it may be in the log, or come into it yet; look before you ask again"
+        raise OutcomeUnknownError(why) from exc
 
 
 async def waiting(console: Console, request: Request) -> Response:

@@ -79,9 +79,8 @@ def parse_users(text: str, *, name: str) -> dict[str, User]:
         try:
             user = _user(line.split())
         except (ValueError, InvalidHashError):
-            raise ConfigError(
-                f"line {number} is not a user", name=name, expected="NAME look|settle HASH, as `console user` makes it"
-            ) from None
+            why = f"line {number} is not a user"
+            raise ConfigError(why, name=name, expected="NAME look|settle HASH, as `console user` makes it") from None
         if any(user.person.name.casefold() == other.casefold() for other in found):
             raise ConfigError(f"line {number} names a user twice", name=name, expected="one line per user")
         found[user.person.name] = user
@@ -111,9 +110,8 @@ def user_line(person: Person, password: str) -> str:
         raise UsageError("a name has 1 to 47 letters, digits and . _ @ + -, and begins with a letter or a digit")
     is_long_enough = len(password) >= PASSWORD_LENGTH_MIN
     if not is_long_enough or not password.isprintable() or len(password.encode()) > PASSWORD_BYTES_MAX:
-        raise UsageError(
-            f"a password has {PASSWORD_LENGTH_MIN} printable characters or more, and {PASSWORD_BYTES_MAX:,} bytes at most"
-        )
+        why = f"a password has {PASSWORD_LENGTH_MIN} printable characters or more, and {PASSWORD_BYTES_MAX:,} bytes at most"
+        raise UsageError(why)
     return f"{person.name} {person.role.value} {_HASHER.hash(password)}"
 
 

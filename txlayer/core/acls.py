@@ -123,9 +123,8 @@ class RoleSpec:
         if "topic" in self.needs() and not topics:
             raise UsageError(f"the role {self.role} needs --topic, once for each of its topics")
         if group is not None and self._joins(group):
-            raise UsageError(
-                f"--group {group}: a consumer of this name would join the coordinators, or a producer group's check-backs"
-            )
+            why = f"--group {group}: a consumer of this name would join the coordinators, or a producer group's check-backs"
+            raise UsageError(why)
         found: dict[Acl, CreateAcl] = {}
         for entry in self.entries:
             for topic in topics if "topic" in entry.placeholders else ("",):

@@ -85,9 +85,8 @@ def read_audit(clients: Clients, *, until_ms: int, span_ms: int, record_count_ma
             audit.record_count += 1
             size_bytes += len(record)
             if size_bytes > RECORD_BYTES_MAX:
-                raise RetriableError(
-                    "the records of this time are too large to be read at once; ask for a shorter time"
-                )
+                why = "the records of this time are too large to be read at once; ask for a shorter time"
+                raise RetriableError(why)
             first_ms.setdefault((record.topic(), record.partition()), record.timestamp()[1])
             acts += _acts_of(record, topics, groups)
             if len(acts) >= 2 * ACT_COUNT_MAX:

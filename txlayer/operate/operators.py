@@ -28,9 +28,8 @@ def signature_of(
         raise UsageError(f"{command}: --reason takes at most {REASON_LENGTH_MAX:,} characters")
     name = this_user() if operator is None else operator
     if not name.strip() or ": " in name or len(name) > OPERATOR_LENGTH_MAX:
-        raise UsageError(
-            f"{command}: --operator takes a name of 1 to {OPERATOR_LENGTH_MAX} characters without a colon and a blank"
-        )
+        why = f"{command}: --operator takes a name of 1 to {OPERATOR_LENGTH_MAX} characters without a colon and a blank"
+        raise UsageError(why)
     return operator_reason(name, reason)
 
 
@@ -173,9 +172,8 @@ class OperatorWriter:
                 raise self._unknown(len(self._errors) + self._in_flight_count, found.detail) from found
             raise found
         if self._offset_unknown_count:
-            raise OutcomeUnknownError(
-                f"{self._offset_unknown_count} {self._what} are stored at an unknown offset", step=self._step
-            )
+            why = f"{self._offset_unknown_count} {self._what} are stored at an unknown offset"
+            raise OutcomeUnknownError(why, step=self._step)
 
     def _unknown(self, count: int, why: str) -> OutcomeUnknownError:
         said = f"{count} {self._what} were not acknowledged and may be stored: {why}; a second one does no harm"

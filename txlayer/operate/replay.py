@@ -851,8 +851,7 @@ def _wait_until_readable(
     ends = log.ends(partitions) | (before or {})
     while log.is_hidden(ends):
         if clock() >= give_up_at:
-            raise RetriableError(
-                f"a Kafka transaction on {log.dead_letters} or {log.replays} is open, and hides what there is; try again"
-            )
+            why = f"a Kafka transaction on {log.dead_letters} or {log.replays} is open, and hides what there is; try again"
+            raise RetriableError(why)
         pause(LOOK_AGAIN_S)
     log.follow()

@@ -193,12 +193,8 @@ class GroupTopics:
         sources = self.admin.describe_topics(topics)
         for topic in topics:
             if topic not in sources:
-                raise TopicMismatchError(
-                    "create it first: its dead letters stand in as many partitions",
-                    topic=topic,
-                    expected="a topic",
-                    found="none",
-                )
+                why = "create it first: its dead letters stand in as many partitions"
+                raise TopicMismatchError(why, topic=topic, expected="a topic", found="none")
         desired = [
             spec.desired(
                 names={"group": self.group, "topic": topic},
@@ -394,10 +390,8 @@ def plan_widening(admin: Administration, connections: CoordinatorConnections, *,
         raise UsageError(f"{counts}: a topic never gets fewer partitions than it has")
     members = admin.group(topics.coordinator_group)
     if members.is_active:
-        raise LifecycleError(
-            f"{len(members.members)} coordinators are members of {topics.coordinator_group}; stop them first",
-            state=members.state,
-        )
+        why = f"{len(members.members)} coordinators are members of {topics.coordinator_group}; stop them first"
+        raise LifecycleError(why, state=members.state)
     # Partitions that coordinators worked on: an earlier widening may have ended before it stored where they begin. Without
     # the first one nothing was ever stored, or it was lost: the reader of the positions says so.
     shared = range(min(counts.values()))

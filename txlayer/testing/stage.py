@@ -483,12 +483,8 @@ class Stage:
         """
         __tracebackhide__ = True
         if count < 1:
-            raise ConfigError(
-                "that there is none is another question",
-                name="count",
-                value=count,
-                expected="1 or more; assert_nothing_published asks for none",
-            )
+            right = "1 or more; assert_nothing_published asks for none"
+            raise ConfigError("that there is none is another question", name="count", value=count, expected=right)
         expected = Expected(value=value, key=key, headers=headers or {}, txn_id=txn_id, where=where)
         view = self._view(topic)
         found: list[ReceivedMessage] = []
