@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from txlayer.cli.options import Bundle, Connection, administration, command, option, read_secret, with_bundles
+from txlayer.cli.options import Bundle, Connection, administration, bundled, command, option, read_secret, with_bundles
 from txlayer.cli.services import Logging, StopSignal
 from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.errors import ConfigError
@@ -29,49 +29,35 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show what is in doubt, in a browser.")
 
-access_option = partial(option, rich_help_panel="Access")
+access_option = partial(bundled, rich_help_panel="Access")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessOptions(Bundle):
     """Who may use the console, and from where."""
 
-    allow_writes: Annotated[
-        bool, access_option("--allow-writes", "Let people with the role settle act; needs an operator's rights.")
-    ] = False
-    users: Annotated[
-        str | None,
-        access_option("--users", "Who may log in: lines that `txlayer console user` makes. Read at the start.", "FILE"),
-    ] = None
-    second_person: Annotated[bool, access_option("--second-person", "Another person confirms each action.")] = False
-    tls_cert: Annotated[
-        str | None, access_option("--tls-cert", "Certificate and its chain, as PEM: listen with TLS.", "FILE")
-    ] = None
-    tls_key: Annotated[str | None, access_option("--tls-key", "Its key, as PEM without a passphrase.", "FILE")] = None
-    proxy: Annotated[
-        list[str] | None,
-        access_option(
-            "--proxy",
-            "The address (or network) of a proxy with TLS before the console; may be repeated. Without --tls-cert others get nothing.",
-            "ADDRESS",
-        ),
-    ] = None
-    identity_header: Annotated[
-        str | None,
-        access_option(
-            "--identity-header",
-            "The header in which the proxy names the person; it must remove the client's own.",
-            "NAME",
-        ),
-    ] = None
-    public_name: Annotated[
-        list[str] | None,
-        access_option(
-            "--public-name",
-            "A host name under which browsers reach the console; may be repeated. Others than these and localhost are refused.",
-            "HOST",
-        ),
-    ] = None
+    allow_writes: bool = access_option(
+        "--allow-writes", "Let people with the role settle act; needs an operator's rights.", default=False
+    )
+    users: str | None = access_option(
+        "--users", "Who may log in: lines that `txlayer console user` makes. Read at the start.", "FILE"
+    )
+    second_person: bool = access_option("--second-person", "Another person confirms each action.", default=False)
+    tls_cert: str | None = access_option("--tls-cert", "Certificate and its chain, as PEM: listen with TLS.", "FILE")
+    tls_key: str | None = access_option("--tls-key", "Its key, as PEM without a passphrase.", "FILE")
+    proxy: list[str] | None = access_option(
+        "--proxy",
+        "The address (or network) of a proxy with TLS before the console; may be repeated. Without --tls-cert others get nothing.",
+        "ADDRESS",
+    )
+    identity_header: str | None = access_option(
+        "--identity-header", "The header in which the proxy names the person; it must remove the client's own.", "NAME"
+    )
+    public_name: list[str] | None = access_option(
+        "--public-name",
+        "A host name under which browsers reach the console; may be repeated. Others than these and localhost are refused.",
+        "HOST",
+    )
 
     def rules(self, host: str) -> AccessRules:
         """What these options say together; ConfigError: the console would not be safe."""

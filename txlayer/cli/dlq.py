@@ -22,6 +22,7 @@ from txlayer.cli.options import (
     Operator,
     Reason,
     brokers_ms,
+    bundled,
     command,
     current_ms,
     option,
@@ -74,20 +75,15 @@ RequestId = Annotated[
 class DeadLetterFilters(Bundle):
     """Which dead letters a command is about."""
 
-    key: Annotated[str | None, option("--key", "Only this key, as UTF-8.", "TEXT")] = None
-    key_hex: Annotated[str | None, option("--key-hex", "Only this key, as bytes in hex.", "HEX")] = None
-    reason_code: Annotated[
-        list[DeadLetterReason] | None, option("--reason-code", "Only those given up for this reason; may be repeated.")
-    ] = None
-    since: Annotated[
-        str | None,
-        option(
-            "--since", "Only those given up since: so long ago, or a time such as 2026-11-21T10:00:00+00:00.", "2h|TIME"
-        ),
-    ] = None
-    until: Annotated[
-        str | None, option("--until", "Only those given up before: so long ago, or a time.", "2h|TIME")
-    ] = None
+    key: str | None = bundled("--key", "Only this key, as UTF-8.", "TEXT")
+    key_hex: str | None = bundled("--key-hex", "Only this key, as bytes in hex.", "HEX")
+    reason_code: list[DeadLetterReason] | None = bundled(
+        "--reason-code", "Only those given up for this reason; may be repeated."
+    )
+    since: str | None = bundled(
+        "--since", "Only those given up since: so long ago, or a time such as 2026-11-21T10:00:00+00:00.", "2h|TIME"
+    )
+    until: str | None = bundled("--until", "Only those given up before: so long ago, or a time.", "2h|TIME")
 
     def read(
         self, *, states: Sequence[DeadLetterState] = (), now_ms: Callable[[], int] = current_ms
@@ -195,19 +191,17 @@ class Asking(DeadLetterFilters):
     """For which dead letters something is asked, by whom, and how."""
 
     topic: Topics = None
-    is_all: Annotated[bool, option("--all", "All that the filters let through and that were not asked for yet.")] = (
-        False
-    )
-    limit: Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)] = None
+    is_all: bool = bundled("--all", "All that the filters let through and that were not asked for yet.", default=False)
+    limit: int | None = bundled("--limit", "With --all: so many, the oldest.", min=1)
     reason: Reason = ""
     operator: Operator = None
     request_id: RequestId = None
-    rate: Annotated[float | None, option("--rate", "At most so many a second.", min=0.001)] = None
-    dry_run: Annotated[bool, option("--dry-run", "Show what would be asked for, ask nothing.")] = False
-    yes: Annotated[bool, option("--yes", "With --all: do not ask me.")] = False
-    wait: Annotated[
-        str, option("--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s")
-    ] = "30s"
+    rate: float | None = bundled("--rate", "At most so many a second.", min=0.001)
+    dry_run: bool = bundled("--dry-run", "Show what would be asked for, ask nothing.", default=False)
+    yes: bool = bundled("--yes", "With --all: do not ask me.", default=False)
+    wait: str = bundled(
+        "--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s", default="30s"
+    )
 
     def order(self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any) -> replaying.ReplayOrder:
         topics = tuple(self.topic or ())

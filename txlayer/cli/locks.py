@@ -12,7 +12,7 @@ from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode, saying
-from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, duration, option
+from txlayer.cli.options import AsJson, Connection, Operator, Reason, bundled, command, duration, option
 from txlayer.cli.output import cell
 from txlayer.config import ConsumerConfig
 from txlayer.core.leases import LeaseEffect
@@ -34,10 +34,9 @@ Queue = Annotated[str, typer.Argument(metavar="GROUP/TOPIC/PARTITION", help="A q
 class LockConnection(Connection):
     """A namespace whose leases are read."""
 
-    lease_expiry: Annotated[
-        str | None,
-        option("--lease-expiry", "The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.", "60s"),
-    ] = None
+    lease_expiry: str | None = bundled(
+        "--lease-expiry", "The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.", "60s"
+    )
 
     def consumer_config(self) -> ConsumerConfig:
         expiry = duration("--lease-expiry", self.lease_expiry)

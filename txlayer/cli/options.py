@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
@@ -95,27 +95,29 @@ class Bundle:
     """Options that commands share. A command's parameter of such a type becomes one option per field."""
 
 
+def bundled(*names_and_help: str, default: Any = None, **more: Any) -> Any:
+    """A field of a bundle, and its `option`."""
+    return field(default=default, metadata={"option": option(*names_and_help, **more)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions(Bundle):
     """Which cluster a command speaks to, and how."""
 
     bootstrap_servers: BootstrapServers = None
-    client_setting: Annotated[
-        list[str] | None,
-        option(
-            "--client-setting -X",
-            "A librdkafka setting (security.protocol, sasl.username, …); may be repeated, "
-            "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between) and to the file TXLAYER_CLIENT_SETTINGS_FILE. "
-            "Secrets by file alone: sasl.password.file=PATH.",
-            "NAME=VALUE",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
+    client_setting: list[str] | None = bundled(
+        "--client-setting -X",
+        "A librdkafka setting (security.protocol, sasl.username, …); may be repeated, "
+        "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between) and to the file TXLAYER_CLIENT_SETTINGS_FILE. "
+        "Secrets by file alone: sasl.password.file=PATH.",
+        "NAME=VALUE",
+        rich_help_panel=_PANEL,
+    )
     insecure: Insecure = False
 
     def config(self, role: type[C], **given: Any) -> C:
         """The role's settings from the command line, else the environment, else the defaults."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
         return client_config(role, **{**own, **given})
 
 
@@ -170,7 +172,7 @@ def with_bundles(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def call(**given: Any) -> None:
         for name, kind in bundles.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in _fields(kind)})
+            given[name] = kind(**{each.name: given.pop(each.name) for each in _fields(kind)})
         command(**given)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
@@ -178,17 +180,13 @@ def with_bundles(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def _options_of(kind: type[Bundle]) -> list[inspect.Parameter]:
+def _options_of(kind: type[Bundle]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in _fields(kind)
-    ]
+    for each in _fields(kind):
+        default = inspect.Parameter.empty if each.default is MISSING else each.default
+        hint, own = hints[each.name], each.metadata.get("option")
+        hint = hint if own is None else Annotated[hint, own]
+        yield inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 def _fields(kind: type[Bundle]) -> Sequence[Any]:

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from txlayer.adapters.telemetry import NO_TRACING, Tracing, set_up_logging
-from txlayer.cli.options import Bundle, option
+from txlayer.cli.options import Bundle, bundled, option
 from txlayer.config import MetricsConfig, from_environ
 from txlayer.errors import ConfigError
 
@@ -70,19 +70,15 @@ class Logging(Bundle):
 class Metering(Logging):
     """Where a running service answers with metrics."""
 
-    metrics_port: Annotated[
-        int | None,
-        option(
-            PORT_OPTION,
-            "Answer /metrics, /livez and /readyz there; several workers have one port each, from this one on. "
-            "Default TXLAYER_METRICS_PORT, then none. Needs the extra metrics.",
-            "PORT",
-        ),
-    ] = None
-    metrics_host: Annotated[
-        str | None,
-        option("--metrics-host", "The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.", "ADDRESS"),
-    ] = None
+    metrics_port: int | None = bundled(
+        PORT_OPTION,
+        "Answer /metrics, /livez and /readyz there; several workers have one port each, from this one on. "
+        "Default TXLAYER_METRICS_PORT, then none. Needs the extra metrics.",
+        "PORT",
+    )
+    metrics_host: str | None = bundled(
+        "--metrics-host", "The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.", "ADDRESS"
+    )
 
     def metrics(self) -> MetricsConfig:
         return from_environ(MetricsConfig, os.environ, metrics_port=self.metrics_port, metrics_host=self.metrics_host)
@@ -92,14 +88,11 @@ class Metering(Logging):
 class Observing(Metering):
     """How a running service is looked at."""
 
-    tracing: Annotated[
-        bool | None,
-        option(
-            "--tracing/--no-tracing",
-            f"Make OpenTelemetry spans (extra txlayer[otel]); default {TRACING}, then not. Start it with "
-            "`opentelemetry-instrument`, which sets up the SDK.",
-        ),
-    ] = None
+    tracing: bool | None = bundled(
+        "--tracing/--no-tracing",
+        f"Make OpenTelemetry spans (extra txlayer[otel]); default {TRACING}, then not. Start it with "
+        "`opentelemetry-instrument`, which sets up the SDK.",
+    )
 
     def tracer(self) -> Tracing:
         said = os.environ.get(TRACING, "").lower()

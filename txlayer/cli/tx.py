@@ -30,6 +30,7 @@ from txlayer.cli.options import (
     Connection,
     Operator,
     Reason,
+    bundled,
     check_instant,
     command,
     current_ms,
@@ -64,21 +65,21 @@ ListedState = Enum(  # type: ignore[misc]  # made from the table of states, whic
 class TransactionFilters(Bundle):
     """Which of the transactions that are not settled a command is about."""
 
-    is_open: Annotated[bool, option("--open", "Only open ones, as --state open.")] = False
-    is_parked: Annotated[bool, option("--parked", "Only parked ones, as --state parked --state parked-committed.")] = (
-        False
+    is_open: bool = bundled("--open", "Only open ones, as --state open.", default=False)
+    is_parked: bool = bundled(
+        "--parked", "Only parked ones, as --state parked --state parked-committed.", default=False
     )
-    is_held: Annotated[bool, option("--held", "Only held ones, as --state held.")] = False
-    is_scheduled: Annotated[bool, option("--scheduled", "Only scheduled ones, as --state scheduled.")] = False
-    group: Annotated[str | None, option("--group", "Only this producer group.", "GROUP")] = None
-    topic: Annotated[str | None, option("--topic", "Only those with a message for it.", "TOPIC")] = None
-    state: Annotated[list[ListedState] | None, option("--state", "Only this state; may be repeated.")] = None
-    reason_code: Annotated[
-        list[ParkReason] | None, option("--reason-code", "Only those parked or held for this reason; may be repeated.")
-    ] = None
-    older_than: Annotated[str | None, option("--older-than", "Only those prepared longer ago.", "1h")] = None
-    younger_than: Annotated[str | None, option("--younger-than", "Only those prepared since.", "1h")] = None
-    query_id: Annotated[str | None, option("--query-id", "Only those with this id of the user's own.", "TEXT")] = None
+    is_held: bool = bundled("--held", "Only held ones, as --state held.", default=False)
+    is_scheduled: bool = bundled("--scheduled", "Only scheduled ones, as --state scheduled.", default=False)
+    group: str | None = bundled("--group", "Only this producer group.", "GROUP")
+    topic: str | None = bundled("--topic", "Only those with a message for it.", "TOPIC")
+    state: list[ListedState] | None = bundled("--state", "Only this state; may be repeated.")
+    reason_code: list[ParkReason] | None = bundled(
+        "--reason-code", "Only those parked or held for this reason; may be repeated."
+    )
+    older_than: str | None = bundled("--older-than", "Only those prepared longer ago.", "1h")
+    younger_than: str | None = bundled("--younger-than", "Only those prepared since.", "1h")
+    query_id: str | None = bundled("--query-id", "Only those with this id of the user's own.", "TEXT")
 
     def read(self) -> Filter:
         """What the options say together: states add up, everything else narrows."""
@@ -418,26 +419,26 @@ _EXITS = """
 class Settling(TransactionFilters):
     """Which transactions a person settles, why, and how."""
 
-    is_all: Annotated[
-        bool, option("--all", "All that the filters let through; those parked, unless a state is named.")
-    ] = False
-    limit: Annotated[
-        int | None,
-        option(
-            "--limit",
-            "With --all: so many, the oldest of those that are there now; the same command again counts anew.",
-            min=1,
-        ),
-    ] = None
-    nonce: Annotated[str | None, option("--nonce", "Which attempt, where an id has several.")] = None
+    is_all: bool = bundled(
+        "--all", "All that the filters let through; those parked, unless a state is named.", default=False
+    )
+    limit: int | None = bundled(
+        "--limit",
+        "With --all: so many, the oldest of those that are there now; the same command again counts anew.",
+        min=1,
+    )
+    nonce: str | None = bundled("--nonce", "Which attempt, where an id has several.")
     reason: Reason = ""
     operator: Operator = None
-    dry_run: Annotated[bool, option("--dry-run", "Show what would be written, write nothing.")] = False
-    yes: Annotated[bool, option("--yes", "With --all: do not ask.")] = False
-    wait: Annotated[
-        str, option("--wait", "How long coordinators may stand still before the command ends; 0s: do not wait.", "10s")
-    ] = "10s"
-    since: Annotated[str, option("--since", "How far back to look for a transaction that is settled.", "1h")] = "1h"
+    dry_run: bool = bundled("--dry-run", "Show what would be written, write nothing.", default=False)
+    yes: bool = bundled("--yes", "With --all: do not ask.", default=False)
+    wait: str = bundled(
+        "--wait",
+        "How long coordinators may stand still before the command ends; 0s: do not wait.",
+        "10s",
+        default="10s",
+    )
+    since: str = bundled("--since", "How far back to look for a transaction that is settled.", "1h", default="1h")
 
     def order(self, action: str, txn_ids: Sequence[str] | None, time_ms: int | None = None) -> SettlementOrder:
         from txlayer.operate.operators import signature_of

@@ -28,6 +28,7 @@ from txlayer.cli.options import (
     Bundle,
     Insecure,
     Namespace,
+    bundled,
     client_config,
     command,
     command_line_settings,
@@ -82,24 +83,18 @@ class SourceOptions(Bundle):
 
     bootstrap_servers: BootstrapServers = None
     namespace: Namespace = None
-    topics: Annotated[
-        list[str] | None, option("--topics", "Real topics; default: those that half records name.", "TOPIC,…")
-    ] = None
-    kafka_option: Annotated[
-        list[str] | None,
-        option(
-            "--kafka-option -K",
-            "A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
-            "Secrets by file alone: sasl.jaas.config.file=PATH.",
-            "NAME=VALUE",
-        ),
-    ] = None
-    values: Annotated[
-        Values,
-        option(
-            "--values", "What is kept of keys, values and headers: all of it, or hashes, which are enough for verdicts."
-        ),
-    ] = Values.FULL
+    topics: list[str] | None = bundled("--topics", "Real topics; default: those that half records name.", "TOPIC,…")
+    kafka_option: list[str] | None = bundled(
+        "--kafka-option -K",
+        "A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
+        "Secrets by file alone: sasl.jaas.config.file=PATH.",
+        "NAME=VALUE",
+    )
+    values: Values = bundled(
+        "--values",
+        "What is kept of keys, values and headers: all of it, or hashes, which are enough for verdicts.",
+        default=Values.FULL,
+    )
     insecure: Insecure = False
 
     def settings(self, data: str) -> BronzeSettings:
@@ -128,11 +123,9 @@ class SourceOptions(Bundle):
 class SessionOptions(Bundle):
     """Where and how Spark runs."""
 
-    master: Annotated[str, option("--master", "Where Spark runs; left to spark-submit under that.")] = "local[*]"
-    memory: Annotated[str, option("--memory", "Memory of the driver; with a local master, of everything.")] = "2g"
-    spark_setting: Annotated[
-        list[str] | None, option("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE")
-    ] = None
+    master: str = bundled("--master", "Where Spark runs; left to spark-submit under that.", default="local[*]")
+    memory: str = bundled("--memory", "Memory of the driver; with a local master, of everything.", default="2g")
+    spark_setting: list[str] | None = bundled("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE")
 
     def open(self, *places: str, tables: str = "") -> AbstractContextManager[SparkSession]:
         settings = parse_settings("--spark-setting", list(self.spark_setting or ()))
@@ -144,15 +137,12 @@ class SessionOptions(Bundle):
 class TableOptions(Bundle):
     """Which tables."""
 
-    format: Annotated[Format, option("--format", "How tables are kept.")] = Format.PARQUET
-    into: Annotated[
-        str | None,
-        option(
-            "--into",
-            "A folder, or of delta and iceberg a schema of a catalog (lake.audit); default: a folder beside bronze.",
-            "PLACE",
-        ),
-    ] = None
+    format: Format = bundled("--format", "How tables are kept.", default=Format.PARQUET)
+    into: str | None = bundled(
+        "--into",
+        "A folder, or of delta and iceberg a schema of a catalog (lake.audit); default: a folder beside bronze.",
+        "PLACE",
+    )
 
     def settings(self, data: str) -> TableSettings:
         data = data.rstrip("/")
