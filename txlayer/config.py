@@ -150,11 +150,7 @@ class ClientConfig:
 
 
 def check_servers(servers: str) -> None:
-    """Refuse a value that names no brokers.
-
-    Raises:
-        ConfigError: it is empty, or a part is not an address. The value is not shown: it may contain a password.
-    """
+    """Refuse a value that names no brokers; ConfigError: the value is not shown, because it may contain a password."""
     named = [part for part in map(str.strip, servers.split(",")) if part]
     if not named or not all(map(_SERVER.fullmatch, named)):
         why = "not an address of a broker" if named else "no broker named"
@@ -162,11 +158,7 @@ def check_servers(servers: str) -> None:
 
 
 def check_client_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse values that the client would misread: it converts each one to text, and then to a C string.
-
-    Raises:
-        ConfigError: not a mapping of names to texts, numbers, booleans and functions. No value is shown.
-    """
+    """Refuse values that the client would misread: it converts each to text, and then to a C string; ConfigError: no value is shown."""
     if not isinstance(settings, Mapping):
         raise ConfigError(
             "not a mapping", name="client_settings", expected="names of librdkafka settings and their values"
@@ -191,11 +183,7 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_transport(config: ClientConfig) -> None:
-    """Refuse plain text to another machine, and TLS without verification, unless `is_insecure_allowed`.
-
-    Raises:
-        ConfigError: a bootstrap server is on another machine, and the connection could be read or changed.
-    """
+    """Refuse plain text to another machine, and TLS without verification, with a ConfigError unless `is_insecure_allowed`."""
     if config.is_insecure_allowed:
         return
     others = [
@@ -226,10 +214,9 @@ def check_limits(config: ClientConfig) -> None:
 
 
 def check_transaction_timeout(timeout: timedelta) -> None:
-    """Refuse a `kafka_transaction_timeout` under 2 s: records must time out one second before their Kafka transaction.
+    """Refuse a `kafka_transaction_timeout` under 2 s with a ConfigError: records must time out one second before their Kafka transaction.
 
-    Raises:
-        ConfigError: it is too short. With 1 s the client would wait forever (its 0); with less it refuses to start.
+    With 1 s the client would wait forever (its 0); with less it refuses to start.
     """
     if timeout < KAFKA_TRANSACTION_TIMEOUT_MIN:
         why = "too short: a record is given up one second before its Kafka transaction"
@@ -497,11 +484,7 @@ KNOWN_NAMES = OTHER_NAMES.union(*(environment_names(role) for role in (*ROLES, M
 
 
 def check_names(environ: Mapping[str, str]) -> None:
-    """Refuse an unknown name: a mistyped one would silently leave a default in force.
-
-    Raises:
-        ConfigError: a name that begins with TXLAYER_ is unknown. Its value, which may be a secret, is not shown.
-    """
+    """Refuse an unknown name, which would silently leave a default in force. ConfigError: its value, which may be a secret, is not shown."""
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in KNOWN_NAMES:
             why = "unknown setting in the environment; correct or remove it"
@@ -509,11 +492,7 @@ def check_names(environ: Mapping[str, str]) -> None:
 
 
 def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
-    """The role's settings. A value in `given` that is not None comes first, then `environ`, then the default.
-
-    Raises:
-        ConfigError: a value has the wrong form, or a name that begins with TXLAYER_ is unknown.
-    """
+    """The role's settings: from what is `given` and not None, else `environ`, else the default. ConfigError: as `parse_value`, `check_names`."""
     check_names(environ)
     values: dict[str, Any] = {}
     for name, field_name in environment_names(role).items():

@@ -33,7 +33,7 @@ from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayK
 from txlayer.errors import ConfigError, OutcomeUnknownError, RetriableError, UsageError
 from txlayer.operate import Json, dead_letters, time_text
 from txlayer.operate import replay as replaying
-from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, opened_logs, parse_letter
+from txlayer.operate.dead_letters import DeadLetterFilter, Logs, opened_logs, parse_letter
 
 app = typer.Typer(no_args_is_help=True, help="Look at what consumers gave up, have it handled again, or drop it.")
 
@@ -278,9 +278,7 @@ def _carry_out(order: replaying.ReplayOrder, asking: Asking, cluster: ClusterOpt
     )
 
 
-def _confirmed(
-    order: replaying.ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: Asking
-) -> replaying.DeadLetterSelection:
+def _confirmed(order: replaying.ReplayOrder, logs: Logs, asking: Asking) -> replaying.DeadLetterSelection:
     """The dead letters that the order is about; many are asked for only when a person says so."""
     choice = replaying.choose(order, logs)
     keys = f"{choice.parked_key_count:,} parked keys"

@@ -139,12 +139,7 @@ def has_person() -> bool:
 
 
 def ask(question: str) -> None:
-    """Ask, beside what is printed for a program; a program may give the answer.
-
-    Raises:
-        UsageError: there is no answer and nobody to give one. Nothing was changed.
-        typer.Abort: the answer was no. Nothing was changed.
-    """
+    """Ask, beside what is printed for a program; a program may give the answer. UsageError, typer.Abort: none, or no. Nothing was changed."""
     is_said = None
     if sys.stdin is not None:  # `<&-` leaves Python without one
         try:
@@ -159,12 +154,7 @@ def ask(question: str) -> None:
 
 
 def confirm(what: str, question: str, *, sample: Table | None = None, more_count: int = 0) -> None:
-    """Show what would happen, and ask; `what` begins with the command.
-
-    Raises:
-        UsageError: there is no terminal. Nothing was written.
-        typer.Abort: the answer was no. Nothing was written.
-    """
+    """Show what would happen, and ask; `what` begins with the command. UsageError: there is no terminal; typer.Abort: the answer was no."""
     if not has_person():
         look = "" if sample is None else ", or look first with --dry-run"
         raise UsageError(f"{what} and no terminal to ask; say --yes{look}")

@@ -68,11 +68,7 @@ _HEADERS_OF_BROWSERS = frozenset({"host", "origin", "cookie", "referer", "user-a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
-    """Where the console listens, and how it learns who asks. What is not safe is refused.
-
-    Raises:
-        ConfigError: another machine could reach the console without TLS, or without saying who asks.
-    """
+    """Where the console listens, and how it learns who asks; ConfigError: others could reach it without TLS, or without saying who asks."""
 
     host: str = "127.0.0.1"
     public_names: frozenset[str] = frozenset()

@@ -128,12 +128,7 @@ class Desk:
         self._count = 0
 
     async def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """What the function returns or raises.
-
-        Raises:
-            RetriableError: too many questions wait.
-            OverdueError: no answer within the deadline.
-        """
+        """What the function returns or raises; RetriableError: too many questions wait; OverdueError: no answer within the deadline."""
         if self._count >= WAITING_MAX:
             raise RetriableError("many pages wait for the cluster; try again in a moment")
         self._count += 1

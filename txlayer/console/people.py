@@ -67,11 +67,7 @@ class User:
 
 
 def parse_users(text: str, *, name: str) -> dict[str, User]:
-    """Read `NAME ROLE HASH` lines; empty lines and those that begin with `#` are skipped.
-
-    Raises:
-        ConfigError: a line is wrong. The error names its number and shows nothing of it.
-    """
+    """Read `NAME ROLE HASH` lines but empty ones and `#` comments; ConfigError: one is wrong; only its number is shown."""
     found: dict[str, User] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -225,11 +221,7 @@ class SecondPerson(Generic[T]):
         self._proposals: dict[str, Proposal[T]] = {}
 
     def propose(self, action: T, *, by: Person, now_s: float) -> Proposal[T]:
-        """Keep the action until another person confirms it.
-
-        Raises:
-            UsageError: this person may not settle, or too many actions wait. Nothing was kept.
-        """
+        """Keep the action until another person confirms it; UsageError: this one may not settle, or too many wait. Nothing was kept."""
         if not by.may_settle:
             raise UsageError(f"{by.name} may look, and not settle")
         if len(self.waiting(now_s=now_s)) >= PROPOSAL_COUNT_MAX:
@@ -239,11 +231,7 @@ class SecondPerson(Generic[T]):
         return made
 
     def confirm(self, proposal_id: str, *, by: Person, now_s: float) -> Proposal[T]:
-        """Take the proposal out, to be carried out now. Only one confirmation gets it.
-
-        Raises:
-            UsageError: it is not there any more, or this person may not confirm it. It stays as it is.
-        """
+        """Take the proposal out, to be carried out now; one confirmation gets it. UsageError: it is not there, or not for this person."""
         found = next((each for each in self.waiting(now_s=now_s) if each.id == proposal_id), None)
         if found is None:
             raise UsageError("this action does not wait for a confirmation: it was confirmed, withdrawn, or is too old")

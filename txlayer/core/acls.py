@@ -115,8 +115,7 @@ class RoleSpec:
     ) -> list[CreateAcl]:
         """Every right of the role for these names; an entry about a topic applies to each of `topics`.
 
-        Raises:
-            UsageError: a name that the role needs is missing, or no ACL can express a pattern.
+        UsageError: a name that the role needs is missing, or no ACL can express a pattern.
         """
         if "group" in self.needs() and group is None:
             raise UsageError(f"the role {self.role} needs --group")

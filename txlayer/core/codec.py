@@ -429,11 +429,7 @@ _HEADER_PART = "headers:"
 
 
 def encode_check_with(wanted: Iterable[str]) -> str:
-    """What questions carry, as the option `a` says it: `k`, `t`, `q`, `c` or `h` and a header's name, joined with `+`.
-
-    Raises:
-        ValueError: a part is none of key, tags, query_id, content and headers:NAME.
-    """
+    """What questions carry, as the option `a` says it: `k`, `t`, `q`, `c` or `h` and a header's name, with `+` between; ValueError: it is none."""
     letters = []
     for part in wanted:
         name = part.removeprefix(_HEADER_PART)

@@ -309,6 +309,18 @@ class DeadLetterHistory:
         """True if the request of a replay has no answer yet."""
         return any(self.asked[request_id].record.kind is ReplayKind.REPLAY for request_id in self.unanswered)
 
+    def fold(self, said: DeadLetterEvent) -> None:
+        request_id, outcome = said.record.request_id, said.record.outcome
+        if outcome is None:
+            self.asked[request_id] = said
+            self.unanswered.add(request_id)
+            self.results.pop(request_id, None)  # it was requested again: an earlier answer no longer counts
+        else:
+            self.results[request_id] = said
+            self.unanswered.discard(request_id)
+            if outcome in _STATES:
+                self.ended = outcome
+
 
 UNKNOWN_LETTER = DeadLetterHistory()  # for a dead letter without requests; not to be changed
 
@@ -326,25 +338,10 @@ class PartitionStates:
         if record.kind in (ReplayKind.PAUSE, ReplayKind.RESUME):
             self.pause = said
         elif record.dead_letter_offset is not None:
-            history = self.letters.setdefault(record.dead_letter_offset, DeadLetterHistory())
-            _fold(history, said)
+            self.letters.setdefault(record.dead_letter_offset, DeadLetterHistory()).fold(said)
 
     def of(self, offset: int) -> DeadLetterHistory:
         return self.letters.get(offset, UNKNOWN_LETTER)
-
-
-def _fold(history: DeadLetterHistory, said: DeadLetterEvent) -> None:
-    request_id, outcome = said.record.request_id, said.record.outcome
-    if outcome is None:
-        history.asked[request_id] = said
-        history.unanswered.add(request_id)
-        # It was requested again: an earlier answer no longer counts.
-        history.results.pop(request_id, None)
-    else:
-        history.results[request_id] = said
-        history.unanswered.discard(request_id)
-        if outcome in _STATES:
-            history.ended = outcome
 
 
 ANSWERED_COUNT_MAX = 100_000  # requests that `AnsweredRequests` remembers, the newest: some 25 MB

@@ -893,10 +893,7 @@ class PartitionQueue(Generic[R]):
     def handled(self, items: Sequence[Item[R]], lasts: Sequence[Item[R]] | None = None) -> None:
         """The handler succeeded with these items; several batches may come together. Requests wait until their answers are written.
 
-        `lasts`: those of them that `take_runs` returned as last; None: each item is the only one of its chain.
-
-        Raises:
-            InvariantError: an item has ended before.
+        `lasts`: those that `take_runs` returned as last; None: each item is the only one of its chain. InvariantError: one has ended before.
         """
         self.in_flight_count -= len(items)
         if items:

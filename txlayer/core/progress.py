@@ -571,12 +571,9 @@ class Progress:
                 self._forget(offset)
 
     def failed(self, offset: int, *, started_ms: int, is_rejected: bool = False) -> Attempts:
-        """Count a failed attempt at this record. The next attempt may start when `stored()` returns its offset.
+        """Count a failed attempt at this record. The next one may start when `stored()` returns its offset; if `is_rejected`, there is none.
 
-        `is_rejected`: there is none; with the count it is stored that the handler rejected the record.
-
-        Raises:
-            InvariantError: the record is not unfinished. Nothing is changed.
+        With the count it is stored that the handler rejected the record. InvariantError: it is not unfinished. Nothing is changed.
         """
         if offset not in self._unfinished:
             raise InvariantError(f"an attempt at offset {offset} ends, which is not unfinished")

@@ -61,11 +61,7 @@ class Audit:
 
 
 def read_audit(clients: Clients, *, until_ms: int, span_ms: int, record_count_max: int = RECORD_COUNT_MAX) -> Audit:
-    """The acts of a window. If it has more records than are read, it is made shorter, and begins at `since_ms`.
-
-    Raises:
-        RetriableError: the records of the window are too large; ask for a shorter one.
-    """
+    """The acts of a window. If it has more records than are read, it is made shorter, and begins at `since_ms`; RetriableError: they are too large."""
     audit, topics = Audit(max(until_ms - span_ms, 0), until_ms), clients.config.topics
     with closing(clients.admin()) as admin:
         names = islice(consumed_topics(admin), COUNT_MAX)

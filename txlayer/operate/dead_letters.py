@@ -333,6 +333,9 @@ class DeadLetterLog:
             yield from records_of(reader, ranges, patience_s=PATIENCE_S)
 
 
+Logs = Mapping[str, DeadLetterLog]  # {topic: its dead letters}, of one group
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
     """What a dead letter must be like; the default lets every one through."""
@@ -447,7 +450,7 @@ class Listing:
     undecodable_count: int = 0  # records that are no dead letters of the group
 
 
-def list_letters(logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter, *, is_all: bool, limit: int) -> Listing:
+def list_letters(logs: Logs, wanted: DeadLetterFilter, *, is_all: bool, limit: int) -> Listing:
     """The oldest dead letters, the oldest first; those handled or dropped only with `is_all`."""
     found = Listing()
     kept = found.letters

@@ -101,11 +101,8 @@ class OperatorWriter:
     ) -> list[tuple[T, int]]:
         """Write each (item, topic, partition, key, value) in this order, at most `rate_max` a second.
 
-        Returns the items with their offsets when all are acknowledged; `on_progress` gets how many are.
-
-        Raises:
-            OutcomeUnknownError, NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those
-                acknowledged before stay.
+        Returns the items with their offsets when all are acknowledged; `on_progress` gets how many are. OutcomeUnknownError,
+        NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those acknowledged before stay.
         """
         written: list[tuple[T, int]] = []
 

@@ -42,6 +42,7 @@ from txlayer.operate.dead_letters import (
     DeadLetterLog,
     DeadLetterPosition,
     FoundLetter,
+    Logs,
     in_one_order,
     position_json,
 )
@@ -196,7 +197,7 @@ class DeadLetterSelection:
         return [each for turn in zip_longest(*queues.values()) for each in turn if each is not None]
 
 
-def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterSelection:
+def choose(order: ReplayOrder, logs: Logs) -> DeadLetterSelection:
     """What an order is about: the dead letters that it names, or those of these topics that its filter lets through.
 
     What its request id has asked for already is `asked_before`. Unless `is_only`, the other dead letters of a parked key are
@@ -231,9 +232,7 @@ def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterS
     return choice
 
 
-def newcomers(
-    order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Iterable[FoundLetter]
-) -> DeadLetterSelection:
+def newcomers(order: ReplayOrder, logs: Logs, asked: Iterable[FoundLetter]) -> DeadLetterSelection:
     """What followed the parked keys of `asked` into the dead letters since, unless an earlier one of the key was not handled."""
     queues: dict[tuple[str, int, bytes | None], list[FoundLetter]] = {}
     for each in asked:
@@ -256,7 +255,7 @@ Freed = Mapping[DeadLetterPosition, Mapping[bytes | None, int]]
 """By dead letter: the offsets of those at which its key is stuck and that retention took, each with the key of its request."""
 
 
-def freed_by_retention(logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter]) -> Freed:
+def freed_by_retention(logs: Logs, chosen: Iterable[FoundLetter]) -> Freed:
     """Where their keys are stuck at dead letters that are gone. Look for it before `still_able`: what is stuck later stays so."""
     found: dict[DeadLetterPosition, dict[bytes | None, int]] = {}
     queues = {topic: log.queues() for topic, log in logs.items()}
@@ -276,7 +275,7 @@ def freed_by_retention(logs: Mapping[str, DeadLetterLog], chosen: Iterable[Found
 
 
 def still_able(
-    logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter], *, is_again: bool
+    logs: Logs, chosen: Iterable[FoundLetter], *, is_again: bool
 ) -> tuple[list[FoundLetter], list[FoundLetter]]:
     """(those that were not asked for meanwhile, the others); both as they are now."""
     for log in logs.values():
@@ -292,7 +291,7 @@ def still_able(
 def held_back(
     order: ReplayOrder,
     parked: Iterable[Sequence[DeadLetterPosition]],
-    logs: Mapping[str, DeadLetterLog],
+    logs: Logs,
     chosen: Sequence[FoundLetter],
     freed: Collection[DeadLetterPosition] = (),
 ) -> tuple[list[FoundLetter], list[FoundLetter]]:
@@ -496,7 +495,7 @@ class Watch:
     stopped: str = ""  # why it stopped; empty: it did not
     _failed_before: int = 0
 
-    def begin(self, order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[FoundLetter]) -> None:
+    def begin(self, order: ReplayOrder, logs: Logs, asked: Sequence[FoundLetter]) -> None:
         """Failures before this do not count."""
         self._failed_before = self._results(order, logs, asked)[DeadLetterResult.FAILED]
 
@@ -505,7 +504,7 @@ class Watch:
             self.stopped = "a person stopped it"
         return not self.stopped
 
-    def look(self, order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[FoundLetter]) -> None:
+    def look(self, order: ReplayOrder, logs: Logs, asked: Sequence[FoundLetter]) -> None:
         """Note how far it is, and stop it where that is due."""
         results = self._results(order, logs, asked)
         waiting, failed = results[DeadLetterResult.REQUESTED], results[DeadLetterResult.FAILED] - self._failed_before
@@ -517,9 +516,7 @@ class Watch:
         elif waiting and order.patience_s:
             self.stopped = f"no consumer of the group answered for {order.patience_s:g} s"
 
-    def _results(
-        self, order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[FoundLetter]
-    ) -> Counter[DeadLetterResult]:
+    def _results(self, order: ReplayOrder, logs: Logs, asked: Sequence[FoundLetter]) -> Counter[DeadLetterResult]:
         name = order.author.request_id
         return Counter(answered(c.position, logs[c.position.topic].history(c.position), name).result for c in asked)
 
@@ -535,7 +532,7 @@ def _steps(order: ReplayOrder, fresh: Sequence[FoundLetter], watch: Watch | None
 def ask(
     order: ReplayOrder,
     writer: RequestWriter,
-    logs: Mapping[str, DeadLetterLog],
+    logs: Logs,
     choice: DeadLetterSelection,
     *,
     say: Callable[[str], None],
@@ -624,7 +621,7 @@ LOOK_AGAIN_S = 0.2  # between two looks at how far the owners of the partitions 
 
 def _wait_for_answers(
     order: ReplayOrder,
-    logs: Mapping[str, DeadLetterLog],
+    logs: Logs,
     asked: Sequence[FoundLetter],
     on_progress: Callable[[int], None],
     watch: Watch | None,

@@ -335,11 +335,7 @@ class UnsettledRows:
         return last_ms, last
 
     def page(self, wanted: Wanted, *, now_ms: int) -> Page:
-        """The next rows of a list. Ages count from the append time of the first half record.
-
-        Raises:
-            UsageError: `after` is none that a page gave.
-        """
+        """The next rows of a list; ages count from the append time of the first half record. UsageError: `after` is none that a page gave."""
         where, values = _where(wanted, now_ms)
         column = SORTS[wanted.sort.removeprefix("-")]
         is_down = wanted.sort.startswith("-")

@@ -548,11 +548,8 @@ def carry_out(
 ) -> list[SettlementOutcome]:
     """Write the plan's lines, wait for the coordinators, and return what became of each.
 
-    `on_written` gets the number of lines stored so far; `on_reached` is `on_progress` of `ManualSettlement.wait`.
-
-    Raises:
-        BrokerUnavailableError: the lines are stored, but their effect could not be read.
-        OutcomeUnknownError, NotAuthorisedError, RetriableError: as `OperatorWriter.write`.
+    `on_written` gets the number of lines stored so far; `on_reached` is `on_progress` of `ManualSettlement.wait`. Raises as
+    `OperatorWriter.write`; BrokerUnavailableError, too, if the lines are stored and their effect could not be read.
     """
     if not plan.lines:
         return []

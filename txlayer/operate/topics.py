@@ -56,11 +56,7 @@ def plan_reset(
     """Let a group go on elsewhere; `admin.store_offsets` of `after` carries it out.
 
     Of consumers a pause stays, and fencing tokens go on from the highest one stored, or from `token_above` where that is higher.
-
-    Raises:
-        LifecycleError: a member of the group runs.
-        TopicMismatchError: there is no such topic.
-        UsageError: no topic can have this name.
+    LifecycleError: a member runs; TopicMismatchError: there is no such topic; UsageError: none can have this name.
     """
     for topic in topics:
         check_topic(topic)  # with bytes that are no UTF-8 in it, the client ends the process
@@ -378,11 +374,8 @@ class Widening(NamedTuple):
 def plan_widening(admin: Administration, connections: CoordinatorConnections, *, partition_count: int) -> Widening:
     """Whether half, op and doubt can get so many partitions now; nothing is changed.
 
-    Raises:
-        UsageError: a topic has more.
-        LifecycleError: a coordinator runs.
-        TopicMismatchError: a topic is missing.
-        RetriableError: another person widens them at this moment.
+    UsageError: a topic has more; LifecycleError: a coordinator runs; TopicMismatchError: a topic is missing; RetriableError: another
+    person widens them at this moment.
     """
     topics = connections.config.topics
     counts = partition_counts(admin, topics)

@@ -265,11 +265,7 @@ def make_container(image: str) -> Any:
 
 @contextmanager
 def running_container(image: str = IMAGE, *, make: Callable[[str], Any] = make_container) -> Iterator[str]:
-    """The address of a Kafka in a container, which is removed at the end, also when it did not start.
-
-    Raises:
-        BrokerUnavailableError: it did not start; the cause and the end of its log say why (no image, no Docker, too slow).
-    """
+    """The address of a Kafka in a container, which is removed at the end. BrokerUnavailableError: it did not start; the end of its log says why."""
     container = None
     try:
         try:

@@ -230,11 +230,7 @@ def _request_id(text: str) -> str:
 
 
 def order_of(given: Mapping[str, str], names: Sequence[str], *, operator: str, reason: str, now_ms: int) -> ReplayOrder:
-    """What the fields of a form ask for: these dead letters, or all that the view has.
-
-    Raises:
-        UsageError, ConfigError: a field says nothing that there is.
-    """
+    """What a form's fields ask for: these dead letters, or all of the view; UsageError, ConfigError: a field says nothing that there is."""
     asked = fields_of(dict(parse_qsl(given.get("view", ""))), FIELDS, length_max=FIELD_LENGTH_MAX)
     kind, rate = KINDS.get(given.get("act", "")), given.get("rate", RATE)
     if kind is None:
