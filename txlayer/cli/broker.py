@@ -12,28 +12,28 @@ from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
 from txlayer.adapters.kafka.local.server import BackgroundBroker, BrokerStatus
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Yes, option
+from txlayer.cli.options import AsJson, Yes, command, declared, option
 from txlayer.config import parse_settings
 
 app = typer.Typer(help="A real Apache Kafka on this machine: no Docker, no installed Java.", no_args_is_help=True)
 
 Port = Annotated[
     int | None,
-    option("--port", "Port of the broker.  [default: the folder's last one, else 9092]", min=1024, max=65535),
+    declared("--port", "Port of the broker.  [default: the folder's last one, else 9092]", min=1024, max=65535),
 ]
 Data = Annotated[
-    Path | None, option("--data", "Data folder.  [default: a folder of the user's cache]", file_okay=False)
+    Path | None, declared("--data", "Data folder.  [default: a folder of the user's cache]", file_okay=False)
 ]
 
 
-@app.command()
+@command(app)
 def start(
     *,
     port: Port = None,
     data: Data = None,
-    properties: Annotated[
-        list[str] | None, option("--property", "A further setting of the broker; may be repeated.", "NAME=VALUE")
-    ] = None,
+    properties: list[str] | None = option(
+        "--property", "A further setting of the broker; may be repeated.", "NAME=VALUE"
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Start in the background and wait until it is ready; does nothing when it is running."""
@@ -43,7 +43,7 @@ def start(
     _show(started, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def status(*, data: Data = None, as_json: AsJson = False) -> None:
     """Say what runs. Exit code 0: running; 1: not running; 3: running but not answering."""
     folder = _folder(data)
@@ -58,14 +58,14 @@ def status(*, data: Data = None, as_json: AsJson = False) -> None:
         raise typer.Exit(ExitCode.UNAVAILABLE)
 
 
-@app.command()
+@command(app)
 def stop(*, data: Data = None, as_json: AsJson = False) -> None:
     """Stop cleanly; the data stay."""
     count = BackgroundBroker(_folder(data)).stop()
     _say(f"stopped {count}" if count else "was not running", as_json=as_json, stopped=count)
 
 
-@app.command()
+@command(app)
 def wipe(*, data: Data = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Stop, and remove the data for ever."""
     folder = _folder(data)
@@ -75,7 +75,7 @@ def wipe(*, data: Data = None, yes: Yes = False, as_json: AsJson = False) -> Non
     _say("removed" if was_there else "nothing to remove", as_json=as_json, removed=was_there)
 
 
-@app.command()
+@command(app)
 def fetch(*, as_json: AsJson = False) -> None:
     """Bring Kafka's jars and find a Java now, so that a later start needs no network."""
     runtime = _runtime()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from txlayer.cli.options import Bundle, Connection, administration, bundled, command, option, read_secret, with_bundles
+from txlayer.cli.options import Bundle, Connection, administration, command, option, read_secret, with_bundles
 from txlayer.cli.services import Logging, StopSignal
 from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.errors import ConfigError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show what is in doubt, in a browser.")
 
-access_option = partial(bundled, rich_help_panel="Access")
+access_option = partial(option, rich_help_panel="Access")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +97,14 @@ class AccessOptions(Bundle):
 def run(
     context: typer.Context,
     *,
-    host: Annotated[str, option("--host", "The address to listen on.", "ADDRESS")] = "127.0.0.1",
-    port: Annotated[int, option("--port", "The port to listen on; 0: a free one.", "PORT", min=0, max=65535)] = 8480,
-    trace_address: Annotated[
-        str, option("--trace-address", "Where a trace is shown; {trace_id} in it stands for the id.", "https://…")
-    ] = "",
-    report_address: Annotated[
-        str, option("--report-address", "Where the page of `txlayer-spark report` is shown.", "https://…")
-    ] = "",
+    host: str = option("--host", "The address to listen on.", "ADDRESS", default="127.0.0.1"),
+    port: int = option("--port", "The port to listen on; 0: a free one.", "PORT", min=0, max=65535, default=8480),
+    trace_address: str = option(
+        "--trace-address", "Where a trace is shown; {trace_id} in it stands for the id.", "https://…", default=""
+    ),
+    report_address: str = option(
+        "--report-address", "Where the page of `txlayer-spark report` is shown.", "https://…", default=""
+    ),
     logs: Logging,
     access: AccessOptions,
     connection: Connection,
@@ -185,9 +185,7 @@ def needing_extra() -> Iterator[None]:
 def user(
     name: Annotated[str, typer.Argument(help="The person's name, as the op lines of its actions will have it.")],
     *,
-    role: Annotated[
-        Literal["look", "settle"], option("--role", "Whether the person only sees, or also acts.")
-    ] = "look",
+    role: Literal["look", "settle"] = option("--role", "Whether the person only sees, or also acts.", default="look"),
 ) -> None:
     """Print a line for the file --users; the password comes from a prompt, or from the first line of standard input."""
     with needing_extra():

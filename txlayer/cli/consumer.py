@@ -141,16 +141,13 @@ def _add(kind: ReplayKind) -> None:
         *,
         reason: options.Reason = "",
         operator: options.Operator = None,
-        request_id: Annotated[
-            str | None,
-            options.option("--request-id", "Name of the request in the replay topic. Default: a new one.", "ID"),
-        ] = None,
-        partition: Annotated[
-            list[int] | None, options.option("--partition", "Only this partition; may be repeated.", min=0)
-        ] = None,
-        wait: Annotated[
-            str, options.option("--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s")
-        ] = "10s",
+        request_id: str | None = options.option(
+            "--request-id", "Name of the request in the replay topic. Default: a new one.", "ID"
+        ),
+        partition: list[int] | None = options.option("--partition", "Only this partition; may be repeated.", min=0),
+        wait: str = options.option(
+            "--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s", default="10s"
+        ),
         cluster: options.ClusterOptions,
         as_json: options.AsJson = False,
     ) -> None:
@@ -204,24 +201,21 @@ def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken
 
 # --- where a group goes on ---------------------------------------------------------------------------------------------
 
-Group = Annotated[str, options.option("--group -g", "The consumer group.")]
+Group = Annotated[str, options.declared("--group -g", "The consumer group.")]
 
 
 @options.command(app)
 def reset(
     *,
     group: Group,
-    topic: Annotated[list[str], options.option("--topic -t", "A topic that it consumes; may be repeated.")],
+    topic: Annotated[list[str], options.declared("--topic -t", "A topic that it consumes; may be repeated.")],
     to: options.To,
-    token_above: Annotated[
-        int | None,
-        options.option(
-            "--token-above",
-            "Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
-            min=0,
-            max=WHOLE_MAX // 2,
-        ),
-    ] = None,
+    token_above: int | None = options.option(
+        "--token-above",
+        "Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
+        min=0,
+        max=WHOLE_MAX // 2,
+    ),
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     cluster: options.ClusterOptions,

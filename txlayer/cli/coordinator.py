@@ -2,7 +2,6 @@
 
 import gc
 import sys
-from typing import Annotated
 
 import typer
 from rich.console import Console, RenderableType
@@ -45,17 +44,14 @@ app = typer.Typer(
 def run(  # every option is a parameter
     *,
     workers: services.Workers = 1,
-    target_topic: Annotated[
-        list[str] | None,
-        option(
-            "--target-topic",
-            "Forward only to topics of this pattern (orders, shop.*); may be repeated. None: to every topic that is no system topic.",
-            "PATTERN",
-        ),
-    ] = None,
-    doubt_after: Annotated[
-        str | None, option("--doubt-after", "Age at which an undecided transaction moves to the doubt topic.", "60s")
-    ] = None,
+    target_topic: list[str] | None = option(
+        "--target-topic",
+        "Forward only to topics of this pattern (orders, shop.*); may be repeated. None: to every topic that is no system topic.",
+        "PATTERN",
+    ),
+    doubt_after: str | None = option(
+        "--doubt-after", "Age at which an undecided transaction moves to the doubt topic.", "60s"
+    ),
     start_timeout: services.StartTimeout = None,
     connection: Connection,
     observing: services.Observing,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txlayer.cli import output
-from txlayer.cli.options import AsJson, from_file, option, refuse_password
+from txlayer.cli.options import AsJson, command, declared, from_file, option, refuse_password
 from txlayer.config import parse_duration
 from txlayer.errors import ConfigError
 
@@ -35,14 +35,14 @@ _URL_HELP = (
     "The database, as SQLAlchemy writes it, without a password; default {0}, or the content of the file {0}_FILE."
 )
 
-BarrierUrl = Annotated[str | None, option("--url", _URL_HELP.format(BARRIER_URL), "DIALECT+DRIVER://…")]
-InboxUrl = Annotated[str | None, option("--url", _URL_HELP.format(INBOX_URL), "DIALECT+DRIVER://…")]
-TableName = Annotated[str, option("--table", "The table's name.")]
-Schema = Annotated[str | None, option("--schema", "Its schema, if not the user's own.")]
-Count = Annotated[bool, option("--dry-run", "Count, and delete nothing.")]
+BarrierUrl = Annotated[str | None, declared("--url", _URL_HELP.format(BARRIER_URL), "DIALECT+DRIVER://…")]
+InboxUrl = Annotated[str | None, declared("--url", _URL_HELP.format(INBOX_URL), "DIALECT+DRIVER://…")]
+TableName = Annotated[str, declared("--table", "The table's name.")]
+Schema = Annotated[str | None, declared("--schema", "Its schema, if not the user's own.")]
+Count = Annotated[bool, declared("--dry-run", "Count, and delete nothing.")]
 
 
-@barrier_app.command("create")
+@command(barrier_app, "create")
 def create_barrier(*, url: BarrierUrl = None, table: TableName = "txlayer_barrier", schema: Schema = None) -> None:
     """Create the table unless it is there."""
     with opened_barrier(url, table=table, schema=schema) as barrier:
@@ -50,23 +50,21 @@ def create_barrier(*, url: BarrierUrl = None, table: TableName = "txlayer_barrie
     typer.echo(f"{table} is there")
 
 
-@barrier_app.command("purge")
+@command(barrier_app, "purge")
 def purge_barrier(
     *,
     url: BarrierUrl = None,
-    older_than: Annotated[
-        str,
-        option(
-            "--older-than",
-            "By the database's clock; at least the longest immunity (7d), transaction_age_max and 1d together.",
-            "AGE",
-        ),
-    ] = "14d",
+    older_than: str = option(
+        "--older-than",
+        "By the database's clock; at least the longest immunity (7d), transaction_age_max and 1d together.",
+        "AGE",
+        default="14d",
+    ),
     table: TableName = "txlayer_barrier",
     schema: Schema = None,
-    transaction_age_max: Annotated[
-        str, option("--transaction-age-max", "The coordinators' setting of this name.", "AGE")
-    ] = "72h",
+    transaction_age_max: str = option(
+        "--transaction-age-max", "The coordinators' setting of this name.", "AGE", default="72h"
+    ),
     dry_run: Count = False,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +76,7 @@ def purge_barrier(
     _show_purged(done, is_dry_run=dry_run, as_json=as_json)
 
 
-@inbox_app.command("create")
+@command(inbox_app, "create")
 def create_inbox(*, url: InboxUrl = None, table: TableName = "txlayer_inbox", schema: Schema = None) -> None:
     """Create the table unless it is there."""
     with _opened_inbox(url, table=table, schema=schema) as inbox:
@@ -86,19 +84,17 @@ def create_inbox(*, url: InboxUrl = None, table: TableName = "txlayer_inbox", sc
     typer.echo(f"{table} is there")
 
 
-@inbox_app.command("purge")
+@command(inbox_app, "purge")
 def purge_inbox(
     *,
-    group: Annotated[str, option("--group", "The consumer group whose rows these are.")],
+    group: Annotated[str, declared("--group", "The consumer group whose rows these are.")],
     url: InboxUrl = None,
-    older_than: Annotated[
-        str,
-        option(
-            "--older-than",
-            "By the database's clock; longer than the topics, and dead letters (30d), keep records.",
-            "AGE",
-        ),
-    ] = "60d",
+    older_than: str = option(
+        "--older-than",
+        "By the database's clock; longer than the topics, and dead letters (30d), keep records.",
+        "AGE",
+        default="60d",
+    ),
     table: TableName = "txlayer_inbox",
     schema: Schema = None,
     dry_run: Count = False,

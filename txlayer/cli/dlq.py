@@ -22,9 +22,9 @@ from txlayer.cli.options import (
     Operator,
     Reason,
     brokers_ms,
-    bundled,
     command,
     current_ms,
+    declared,
     option,
     parse_instant,
 )
@@ -41,11 +41,11 @@ LIMIT = 100  # dead letters that `list` shows: a page of a terminal or two
 
 # --- which dead letters ------------------------------------------------------------------------------------------------
 
-Group = Annotated[str, option("--group", "The consumer group that gave the messages up.", "GROUP")]
+Group = Annotated[str, declared("--group", "The consumer group that gave the messages up.", "GROUP")]
 
 Topics = Annotated[
     list[str] | None,
-    option(
+    declared(
         "--topic",
         "Only messages of this topic; may be repeated. Default: every topic that the group has dead letters of.",
         "TOPIC",
@@ -63,7 +63,7 @@ Letters = Annotated[
 
 RequestId = Annotated[
     str | None,
-    option(
+    declared(
         "--request-id",
         "Name of the request; the same again asks only for what was not asked for yet. Default: a new one.",
         "ID",
@@ -75,15 +75,15 @@ RequestId = Annotated[
 class DeadLetterFilters(Bundle):
     """Which dead letters a command is about."""
 
-    key: str | None = bundled("--key", "Only this key, as UTF-8.", "TEXT")
-    key_hex: str | None = bundled("--key-hex", "Only this key, as bytes in hex.", "HEX")
-    reason_code: list[DeadLetterReason] | None = bundled(
+    key: str | None = option("--key", "Only this key, as UTF-8.", "TEXT")
+    key_hex: str | None = option("--key-hex", "Only this key, as bytes in hex.", "HEX")
+    reason_code: list[DeadLetterReason] | None = option(
         "--reason-code", "Only those given up for this reason; may be repeated."
     )
-    since: str | None = bundled(
+    since: str | None = option(
         "--since", "Only those given up since: so long ago, or a time such as 2026-11-21T10:00:00+00:00.", "2h|TIME"
     )
-    until: str | None = bundled("--until", "Only those given up before: so long ago, or a time.", "2h|TIME")
+    until: str | None = option("--until", "Only those given up before: so long ago, or a time.", "2h|TIME")
 
     def read(
         self, *, states: Sequence[DeadLetterState] = (), now_ms: Callable[[], int] = current_ms
@@ -114,10 +114,10 @@ def list_(
     group: Group,
     topic: Topics = None,
     filters: DeadLetterFilters,
-    state: Annotated[list[DeadLetterState] | None, option("--state", "Only this state; may be repeated.")] = None,
-    is_all: Annotated[bool, option("--all", "Those that were handled or dropped, too.")] = False,
-    limit: Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)] = LIMIT,
-    has_keys: Annotated[bool, option("--keys", "Show the messages' keys.")] = False,
+    state: list[DeadLetterState] | None = option("--state", "Only this state; may be repeated."),
+    is_all: bool = option("--all", "Those that were handled or dropped, too.", default=False),
+    limit: int = option("--limit", "Show so many, the oldest first.", min=1, default=LIMIT),
+    has_keys: bool = option("--keys", "Show the messages' keys.", default=False),
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -150,7 +150,7 @@ def show(
     *,
     group: Group,
     topic: Topics = None,
-    has_value: Annotated[bool, option("--value", "Show the message's value.")] = False,
+    has_value: bool = option("--value", "Show the message's value.", default=False),
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -191,15 +191,15 @@ class Asking(DeadLetterFilters):
     """For which dead letters something is asked, by whom, and how."""
 
     topic: Topics = None
-    is_all: bool = bundled("--all", "All that the filters let through and that were not asked for yet.", default=False)
-    limit: int | None = bundled("--limit", "With --all: so many, the oldest.", min=1)
+    is_all: bool = option("--all", "All that the filters let through and that were not asked for yet.", default=False)
+    limit: int | None = option("--limit", "With --all: so many, the oldest.", min=1)
     reason: Reason = ""
     operator: Operator = None
     request_id: RequestId = None
-    rate: float | None = bundled("--rate", "At most so many a second.", min=0.001)
-    dry_run: bool = bundled("--dry-run", "Show what would be asked for, ask nothing.", default=False)
-    yes: bool = bundled("--yes", "With --all: do not ask me.", default=False)
-    wait: str = bundled(
+    rate: float | None = option("--rate", "At most so many a second.", min=0.001)
+    dry_run: bool = option("--dry-run", "Show what would be asked for, ask nothing.", default=False)
+    yes: bool = option("--yes", "With --all: do not ask me.", default=False)
+    wait: str = option(
         "--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s", default="30s"
     )
 
@@ -231,13 +231,14 @@ def _replay(
     *,
     group: Group,
     asking: Asking,
-    is_again: Annotated[
-        bool, option("--again", "Also those named that were handled, dropped or asked for already.")
-    ] = False,
-    is_only: Annotated[
-        bool,
-        option("--only", "Of a parked key, only those chosen: later ones may be handled before earlier ones then."),
-    ] = False,
+    is_again: bool = option(
+        "--again", "Also those named that were handled, dropped or asked for already.", default=False
+    ),
+    is_only: bool = option(
+        "--only",
+        "Of a parked key, only those chosen: later ones may be handled before earlier ones then.",
+        default=False,
+    ),
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:

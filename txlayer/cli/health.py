@@ -18,7 +18,7 @@ from rich.text import Text
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Connection, current_ms, option, with_bundles
+from txlayer.cli.options import AsJson, Connection, current_ms, declared, option, with_bundles
 from txlayer.config import ConsumerConfig, CoordinatorConfig, parse_duration
 from txlayer.operate import Json, length_text, time_text
 from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json, is_ill
@@ -33,25 +33,19 @@ LEVEL_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "c
 @with_bundles
 def doctor(
     *,
-    topic: Annotated[
-        list[str] | None,
-        option(
-            "--topic",
-            "A real topic to look at, too; may be repeated. Those that recent half messages name, and those of "
-            "TXLAYER_TARGET_TOPICS, are looked at anyway.",
-            "TOPIC",
-        ),
-    ] = None,
-    replication_factor: Annotated[
-        int | None,
-        option(
-            "--replication-factor",
-            "What the namespace's topics must have; default: as many as there are brokers for, at most 3.",
-            min=1,
-        ),
-    ] = None,
-    strict: Annotated[bool, option("--strict", "Warnings count: exit code 1 for them too.")] = False,
-    show_all: Annotated[bool, option("--all", "Show what is in order, too.")] = False,
+    topic: list[str] | None = option(
+        "--topic",
+        "A real topic to look at, too; may be repeated. Those that recent half messages name, and those of "
+        "TXLAYER_TARGET_TOPICS, are looked at anyway.",
+        "TOPIC",
+    ),
+    replication_factor: int | None = option(
+        "--replication-factor",
+        "What the namespace's topics must have; default: as many as there are brokers for, at most 3.",
+        min=1,
+    ),
+    strict: bool = option("--strict", "Warnings count: exit code 1 for them too.", default=False),
+    show_all: bool = option("--all", "Show what is in order, too.", default=False),
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
@@ -113,13 +107,13 @@ WATCH_S = 2.0  # how often a list is shown anew
 CONSUMPTION, CONSUMPTION_S = "consumption", 30.0  # a look at consumers and leases is repeated when it is older
 RETRY_S = 2.0  # pause after a failure
 
-Interval = Annotated[str, option("--interval", "How often to look.", "2s")]
+Interval = Annotated[str, declared("--interval", "How often to look.", "2s")]
 
 
 @with_bundles
 def top(
     *,
-    once: Annotated[bool, option("--once", "Show it once and end.")] = False,
+    once: bool = option("--once", "Show it once and end.", default=False),
     interval: Interval = "2s",
     connection: Connection,
     as_json: AsJson = False,

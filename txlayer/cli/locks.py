@@ -12,7 +12,7 @@ from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode, saying
-from txlayer.cli.options import AsJson, Connection, Operator, Reason, bundled, command, duration, option
+from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, duration, option
 from txlayer.cli.output import cell
 from txlayer.config import ConsumerConfig
 from txlayer.core.leases import LeaseEffect
@@ -34,7 +34,7 @@ Queue = Annotated[str, typer.Argument(metavar="GROUP/TOPIC/PARTITION", help="A q
 class LockConnection(Connection):
     """A namespace whose leases are read."""
 
-    lease_expiry: str | None = bundled(
+    lease_expiry: str | None = option(
         "--lease-expiry", "The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.", "60s"
     )
 
@@ -47,9 +47,9 @@ class LockConnection(Connection):
 @command(app, "list")
 def list_locks(
     *,
-    group: Annotated[str | None, option("--group", "Of this consumer group alone.")] = None,
-    topic: Annotated[str | None, option("--topic", "Of this topic alone.")] = None,
-    is_all: Annotated[bool, option("--all", "Also leases that ended, as far as the log names them.")] = False,
+    group: str | None = option("--group", "Of this consumer group alone."),
+    topic: str | None = option("--topic", "Of this topic alone."),
+    is_all: bool = option("--all", "Also leases that ended, as far as the log names them.", default=False),
     connection: LockConnection,
     as_json: AsJson = False,
 ) -> None:
@@ -96,7 +96,7 @@ def release(
     *,
     reason: Reason = "",
     operator: Operator = None,
-    yes: Annotated[bool, option("--yes", "Do not ask, also when it is held.")] = False,
+    yes: bool = option("--yes", "Do not ask, also when it is held.", default=False),
     connection: LockConnection,
     as_json: AsJson = False,
 ) -> None:

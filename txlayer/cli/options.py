@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
@@ -40,13 +40,20 @@ if TYPE_CHECKING:
     from txlayer.adapters.connect import Clients
     from txlayer.adapters.kafka.admin import KafkaAdmin
 
+_OPTION = "option"
+
 C = TypeVar("C", bound=ClientConfig)
 T = TypeVar("T", bound=Callable[..., None])
 
 
-def option(names: str, text: str, metavar: str | None = None, /, **more: Any) -> Any:
-    """An option of a command, `--output -o` or `--output`, with its line of help."""
+def declared(names: str, text: str, metavar: str | None = None, /, **more: Any) -> Any:
+    """What typer must know of an option: `--output -o` or `--output`, and its line of help."""
     return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+
+
+def option(*names_and_help: str, default: Any = None, **more: Any) -> Any:
+    """An option of a command, in place of its parameter's default, or of a `Bundle`, as a field: `declared`, with this default."""
+    return field(default=default, metadata={_OPTION: declared(*names_and_help, **more)})
 
 
 def version_option(program: str) -> Any:
@@ -56,24 +63,24 @@ def version_option(program: str) -> Any:
             typer.echo(f"{program} {__version__}")
             raise typer.Exit
 
-    return option("--version", "Say the version and end.", callback=show, is_eager=True)
+    return declared("--version", "Say the version and end.", callback=show, is_eager=True)
 
 
-AsJson = Annotated[bool, option("--json", "Print JSON instead of a table.")]
-Reason = Annotated[str, option("--reason", "Why; recorded.", "TEXT")]
-Operator = Annotated[str | None, option("--operator", "Who; default USER@host.", "NAME")]
-Yes = Annotated[bool, option("--yes", "Do not ask.")]
-DryRun = Annotated[bool, option("--dry-run", "Show what would be stored, store nothing.")]
+AsJson = Annotated[bool, declared("--json", "Print JSON instead of a table.")]
+Reason = Annotated[str, declared("--reason", "Why; recorded.", "TEXT")]
+Operator = Annotated[str | None, declared("--operator", "Who; default USER@host.", "NAME")]
+Yes = Annotated[bool, declared("--yes", "Do not ask.")]
+DryRun = Annotated[bool, declared("--dry-run", "Show what would be stored, store nothing.")]
 To = Annotated[
     str,
-    option("--to", "Where to begin; TIME as 2h (so long ago) or 2026-11-21T10:00:00+00:00.", "earliest|latest|TIME"),
+    declared("--to", "Where to begin; TIME as 2h (so long ago) or 2026-11-21T10:00:00+00:00.", "earliest|latest|TIME"),
 ]
 
 _PANEL = "Connection"
 
 BootstrapServers = Annotated[
     str | None,
-    option(
+    declared(
         "--bootstrap-servers -b",
         "Brokers to ask first; default TXLAYER_BOOTSTRAP_SERVERS, then 127.0.0.1:9092.",
         "HOST:PORT,…",
@@ -82,22 +89,17 @@ BootstrapServers = Annotated[
 ]
 Namespace = Annotated[
     str | None,
-    option(
+    declared(
         "--namespace -n",
         "Set of system topics and coordinators; default TXLAYER_NAMESPACE, then txlayer.",
         rich_help_panel=_PANEL,
     ),
 ]
-Insecure = Annotated[bool, option("--insecure", "Allow plain text to another machine.", rich_help_panel=_PANEL)]
+Insecure = Annotated[bool, declared("--insecure", "Allow plain text to another machine.", rich_help_panel=_PANEL)]
 
 
 class Bundle:
     """Options that commands share. A command's parameter of such a type becomes one option per field."""
-
-
-def bundled(*names_and_help: str, default: Any = None, **more: Any) -> Any:
-    """A field of a bundle, and its `option`."""
-    return field(default=default, metadata={"option": option(*names_and_help, **more)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class ClusterOptions(Bundle):
     """Which cluster a command speaks to, and how."""
 
     bootstrap_servers: BootstrapServers = None
-    client_setting: list[str] | None = bundled(
+    client_setting: list[str] | None = option(
         "--client-setting -X",
         "A librdkafka setting (security.protocol, sasl.username, …); may be repeated, "
         "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between) and to the file TXLAYER_CLIENT_SETTINGS_FILE. "
@@ -166,6 +168,8 @@ def with_bundles(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(kind, type) and issubclass(kind, Bundle):
             bundles[parameter.name] = kind
             parameters += _options_of(kind)
+        elif isinstance(parameter.default, Field):
+            parameters.append(_parameter(parameter.name, kind, parameter.default))
         else:
             parameters.append(parameter.replace(annotation=kind))
 
@@ -182,14 +186,17 @@ def with_bundles(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options_of(kind: type[Bundle]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
-    for each in _fields(kind):
-        default = inspect.Parameter.empty if each.default is MISSING else each.default
-        hint, own = hints[each.name], each.metadata.get("option")
-        hint = hint if own is None else Annotated[hint, own]
-        yield inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+    return (_parameter(each.name, hints[each.name], each) for each in _fields(kind))
 
 
-def _fields(kind: type[Bundle]) -> Sequence[Any]:
+def _parameter(name: str, hint: Any, of: Field[Any]) -> inspect.Parameter:
+    """The parameter that typer reads; its type says already what it is, unless that was given as an `option`."""
+    default = inspect.Parameter.empty if of.default is MISSING else of.default
+    hint = Annotated[hint, of.metadata[_OPTION]] if _OPTION in of.metadata else hint
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def _fields(kind: type[Bundle]) -> Sequence[Field[Any]]:
     return fields(kind)  # type: ignore[arg-type]  # every bundle is a dataclass
 
 

@@ -10,7 +10,7 @@ import typer
 
 from txlayer import __version__
 from txlayer.cli.database import BARRIER_URL, opened_barrier
-from txlayer.cli.options import Connection, command, duration, from_file, option
+from txlayer.cli.options import Connection, command, declared, duration, from_file, option
 from txlayer.cli.services import Observing, StartTimeout, StopSignal, load, observed
 from txlayer.config import ResponderConfig
 from txlayer.core.messages import check_group
@@ -25,10 +25,10 @@ app = typer.Typer(
     help="Answer check-backs for a producer group whose services are down, or run for moments only.",
 )
 
-Group = Annotated[str, option("--group -g", "The producer group that it answers for.")]
+Group = Annotated[str, declared("--group -g", "The producer group that it answers for.")]
 Workers = Annotated[
     int | None,
-    option("--workers", "Calls of the handler at a time; default TXLAYER_CHECK_WORKERS, then 8.", min=1, max=1000),
+    declared("--workers", "Calls of the handler at a time; default TXLAYER_CHECK_WORKERS, then 8.", min=1, max=1000),
 ]
 
 
@@ -41,37 +41,28 @@ def _group() -> None:
 def run(  # every option is a parameter
     *,
     group: Group,
-    handler: Annotated[
-        str | None,
-        option(
-            "--handler",
-            "Called with a txlayer.CheckRequest; returns COMMIT, ROLLBACK or UNKNOWN. Found from here, as Python finds modules.",
-            "MODULE:FUNCTION",
-        ),
-    ] = None,
-    on_parked: Annotated[
-        str | None,
-        option(
-            "--on-parked",
-            "Called with a txlayer.ParkedTransaction when one stays without an answer; returns COMMIT, ROLLBACK or nothing.",
-            "MODULE:FUNCTION",
-        ),
-    ] = None,
-    barrier_url: Annotated[
-        str | None,
-        option(
-            URL_OPTION,
-            f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it, without a password; "
-            f"default {BARRIER_URL}, or the content of the file {BARRIER_URL}_FILE.",
-            "DIALECT+DRIVER://…",
-        ),
-    ] = None,
-    barrier_table: Annotated[str, option("--barrier-table", "The barrier table's name.")] = "txlayer_barrier",
-    barrier_schema: Annotated[str | None, option("--barrier-schema", "Its schema, if not the user's own.")] = None,
+    handler: str | None = option(
+        "--handler",
+        "Called with a txlayer.CheckRequest; returns COMMIT, ROLLBACK or UNKNOWN. Found from here, as Python finds modules.",
+        "MODULE:FUNCTION",
+    ),
+    on_parked: str | None = option(
+        "--on-parked",
+        "Called with a txlayer.ParkedTransaction when one stays without an answer; returns COMMIT, ROLLBACK or nothing.",
+        "MODULE:FUNCTION",
+    ),
+    barrier_url: str | None = option(
+        URL_OPTION,
+        f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it, without a password; "
+        f"default {BARRIER_URL}, or the content of the file {BARRIER_URL}_FILE.",
+        "DIALECT+DRIVER://…",
+    ),
+    barrier_table: str = option("--barrier-table", "The barrier table's name.", default="txlayer_barrier"),
+    barrier_schema: str | None = option("--barrier-schema", "Its schema, if not the user's own."),
     workers: Workers = None,
-    check_timeout: Annotated[
-        str | None, option("--check-timeout", "How long a call may take; then the answer is UNKNOWN.", "10s")
-    ] = None,
+    check_timeout: str | None = option(
+        "--check-timeout", "How long a call may take; then the answer is UNKNOWN.", "10s"
+    ),
     start_timeout: StartTimeout = None,
     connection: Connection,
     observing: Observing,

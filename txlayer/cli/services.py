@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from txlayer.adapters.telemetry import NO_TRACING, Tracing, set_up_logging
-from txlayer.cli.options import Bundle, bundled, option
+from txlayer.cli.options import Bundle, declared, option
 from txlayer.config import MetricsConfig, from_environ
 from txlayer.errors import ConfigError
 
@@ -42,13 +42,13 @@ PORT_OPTION = "--metrics-port"
 TRACING = "TXLAYER_TRACING"
 _WORDS = {"": False, "0": False, "false": False, "1": True, "true": True}
 
-LogFormat = Annotated[str | None, option("--log-format", "text or json; default TXLAYER_LOG_FORMAT, then text.")]
+LogFormat = Annotated[str | None, declared("--log-format", "text or json; default TXLAYER_LOG_FORMAT, then text.")]
 LogLevel = Annotated[
-    str | None, option("--log-level", "DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO.")
+    str | None, declared("--log-level", "DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO.")
 ]
-Workers = Annotated[int, option("--workers", "Processes; the group shares the partitions among them.", min=1, max=64)]
-StartTimeout = Annotated[str | None, option("--start-timeout", "How long to wait for a broker at the start.", "60s")]
-WatchParent = Annotated[bool, option("--watch-parent", "Stop when standard input ends.", hidden=True)]
+Workers = Annotated[int, declared("--workers", "Processes; the group shares the partitions among them.", min=1, max=64)]
+StartTimeout = Annotated[str | None, declared("--start-timeout", "How long to wait for a broker at the start.", "60s")]
+WatchParent = Annotated[bool, declared("--watch-parent", "Stop when standard input ends.", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +70,13 @@ class Logging(Bundle):
 class Metering(Logging):
     """Where a running service answers with metrics."""
 
-    metrics_port: int | None = bundled(
+    metrics_port: int | None = option(
         PORT_OPTION,
         "Answer /metrics, /livez and /readyz there; several workers have one port each, from this one on. "
         "Default TXLAYER_METRICS_PORT, then none. Needs the extra metrics.",
         "PORT",
     )
-    metrics_host: str | None = bundled(
+    metrics_host: str | None = option(
         "--metrics-host", "The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.", "ADDRESS"
     )
 
@@ -88,7 +88,7 @@ class Metering(Logging):
 class Observing(Metering):
     """How a running service is looked at."""
 
-    tracing: bool | None = bundled(
+    tracing: bool | None = option(
         "--tracing/--no-tracing",
         f"Make OpenTelemetry spans (extra txlayer[otel]); default {TRACING}, then not. Start it with "
         "`opentelemetry-instrument`, which sets up the SDK.",

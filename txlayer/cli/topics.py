@@ -14,7 +14,7 @@ from txlayer.adapters.connect import CoordinatorConnections, connect_coordinator
 from txlayer.adapters.ports import Administration
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode, saying
-from txlayer.cli.options import AsJson, Bundle, Connection, Yes, administration, bundled, command, option
+from txlayer.cli.options import AsJson, Bundle, Connection, Yes, administration, command, declared, option
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.acls import plan as plan_acls
@@ -47,24 +47,24 @@ LOOK_S = 1.0  # how often it is looked whether the namespace is drained
 class Wanted(Bundle):
     """Whose topics are meant, and what they must be like."""
 
-    partitions: int | None = bundled(
+    partitions: int | None = option(
         "--partitions",
         "Partitions of half, op and doubt, fixed for life; default: what the namespace has, 4 for a new one.",
         min=1,
         max=PARTITION_MAX,
     )
-    replication_factor: int | None = bundled(
+    replication_factor: int | None = option(
         "--replication-factor",
         "Replicas of new topics; from 3 on, 2 must be in sync; default: the broker's own.",
         min=1,
         max=REPLICAS_MAX,
     )
-    group: str | None = bundled(
+    group: str | None = option(
         "--group",
         "Instead of the namespace's: the topics of this consumer group, for dead letters and replays.",
         "GROUP",
     )
-    topic: list[str] | None = bundled("--topic", "With --group: a topic that it consumes; may be repeated.", "TOPIC")
+    topic: list[str] | None = option("--topic", "With --group: a topic that it consumes; may be repeated.", "TOPIC")
 
 
 @command(app)
@@ -148,16 +148,16 @@ class Rights(Bundle):
 
     role: Annotated[
         list[str],
-        option(
+        declared(
             "--role", "producer, responder, coordinator, consumer, reader, operator or spark; may be repeated.", "ROLE"
         ),
     ]
     principal: Annotated[
-        str, option("--principal", "Whose rights; as the brokers name the client that connects.", "User:NAME")
+        str, declared("--principal", "Whose rights; as the brokers name the client that connects.", "User:NAME")
     ]
-    group: str | None = bundled("--group", "The producer's or the consumer's group.")
-    topic: list[str] | None = bundled("--topic", "A real topic of the role (orders, shop.*); may be repeated.", "TOPIC")
-    host: str = bundled("--host", "From where; * is everywhere.", default=EVERY_HOST)
+    group: str | None = option("--group", "The producer's or the consumer's group.")
+    topic: list[str] | None = option("--topic", "A real topic of the role (orders, shop.*); may be repeated.", "TOPIC")
+    host: str = option("--host", "From where; * is everywhere.", default=EVERY_HOST)
 
 
 @command(acls_app, "apply")
@@ -253,7 +253,7 @@ def accept(
 @command(app)
 def drain(
     *,
-    timeout: Annotated[str, option("--timeout", "How long to wait; 0s: look once, and say.", "60s")] = "60s",
+    timeout: str = option("--timeout", "How long to wait; 0s: look once, and say.", "60s", default="60s"),
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
@@ -292,9 +292,9 @@ def drain(
 def widen(
     *,
     partitions: Annotated[
-        int, option("--partitions", "How many half, op and doubt shall have.", min=1, max=PARTITION_MAX)
+        int, declared("--partitions", "How many half, op and doubt shall have.", min=1, max=PARTITION_MAX)
     ],
-    dry_run: Annotated[bool, option("--dry-run", "Say what would be done; change nothing.")] = False,
+    dry_run: bool = option("--dry-run", "Say what would be done; change nothing.", default=False),
     yes: Yes = False,
     connection: Connection,
     as_json: AsJson = False,

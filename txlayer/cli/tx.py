@@ -30,10 +30,10 @@ from txlayer.cli.options import (
     Connection,
     Operator,
     Reason,
-    bundled,
     check_instant,
     command,
     current_ms,
+    declared,
     option,
     parse_instant,
 )
@@ -65,21 +65,19 @@ ListedState = Enum(  # type: ignore[misc]  # made from the table of states, whic
 class TransactionFilters(Bundle):
     """Which of the transactions that are not settled a command is about."""
 
-    is_open: bool = bundled("--open", "Only open ones, as --state open.", default=False)
-    is_parked: bool = bundled(
-        "--parked", "Only parked ones, as --state parked --state parked-committed.", default=False
-    )
-    is_held: bool = bundled("--held", "Only held ones, as --state held.", default=False)
-    is_scheduled: bool = bundled("--scheduled", "Only scheduled ones, as --state scheduled.", default=False)
-    group: str | None = bundled("--group", "Only this producer group.", "GROUP")
-    topic: str | None = bundled("--topic", "Only those with a message for it.", "TOPIC")
-    state: list[ListedState] | None = bundled("--state", "Only this state; may be repeated.")
-    reason_code: list[ParkReason] | None = bundled(
+    is_open: bool = option("--open", "Only open ones, as --state open.", default=False)
+    is_parked: bool = option("--parked", "Only parked ones, as --state parked --state parked-committed.", default=False)
+    is_held: bool = option("--held", "Only held ones, as --state held.", default=False)
+    is_scheduled: bool = option("--scheduled", "Only scheduled ones, as --state scheduled.", default=False)
+    group: str | None = option("--group", "Only this producer group.", "GROUP")
+    topic: str | None = option("--topic", "Only those with a message for it.", "TOPIC")
+    state: list[ListedState] | None = option("--state", "Only this state; may be repeated.")
+    reason_code: list[ParkReason] | None = option(
         "--reason-code", "Only those parked or held for this reason; may be repeated."
     )
-    older_than: str | None = bundled("--older-than", "Only those prepared longer ago.", "1h")
-    younger_than: str | None = bundled("--younger-than", "Only those prepared since.", "1h")
-    query_id: str | None = bundled("--query-id", "Only those with this id of the user's own.", "TEXT")
+    older_than: str | None = option("--older-than", "Only those prepared longer ago.", "1h")
+    younger_than: str | None = option("--younger-than", "Only those prepared since.", "1h")
+    query_id: str | None = option("--query-id", "Only those with this id of the user's own.", "TEXT")
 
     def read(self) -> Filter:
         """What the options say together: states add up, everything else narrows."""
@@ -129,11 +127,11 @@ What = Annotated[
 def list_(
     *,
     filters: TransactionFilters,
-    kept_aside: Annotated[
-        bool, option("--kept-aside", "Show instead the records that cannot be read, or that were in the wrong place.")
-    ] = False,
-    limit: Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)] = LIMIT,
-    watch: Annotated[bool, option("--watch", "Keep the list current until Ctrl-C.")] = False,
+    kept_aside: bool = option(
+        "--kept-aside", "Show instead the records that cannot be read, or that were in the wrong place.", default=False
+    ),
+    limit: int = option("--limit", "Show so many, the oldest first.", min=1, default=LIMIT),
+    watch: bool = option("--watch", "Keep the list current until Ctrl-C.", default=False),
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
@@ -210,18 +208,16 @@ def stats(*, connection: Connection, as_json: AsJson = False) -> None:
 def show(
     what: What = None,
     *,
-    query_id: Annotated[
-        str | None, option("--query-id", "Show instead the transactions with this id of the user's own.", "TEXT")
-    ] = None,
-    since: Annotated[
-        str,
-        option(
-            "--since",
-            "Read half, op and check from so long ago; of what is on doubt, from its first half message.",
-            "1h|TIME",
-        ),
-    ] = "1h",
-    is_id: Annotated[bool, option("--id", "It is an id, even if it looks like PARTITION:OFFSET.")] = False,
+    query_id: str | None = option(
+        "--query-id", "Show instead the transactions with this id of the user's own.", "TEXT"
+    ),
+    since: str = option(
+        "--since",
+        "Read half, op and check from so long ago; of what is on doubt, from its first half message.",
+        "1h|TIME",
+        default="1h",
+    ),
+    is_id: bool = option("--id", "It is an id, even if it looks like PARTITION:OFFSET.", default=False),
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
@@ -294,10 +290,10 @@ STDOUT = "-"
 @command(app)
 def export(
     *,
-    output_: Annotated[str, option("--output -o", "Where to; - is standard output.", "FILE|-")],
-    force: Annotated[bool, option("--force", "Overwrite the file when it is there.")] = False,
+    output_: Annotated[str, declared("--output -o", "Where to; - is standard output.", "FILE|-")],
+    force: bool = option("--force", "Overwrite the file when it is there.", default=False),
     filters: TransactionFilters,
-    limit: Annotated[int | None, option("--limit", "So many, the oldest.", min=1)] = None,
+    limit: int | None = option("--limit", "So many, the oldest.", min=1),
     connection: Connection,
 ) -> None:
     """Write transactions whole into a file, one JSON object per line; parked ones, unless a state is named.
@@ -419,26 +415,26 @@ _EXITS = """
 class Settling(TransactionFilters):
     """Which transactions a person settles, why, and how."""
 
-    is_all: bool = bundled(
+    is_all: bool = option(
         "--all", "All that the filters let through; those parked, unless a state is named.", default=False
     )
-    limit: int | None = bundled(
+    limit: int | None = option(
         "--limit",
         "With --all: so many, the oldest of those that are there now; the same command again counts anew.",
         min=1,
     )
-    nonce: str | None = bundled("--nonce", "Which attempt, where an id has several.")
+    nonce: str | None = option("--nonce", "Which attempt, where an id has several.")
     reason: Reason = ""
     operator: Operator = None
-    dry_run: bool = bundled("--dry-run", "Show what would be written, write nothing.", default=False)
-    yes: bool = bundled("--yes", "With --all: do not ask.", default=False)
-    wait: str = bundled(
+    dry_run: bool = option("--dry-run", "Show what would be written, write nothing.", default=False)
+    yes: bool = option("--yes", "With --all: do not ask.", default=False)
+    wait: str = option(
         "--wait",
         "How long coordinators may stand still before the command ends; 0s: do not wait.",
         "10s",
         default="10s",
     )
-    since: str = bundled("--since", "How far back to look for a transaction that is settled.", "1h", default="1h")
+    since: str = option("--since", "How far back to look for a transaction that is settled.", "1h", default="1h")
 
     def order(self, action: str, txn_ids: Sequence[str] | None, time_ms: int | None = None) -> SettlementOrder:
         from txlayer.operate.operators import signature_of
@@ -477,7 +473,7 @@ for _word in [word for word in HELP if word != _RESCHEDULE]:
 def reschedule(
     txn_ids: TxnIds = None,
     *,
-    to: Annotated[str, option("--to", "The new time; or how long from now.", "TIME|2h")],
+    to: Annotated[str, declared("--to", "The new time; or how long from now.", "TIME|2h")],
     settling: Settling,
     connection: Connection,
     as_json: AsJson = False,

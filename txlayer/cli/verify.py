@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -28,26 +27,20 @@ _SEVERITY_STYLES = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity
 @with_bundles
 def verify(
     *,
-    since: Annotated[str, option("--since", "Judge transactions that were stored since then.", "2h|TIME")] = "2h",
-    until: Annotated[
-        str | None,
-        option(
-            "--until",
-            "Judge those that were stored before that; default: now. What became of them is read up to now.",
-            "10m|TIME",
-        ),
-    ] = None,
-    topics: Annotated[
-        list[str] | None,
-        option(
-            "--topics", "Real topics to read; may be repeated. Default: those that the half messages name.", "TOPIC"
-        ),
-    ] = None,
-    grace: Annotated[str, option("--grace", "What is younger may still be on its way.", "60s")] = "60s",
-    overdue_after: Annotated[
-        str, option("--overdue-after", "Report what is undecided or held for longer, after its immunity.", "15m")
-    ] = "15m",
-    limit: Annotated[int, option("--limit", "Show so many findings.", min=1)] = 100,
+    since: str = option("--since", "Judge transactions that were stored since then.", "2h|TIME", default="2h"),
+    until: str | None = option(
+        "--until",
+        "Judge those that were stored before that; default: now. What became of them is read up to now.",
+        "10m|TIME",
+    ),
+    topics: list[str] | None = option(
+        "--topics", "Real topics to read; may be repeated. Default: those that the half messages name.", "TOPIC"
+    ),
+    grace: str = option("--grace", "What is younger may still be on its way.", "60s", default="60s"),
+    overdue_after: str = option(
+        "--overdue-after", "Report what is undecided or held for longer, after its immunity.", "15m", default="15m"
+    ),
+    limit: int = option("--limit", "Show so many findings.", min=1, default=100),
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:

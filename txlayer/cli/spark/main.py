@@ -28,10 +28,10 @@ from txlayer.cli.options import (
     Bundle,
     Insecure,
     Namespace,
-    bundled,
     client_config,
     command,
     command_line_settings,
+    declared,
     duration,
     option,
     version_option,
@@ -67,14 +67,16 @@ app = typer.Typer(
 )
 
 Data = Annotated[
-    str, option("--data -d", "Where bronze and ledger are kept: a folder, or any address that Spark knows.", "FOLDER")
+    str, declared("--data -d", "Where bronze and ledger are kept: a folder, or any address that Spark knows.", "FOLDER")
 ]
 Grace = Annotated[
-    str, option("--grace", "What is younger may still be on its way, and is called neither lost nor torn.")
+    str, declared("--grace", "What is younger may still be on its way, and is called neither lost nor torn.")
 ]
-Overdue = Annotated[str, option("--overdue", "Age at which an undecided or held transaction is overdue.")]
-Every = Annotated[str | None, option("--every", "Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")]
-Page = Annotated[Path, option("--page", "The HTML file; JSON is written beside it.")]
+Overdue = Annotated[str, declared("--overdue", "Age at which an undecided or held transaction is overdue.")]
+Every = Annotated[
+    str | None, declared("--every", "Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")
+]
+Page = Annotated[Path, declared("--page", "The HTML file; JSON is written beside it.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +85,14 @@ class SourceOptions(Bundle):
 
     bootstrap_servers: BootstrapServers = None
     namespace: Namespace = None
-    topics: list[str] | None = bundled("--topics", "Real topics; default: those that half records name.", "TOPIC,…")
-    kafka_option: list[str] | None = bundled(
+    topics: list[str] | None = option("--topics", "Real topics; default: those that half records name.", "TOPIC,…")
+    kafka_option: list[str] | None = option(
         "--kafka-option -K",
         "A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
         "Secrets by file alone: sasl.jaas.config.file=PATH.",
         "NAME=VALUE",
     )
-    values: Values = bundled(
+    values: Values = option(
         "--values",
         "What is kept of keys, values and headers: all of it, or hashes, which are enough for verdicts.",
         default=Values.FULL,
@@ -123,9 +125,9 @@ class SourceOptions(Bundle):
 class SessionOptions(Bundle):
     """Where and how Spark runs."""
 
-    master: str = bundled("--master", "Where Spark runs; left to spark-submit under that.", default="local[*]")
-    memory: str = bundled("--memory", "Memory of the driver; with a local master, of everything.", default="2g")
-    spark_setting: list[str] | None = bundled("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE")
+    master: str = option("--master", "Where Spark runs; left to spark-submit under that.", default="local[*]")
+    memory: str = option("--memory", "Memory of the driver; with a local master, of everything.", default="2g")
+    spark_setting: list[str] | None = option("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE")
 
     def open(self, *places: str, tables: str = "") -> AbstractContextManager[SparkSession]:
         settings = parse_settings("--spark-setting", list(self.spark_setting or ()))
@@ -137,8 +139,8 @@ class SessionOptions(Bundle):
 class TableOptions(Bundle):
     """Which tables."""
 
-    format: Format = bundled("--format", "How tables are kept.", default=Format.PARQUET)
-    into: str | None = bundled(
+    format: Format = option("--format", "How tables are kept.", default=Format.PARQUET)
+    into: str | None = option(
         "--into",
         "A folder, or of delta and iceberg a schema of a catalog (lake.audit); default: a folder beside bronze.",
         "PLACE",
@@ -249,10 +251,9 @@ def bronze(*, source: SourceOptions, data: Data = _DATA, every: Every = None, se
 def compact(
     *,
     data: Data = _DATA,
-    keep: Annotated[
-        str | None,
-        option("--keep", "Forget what is older (90d): records of bronze by day, settled rows of the ledger."),
-    ] = None,
+    keep: str | None = option(
+        "--keep", "Forget what is older (90d): records of bronze by day, settled rows of the ledger."
+    ),
     table: TableOptions,
     session: SessionOptions,
 ) -> None:
@@ -271,17 +272,16 @@ def compact(
 
 @command(app)
 def compare(
-    against: Annotated[str, option("--against", "Parquet of your own, or a JDBC address.")],
-    topic: Annotated[str, option("--topic", "The real topic.")],
+    against: Annotated[str, declared("--against", "Parquet of your own, or a JDBC address.")],
+    topic: Annotated[str, declared("--topic", "The real topic.")],
     *,
-    table: Annotated[str, option("--table", "The table behind a JDBC address.")] = "",
-    column: Annotated[str, option("--column", "Its column with the business id.")] = "id",
-    published_id: Annotated[
-        str,
-        option(
-            "--published-id", "SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."
-        ),
-    ] = "txn_id",
+    table: str = option("--table", "The table behind a JDBC address.", default=""),
+    column: str = option("--column", "Its column with the business id.", default="id"),
+    published_id: str = option(
+        "--published-id",
+        "SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order').",
+        default="txn_id",
+    ),
     data: Data = _DATA,
     session: SessionOptions,
 ) -> None:
@@ -357,7 +357,7 @@ def sql(
 
 @command(app)
 def expire(
-    older_than: Annotated[str, option("--older-than", "90d, for example.")],
+    older_than: Annotated[str, declared("--older-than", "90d, for example.")],
     *,
     data: Data = _DATA,
     table: TableOptions,
@@ -374,7 +374,7 @@ def expire(
 
 @command(app)
 def erase(
-    key: Annotated[str, option("--key", "The key of the messages, as text.")],
+    key: Annotated[str, declared("--key", "The key of the messages, as text.")],
     *,
     data: Data = _DATA,
     table: TableOptions,
