@@ -1,5 +1,6 @@
 """When a namespace is drained: nothing of it is needed any more, so that it may be widened, or left for another one."""
 
+import json
 from contextlib import closing
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from txlayer.cli.coordinator import store_reset
 from txlayer.core.messages import txn_id_of
 from txlayer.core.partitions import half_partition
 from txlayer.core.topics import Difference
-from txlayer.errors import RetriableError
+from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate.overview import read_quarantined
 from txlayer.operate.topics import Drain, look, plan_reset, plan_widening, store_first_offsets
 from txlayer.runtime.kafka_transactions import produce
@@ -144,6 +145,31 @@ def test_who_meets_another_persons_widening_is_told_to_try_again(monkeypatch: py
         pytest.raises(RetriableError, match="try again"),
     ):
         plan_widening(stage.kafka.admin(), connections, partition_count=4)
+
+
+@pytest.mark.parametrize("is_sure", [False, True])
+def test_a_program_is_told_of_offsets_only_when_they_are_stored(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_sure: bool
+) -> None:
+    stage = StillCoordinator()
+    stage.work(seconds=1)
+    admin, group = stage.kafka.admin(), stage.topics.coordinator_group
+    plan = plan_reset(admin, group, [stage.topics.half, stage.topics.op], to="earliest", of_coordinators=True)
+
+    def refuse(*_given: object) -> None:
+        raise BrokerUnavailableError("it is away")
+
+    monkeypatch.setattr("txlayer.cli.output.ask", lambda _question: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(admin), "store_offsets", refuse)
+        with pytest.raises(BrokerUnavailableError):
+            store_reset(admin, group, plan, "Store?", is_dry_run=False, is_sure=is_sure, as_json=True)
+    failed = capsys.readouterr()
+    store_reset(admin, group, plan, "Store?", is_dry_run=False, is_sure=is_sure, as_json=True)
+    stored = capsys.readouterr()
+
+    assert ("", not is_sure) == (failed.out, "before" in failed.err)
+    assert {stage.topics.half, stage.topics.op} == {row["topic"] for row in json.loads(stored.out)}
 
 
 def test_what_coordinators_did_while_a_person_was_asked_is_not_done_again_by_a_reset(

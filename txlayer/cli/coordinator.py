@@ -140,15 +140,18 @@ def store_reset(
         for (topic, partition), new in sorted(plan.after.items())
     ]
     columns = {name: output.number_or_none(name) for name in ("topic", "partition", "before", "after")}
-    output.show(rows, lambda rows: output.rows_table(rows, columns, title="offsets"), as_json=as_json)
-    if is_dry_run:
-        return
-    if not is_sure:
-        output.ask(question)
-        if admin.stored_offsets(group, list(plan.after)) != plan.before:  # what was done since would be done again
-            raise RetriableError(f"members of {group} worked while you were asked; nothing was stored; look again")
-    with saying("the offsets may be stored; the same command with --dry-run says what is", RetriableError):
-        admin.store_offsets(group, plan.after)
+    table = output.rows_table(rows, columns, title="offsets")
+    if not as_json or not (is_dry_run or is_sure):  # a program reads what is stored, a person what would be
+        output.console(err=as_json).print(table)
+    if not is_dry_run:
+        if not is_sure:
+            output.ask(question)
+            if admin.stored_offsets(group, list(plan.after)) != plan.before:  # what was done since would be done again
+                raise RetriableError(f"members of {group} worked while you were asked; nothing was stored; look again")
+        with saying("the offsets may be stored; the same command with --dry-run says what is", RetriableError):
+            admin.store_offsets(group, plan.after)
+    if as_json:
+        output.print_json(rows)
 
 
 def status_table(found: CoordinatorStatus) -> RenderableType:

@@ -33,10 +33,11 @@ _ENDLESS = 10_000  # columns of a terminal in which every table fits
 WIDE = 240  # columns without a terminal: a file or a pipe wants whole ids on one line
 
 
-def console() -> Console:
+def console(*, err: bool = False) -> Console:
     # Without a standard output (`>&-`) Python has none at all, and print is silent.
-    is_screen = sys.stdout is not None and sys.stdout.isatty()
-    return Console(width=None if is_screen else WIDE, highlight=False)
+    stream = sys.stderr if err else sys.stdout
+    is_screen = stream is not None and stream.isatty()
+    return Console(width=None if is_screen else WIDE, highlight=False, stderr=err)
 
 
 def cell(text: object, style: str = "") -> Text:
