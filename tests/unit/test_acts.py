@@ -20,6 +20,8 @@ from txlayer.operate.settle import (
     known_before,
     line_of,
     of_settled,
+    of_time,
+    outcome_of,
     result_of,
 )
 
@@ -300,3 +302,28 @@ def test_another_time_counts_while_one_is_left(before_it: list[RecordedLine], re
     told = result_of(OperatorAction.RESCHEDULE, scheduled(2_000, 3_000), OWN, said=lines, now=None, is_abandoned=False)
 
     assert result is told[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "is_abandoned", "result", "state"),
+    [
+        (timed(Resolution.COMMIT, 2_000, (2, 0)), False, SettlementResult.ALREADY, "committed"),
+        (said(Resolution.ROLLBACK, (2, 0), abandon=True), True, SettlementResult.NOT_SCHEDULED, "rolled-back"),
+    ],
+)
+def test_at_once_is_already_so_for_what_is_visible_and_not_for_what_another_person_cancelled(
+    first: RecordedLine, result: SettlementResult, state: str, *, is_abandoned: bool
+) -> None:
+    before, lines = scheduled(2_000), [first, timed(Resolution.UNKNOWN, 2_500, OWN)]
+    told = result_of(OperatorAction.RESCHEDULE, before, OWN, said=lines, now=None, is_abandoned=is_abandoned)
+    outcome = outcome_of(before, told[0], state=told[1])
+
+    assert (result, state) == of_time(outcome, is_at_once=True)[4:6]
+    assert SettlementResult.NOT_SCHEDULED is of_time(outcome, is_at_once=False).result
+
+
+@pytest.mark.parametrize("state", ["committing", "waiting", "held", "parked-committed"])
+def test_at_once_is_not_so_already_where_later_messages_may_wait_for_their_times(state: str) -> None:
+    outcome = outcome_of(standing(state), SettlementResult.NOT_SCHEDULED)
+
+    assert outcome == of_time(outcome, is_at_once=True)

@@ -70,8 +70,6 @@ _RESOLUTIONS = {
 _GIVE_UP = frozenset({OperatorAction.ABANDON, OperatorAction.CANCEL})
 _OF_SCHEDULED = frozenset({OperatorAction.CANCEL, OperatorAction.RESCHEDULE})
 _SCHEDULED = TxnState.SCHEDULED.value
-_VISIBLE = frozenset({_COMMITTED, COMMITTING, TxnState.WAITING.value})
-"""States in which nothing is left to do for an order that messages become visible at once."""
 _HAS_TURN = _STUCK | {TxnState.WAITING.value}
 """Of a scheduled one: messages are released and not forwarded. Others of it may wait for a later time."""
 
@@ -196,7 +194,7 @@ def settled_by(
 
 def of_time(outcome: SettlementOutcome, *, is_at_once: bool) -> SettlementOutcome:
     """The outcome of an order to reschedule: to make visible at once what is visible is no finding."""
-    is_so = is_at_once and outcome.result is SettlementResult.NOT_SCHEDULED and outcome.state in _VISIBLE
+    is_so = is_at_once and outcome.result is SettlementResult.NOT_SCHEDULED and outcome.state == _COMMITTED
     return outcome._replace(result=SettlementResult.ALREADY) if is_so else outcome
 
 
@@ -216,7 +214,7 @@ def result_of(
     """
     txn = before.txn
     if action is OperatorAction.RESCHEDULE:
-        return _result_of_reschedule(before, own, said=said, now=now)
+        return _result_of_reschedule(before, own, said=said, now=now, is_abandoned=is_abandoned)
     counted = [s for s in said if _names_half_of(txn, s.op.last_offset) and txn.is_of_group(s.op.producer_group)]
     decision = None
     if now is None and is_abandoned:
@@ -244,12 +242,17 @@ def result_of(
 
 
 def _result_of_reschedule(
-    before: UnsettledTransaction, own: OpPosition, *, said: Sequence[RecordedLine], now: UnsettledTransaction | None
+    before: UnsettledTransaction,
+    own: OpPosition,
+    *,
+    said: Sequence[RecordedLine],
+    now: UnsettledTransaction | None,
+    is_abandoned: bool,
 ) -> tuple[SettlementResult, str, RecordedLine | None]:
     """Whether a time was left at the operator's line; the messages may be visible at the new time already."""
     due = before.txn.due
     left = times_left(() if due is None else due.left, (s[1:] for s in said if s.position < own))
-    state = _COMMITTED if now is None else now.state
+    state = now.state if now is not None else _ROLLED_BACK if is_abandoned else _COMMITTED
     return (SettlementResult.DONE if left else SettlementResult.NOT_SCHEDULED), state, None
 
 
