@@ -84,6 +84,22 @@ def test_a_purge_keeps_each_transaction_short(shop: Shop) -> None:
     assert (len(values), len(values)) == done
 
 
+@each_database
+def test_of_two_purges_at_once_each_counts_what_it_deleted(shop: Shop) -> None:
+    aged(shop, 4, days=15)
+    others: list[int] = []
+
+    @event.listens_for(shop.engine, "before_cursor_execute")
+    def purge_first(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE") and not others:
+            others.append(0)
+            others[0] = shop.barrier.purge(timedelta(days=14)).purged_count
+
+    own = shop.barrier.purge(timedelta(days=14)).purged_count
+
+    assert ([4], 0) == (others, own)
+
+
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
 def test_an_age_does_not_depend_on_a_sessions_time_zone(shop: Shop) -> None:
     far_west = create_engine(shop.engine.url, connect_args={"init_command": "SET time_zone='-12:00'"})

@@ -523,10 +523,12 @@ def delete_old(  # one loop: read a page, delete it, count it
             if not page:
                 return Purged(row_count, purged_count)
             old = [found for found, is_old in page if is_old]
+            count = len(old)
             if old and not is_dry_run:
-                connection.execute(delete(table).where(key.between(old[0], old[-1]), made_at < bound, *where))
+                done = connection.execute(delete(table).where(key.between(old[0], old[-1]), made_at < bound, *where))
+                count = done.rowcount  # another purge may have deleted some of them
         row_count += len(page)
-        purged_count += len(old)
+        purged_count += count
         last_key = page[-1][0]
 
 
