@@ -17,16 +17,7 @@ from txlayer_spark.catalog import Catalog
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
-from txlayer_spark.summary import (
-    COLOURS,
-    Summary,
-    ages_chart,
-    bars_chart,
-    checks_chart,
-    latency_chart,
-    summarise,
-    throughput_chart,
-)
+from txlayer_spark.summary import Summary, summarise
 from txlayer_spark.verdicts import VERDICTS, exit_code
 
 WORST_MAX = 10  # findings on the page; JSON has more of them
@@ -52,6 +43,8 @@ def to_json(summary: Summary) -> str:
 
 def to_html(summary: Summary, *, made_at: datetime) -> str:
     """The page; whatever users wrote is escaped."""
+    from txlayer_spark import charts  # only here: most commands draw nothing
+
     environment = Environment(
         loader=PackageLoader("txlayer_spark", "pages"),
         autoescape=True,
@@ -84,7 +77,7 @@ def to_html(summary: Summary, *, made_at: datetime) -> str:
             for kind in ("fault", "warning", "good")
         },
         changes=changes,
-        colours=COLOURS,
+        colours=charts.COLOURS,
         charts=_charts(summary),
         worst=[
             (change, kinds[change.name], [row for row in worst if row["verdict"] == change.name])
@@ -129,17 +122,25 @@ def _what_to_do(row: dict[str, Any], namespace: str) -> Advice:
 
 def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     """(title, what it shows, SVG) of each chart that has something to show."""
+    from txlayer_spark import charts
+
     step = f"Steps of {summary.step_s} s, by the time of the last half record."
     found = []
     if len(summary.curve) > 1:  # one step is no curve
         found += [
-            ("Latency of each stage", f"{step} Without messages whose time the user set.", latency_chart(summary)),
-            ("Throughput", step, throughput_chart(summary)),
+            (
+                "Latency of each stage",
+                f"{step} Without messages whose time the user set.",
+                charts.latency_chart(summary),
+            ),
+            ("Throughput", step, charts.throughput_chart(summary)),
         ]
     if any(row["n"] for row in summary.ages):
-        found.append(("Not settled, by age", "At the time of reading.", ages_chart(summary)))
+        found.append(("Not settled, by age", "At the time of reading.", charts.ages_chart(summary)))
     if summary.checks:
-        found.append(("Check-backs", "How often a group was asked, and who said the decision.", checks_chart(summary)))
+        found.append(
+            ("Check-backs", "How often a group was asked, and who said the decision.", charts.checks_chart(summary))
+        )
     bars = (
         ("Partitions", "Transactions in each partition of half.", summary.partitions, "half_partition"),
         ("Hottest ordering keys", "By the key's hash, as half records name it.", summary.hot_keys, "key_hash"),
@@ -147,7 +148,7 @@ def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     )
     for title, shows, rows, name in bars:
         if rows:
-            drawn = bars_chart(
+            drawn = charts.bars_chart(
                 ["unknown" if row[name] is None else str(row[name]) for row in rows], [row["n"] for row in rows]
             )
             found.append((title, shows, drawn))

@@ -316,21 +316,23 @@ def test_only_the_commands_that_a_command_line_names_are_needed(words: list[str]
 
 
 @pytest.mark.parametrize(
-    ("words", "never"),
+    ("module", "words", "never"),
     [
-        (["--version"], ["rich", "txlayer.adapters.ports", "txlayer.cli.tx"]),
+        ("main", ["--version"], ["confluent_kafka", "rich", "txlayer.adapters.ports", "txlayer.cli.tx"]),
         (
+            "main",
             ["tx", "list", "--help"],
-            ["txlayer.operate.overview", "txlayer.cli.dlq", "txlayer.adapters.ports", "pydantic"],
+            ["confluent_kafka", "txlayer.operate.overview", "txlayer.cli.dlq", "txlayer.adapters.ports", "pydantic"],
         ),
+        ("spark.main", ["--version"], ["matplotlib", "numpy"]),
     ],
-    ids=" ".join,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_a_command_that_answers_at_once_imports_little(words: list[str], never: list[str]) -> None:
+def test_a_command_that_answers_at_once_imports_little(module: str, words: list[str], never: list[str]) -> None:
     program = (
-        "import atexit, sys; from txlayer.cli.main import main; "
+        f"import atexit, sys; from txlayer.cli.{module} import main; "
         f"sys.argv = ['txlayer', *{words!r}]; "
-        f"atexit.register(lambda: print(sorted(set({[*never, 'confluent_kafka']!r}) & set(sys.modules)), file=sys.stderr)); main()"
+        f"atexit.register(lambda: print(sorted(set({never!r}) & set(sys.modules)), file=sys.stderr)); main()"
     )
 
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
