@@ -54,8 +54,20 @@ HISTORIES = """\
 # --- what is in order
 committed: ok
     half 0/2, half 1/2, C 1, show 0 1
+forwarded_twice_and_aborted_at_first: ok
+    half, C 0, show 0 kafka=aborted, show 0
+forwarded_and_aborted: lost
+    half, C 0, show 0 kafka=aborted
+on_the_wrong_topic: corrupt
+    half, C 0, show 0 to=elsewhere
+one_of_two_on_the_wrong_topic: torn
+    half 0/2, half 1/2, C 1, show 0, show 1 to=elsewhere
+with_another_key: corrupt
+    half, C 0, show 0 key=another
 rolled_back: rolled_back
     half, U R 0
+rolled_back_and_that_was_aborted: ok
+    half, R 0 kafka=aborted, C 0, show 0
 undecided: open
     half
 lost: lost
@@ -262,6 +274,8 @@ copies_whose_first_records_are_gone_of_one_on_doubt_with_another_value: corrupt
 # The commit names the first half record, which half has lost. Doubt says that a further one joined: it is incomplete.
 commit_of_the_first_half_record_of_which_a_copy_is_left_parked: parked
     half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary parked-committed 0 2 reason=incomplete, starts half=1
+commit_of_a_copy_before_the_last_half_record_visible: leaked
+    half 0/3, half 1/3, half 0/3, half 2/3, C 2, keep parked-committed 0 1 3 reason=incomplete, show 0 1 3, starts half=2
 commit_of_the_first_half_record_of_which_a_copy_is_left_held: lost
     half 0/2, content 0, C 0, half 0/2, half 1/2, content 2, summary held 0 2 reason=topic-missing, starts half=1
 commit_of_the_first_half_record_of_which_a_copy_is_left_visible: leaked
@@ -357,6 +371,14 @@ wanted_partition_not_kept: corrupt
     half options=n1, C 0, show 0, partitions shop=2
 wanted_partition_kept: ok
     half options=n1, C 0, show 0 partition=1, partitions shop=2
+partition_of_the_ordering_key_not_kept: corrupt
+    half key= options=m4, C 0, show 0 partition=2, partitions shop=3
+partition_of_the_ordering_key_kept: ok
+    half key= options=m4, C 0, show 0 partition=1, partitions shop=3
+partition_of_the_key_not_kept: corrupt
+    half key=21, C 0, show 0 partition=1, partitions shop=3
+partition_of_the_key_kept: ok
+    half key=21, C 0, show 0, partitions shop=3
 one_wanted_partition_of_two_not_kept: corrupt
     half 0/2 options=n1, half 1/2, C 1, show 0 1, partitions shop=2
 messages_of_one_transaction_and_key_reversed: out_of_order

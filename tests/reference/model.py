@@ -70,20 +70,8 @@ class Kind(enum.StrEnum):
     PHANTOM = "phantom"  # P3: it carries our headers, and no half record is its origin
 
     NOT_JUDGED = "not judged"  # what would be needed is gone, or was not read
-    HALVES_GONE = "halves gone"  # op lines name half records that retention took
-    BLOCKED = "blocked"  # behind an open Kafka transaction, so nobody can read it yet
-    OPEN_KAFKA_TRANSACTION = "open kafka transaction"
     REFUSED = "refused"  # a contrary decision came too late
-    REPEATED = "repeated"  # the same decision again
-    VOID_LINE = "void line"  # it names no half record of its transaction, or another producer group
-    LINE_AHEAD = "line ahead"  # it names an offset that half has not reached
-    SECOND_COPY = "second copy"  # the broker kept a half record twice
-    LATE_HALF = "late half"  # a half record behind the decision
-    OUT_OF_FORM = "out of form"
-    MISPLACED = "misplaced"  # a half record that does not belong where it is
-    NOT_KEPT_ASIDE = "not kept aside"  # out of form or misplaced, and not on doubt under its origin
     NOT_ENDED = "not ended on doubt"  # settled, and still on doubt
-    ABANDONED_LATE = "abandoned after a commit"  # and nothing of it is visible
     TWO_ATTEMPTS = "two attempts"  # two transactions of one id are visible
     OVERDUE = "overdue"
 
@@ -368,18 +356,7 @@ class World:
         return self.bounds_of(self.half, txn.partition).start > 0
 
     def is_allowed(self, topic: str) -> bool:
-        if topic in self.system_topics or topic.startswith("__"):
-            return False
-        return self.settings.allowed_topics is None or topic in self.settings.allowed_topics
-
-    def put_aside(self, kind: Kind, record: Record, *, line: int | None = None, txn_key: str | None = None) -> None:
-        """Note what nobody can use, and whether doubt keeps it under its origin."""
-        suffix = "" if line is None else f":{line}"
-        self.find(kind, txn_key, record.place + suffix)
-        origin = f"origin/{record.topic}/{record.partition}/{record.offset}"
-        is_kept = bool({origin.encode(), (origin + suffix).encode()} & self.kept_aside)
-        if not is_kept and not self.is_young(record.timestamp_ms):
-            self.find(Kind.NOT_KEPT_ASIDE, txn_key, record.place + suffix)
+        return topic not in self.system_topics and not topic.startswith("__")
 
 
 def promised_counts(world: World) -> dict[tuple[int, str], int]:
@@ -398,7 +375,6 @@ def read_half(world: World) -> None:
     for record in world.readable(world.half):
         half = parse_half(record)
         if half is None:
-            world.put_aside(Kind.OUT_OF_FORM, record)
             continue
         place = (record.partition, record.offset)
         world.half_at[place] = half
@@ -407,8 +383,7 @@ def read_half(world: World) -> None:
         is_here = crc % partition_count == record.partition
         txn = world.transactions.get((record.partition, half.txn_key))
         if txn is None and half.index and world.bounds_of(world.half, record.partition).start == 0:
-            world.strangers.add(place)
-            world.find(Kind.LATE_HALF, half.txn_key, record.place, detail="nothing of it began")
+            world.strangers.add(place)  # nothing of it began
             continue
         is_due = txn is None or half.index == max(txn.messages) + 1
         # Where half was shortened, what is there of the first ones may be second copies: those between are gone.
@@ -420,13 +395,10 @@ def read_half(world: World) -> None:
         is_here &= f"origin/{record.topic}/{record.partition}/{record.offset}".encode() not in world.kept_aside
         if not is_here or not is_count_right or not (is_due or is_known):
             world.strangers.add(place)
-            world.put_aside(Kind.MISPLACED, record, txn_key=half.txn_key)
             continue
         txn = world.transaction(record.partition, half.txn_key)
         txn.at[record.offset] = half
         txn.messages.setdefault(half.index, half)
-        if is_known:
-            world.find(Kind.SECOND_COPY, half.txn_key, record.place)
 
 
 def read_doubt(world: World) -> None:
@@ -444,8 +416,6 @@ def read_doubt(world: World) -> None:
                 txn.summaries.append(txn.doubt)
                 txn.summaries_at_ms.append(record.timestamp_ms)
                 txn.may_have_been_parked |= txn.doubt.may_be_parked
-            elif record.value is not None:
-                world.find(Kind.OUT_OF_FORM, txn.key, record.place)
         else:
             content = parse_content(record)
             if content is None or f"{content.txn_key}/{content.index}".encode() != record.key:
@@ -466,12 +436,10 @@ def forget_ended(world: World) -> None:
 def read_op(world: World) -> None:
     for record in world.readable(world.op):
         if not record.value or not record.value.isascii():
-            world.put_aside(Kind.OUT_OF_FORM, record)
             continue
         for number, text in enumerate(record.value.split(b"\n")):
             line = parse_line(text, record, number)
             if line is None:
-                world.put_aside(Kind.OUT_OF_FORM, record, line=number)
                 continue
             counts = place_line(world, line)
             txn = world.transactions.get((record.partition, line.txn_key))
@@ -488,14 +456,11 @@ def place_line(world: World, line: Line) -> str:
         return "it was given up"
     txn = world.transactions.get((partition, line.txn_key))
     if line.last_offset >= bounds.readable_end:
-        world.find(Kind.LINE_AHEAD, line.txn_key, line.place)
         return "half has not reached its offset"
     if txn is None and line.last_offset < bounds.start:
         world.transaction(partition, line.txn_key)
-        world.find(Kind.HALVES_GONE, line.txn_key, line.place)
         return "maybe"
     if txn is None or txn.producer_group not in (None, line.producer_group):
-        world.find(Kind.VOID_LINE, line.txn_key, line.place)
         return "no such transaction, or another producer group"
     half = txn.at.get(line.last_offset)
     latest_ms = line.record.timestamp_ms + world.settings.clock_error_ms
@@ -509,7 +474,6 @@ def place_line(world: World, line: Line) -> str:
     is_between = txn.first_offset < line.last_offset < txn.last_offset
     if line.last_offset < bounds.start and (is_between or not txn.summaries):
         return "maybe"
-    world.find(Kind.VOID_LINE, line.txn_key, line.place)
     return "no half record of its transaction is there"
 
 
@@ -692,10 +656,6 @@ def judge(history: History) -> Report:
     read_op(world)
     forget_ended(world)
     read_real(world)
-    for (topic, partition), bounds in world.bounds.items():
-        if bounds.readable_end < bounds.end:
-            place = f"{topic}-{partition}@{bounds.readable_end}"
-            world.find(Kind.OPEN_KAFKA_TRANSACTION, None, place)
     queues: dict[tuple[int, str], KeyQueue] = {}
     for txn in sorted(world.transactions.values(), key=lambda t: (t.partition, t.begins_at)):
         queue = queues.setdefault((txn.partition, txn.key_hash or txn.key), KeyQueue())
@@ -731,7 +691,9 @@ def doubts_about(txn: Transaction, reading: Reading) -> int:
 
 def judge_one(world: World, txn: Transaction, reading: Reading, queue: KeyQueue) -> None:
     """Fill in the state of one transaction, and its findings, under one reading of its lines."""
-    judge_lines(txn, reading)
+    for line, effect in reading.effects:
+        if effect == "is refused":
+            reading.find(Kind.REFUSED, line.place, detail=f"{line.resolution} by {line.source}")
     judge_shown(world, txn, reading)
     if reading.is_unknown:
         reading.find(Kind.NOT_JUDGED, detail="half records or op lines of it are gone")
@@ -745,17 +707,6 @@ def judge_one(world: World, txn: Transaction, reading: Reading, queue: KeyQueue)
         judge_whole(txn, reading)
     elif not world.is_young(max(txn.doubt_at_ms, decided_at_ms)):
         reading.find(Kind.NOT_ENDED, detail=f"as {txn.doubt.state}")
-
-
-def judge_lines(txn: Transaction, reading: Reading) -> None:
-    for line, effect in reading.effects:
-        if effect in ("is refused", "repeats"):
-            kind = Kind.REFUSED if effect == "is refused" else Kind.REPEATED
-            reading.find(kind, line.place, detail=f"{line.resolution} by {line.source}")
-    decisive = reading.released or reading.decision
-    for offset, message in txn.at.items():
-        if decisive is not None and offset > decisive.last_offset:
-            reading.find(Kind.LATE_HALF, f"half {txn.partition}@{offset}", index=message.index)
 
 
 def judge_shown(world: World, txn: Transaction, reading: Reading) -> None:
@@ -877,12 +828,10 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
     last_ms = max(written_ms(txn, reading), queue.blocked_until_ms if may_wait else 0)
     if reading.abandoned and (is_invisible or reading.released is None):
         reading.state = "abandoned"
-        if reading.released:
-            reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
     elif txn.is_timed and reading.released and (reading.abandoned or reading.times or len(shown) < txn.count):
         judge_times(world, txn, reading, queue, shown, doubt_state)
     elif reading.released and len(shown) == txn.count:
-        reading.state = "committing" if is_blocked(world, txn, reading) else "committed"
+        reading.state = "committing" if is_blocked(world, txn) else "committed"
     elif doubt_state is not None and (doubt_state in kept or doubt_state not in STATES) and is_invisible:
         reading.state = doubt_state if doubt_state in STATES else "held"  # a later release's, which may say any word
         if doubt_state == "held":
@@ -895,17 +844,12 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
         reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
     else:
         judge_missing(world, txn, reading, shown)
-        if doubt_state is not None and reading.state == "lost":
-            reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, although it was committed")
 
 
-def is_blocked(world: World, txn: Transaction, reading: Reading) -> bool:
-    """Find what is there only behind an open Kafka transaction, whose end is not known."""
+def is_blocked(world: World, txn: Transaction) -> bool:
+    """Whether a message is there only behind an open Kafka transaction, whose end is not known."""
     seen = {index for record, index in txn.shown if world.is_readable(record)}
-    hidden = [(r, i) for r, i in txn.shown if r.kafka != "aborted" and i not in seen]
-    for record, index in hidden:
-        reading.find(Kind.BLOCKED, record.place, index=index)
-    return bool(hidden)
+    return any(r.kafka != "aborted" and i not in seen for r, i in txn.shown)
 
 
 def judge_times(
@@ -929,9 +873,8 @@ def judge_times(
     kept = {"held", "waiting", "parked-committed"} if behind else set()
     kept |= set() if behind - gone else {"scheduled"}
     if reading.abandoned:
-        is_going = is_blocked(world, txn, reading) or (is_young and bool(in_part))
+        is_going = is_blocked(world, txn) or (is_young and bool(in_part))
         reading.state = "committing" if is_going else "committed"
-        reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
     elif doubt_state is not None and (doubt_state in kept or doubt_state not in STATES):
         reading.state = doubt_state if doubt_state in STATES else "held"
         now_ms, overdue_after_ms = world.settings.now_ms, world.settings.overdue_after_ms
@@ -954,8 +897,6 @@ def judge_times(
         reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
     else:
         judge_missing(world, txn, reading, shown)
-        if doubt_state is not None and reading.state == "lost":
-            reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, although it was committed")
 
 
 def is_shown(txn: Transaction, index: int) -> bool:
@@ -1130,7 +1071,6 @@ VERDICTS: tuple[tuple[str, frozenset[Kind]], ...] = (
     ("out_of_order", frozenset({Kind.OUT_OF_ORDER})),
     ("lost", frozenset({Kind.LOST, Kind.NOT_WHOLE, Kind.FORGOTTEN, Kind.CONTRADICTED})),
     ("out_of_window", frozenset({Kind.NOT_JUDGED})),
-    ("open", frozenset({Kind.BLOCKED})),
 )
 STATE_VERDICTS = {
     "committed": "ok",

@@ -65,14 +65,14 @@ class Log:
         headers = [("trace", b"t"), ("txl", txl)]
         return self.add(HALF, **{"key": b"k", "value": numbers.encode(), "headers": headers} | fields)
 
-    def op(self, *lines: tuple[str, Record] | bytes, key: str = KEY, group: str = "orders") -> Record:
+    def op(self, *lines: tuple[str, Record] | bytes, key: str = KEY, group: str = "orders", **fields: Any) -> Record:
         texts = [
             line
             if isinstance(line, bytes)
             else f"1|{line[0]}|{key}|{group}|{line[1].offset}|1700000000000|operator||zo%C3%AB: why".encode()
             for line in lines
         ]
-        return self.add(OP, value=b"\n".join(texts))
+        return self.add(OP, value=b"\n".join(texts), **fields)
 
     def summary(
         self,
@@ -199,7 +199,7 @@ class Steps:
 
     def show(self, *numbers: int, to: str = "shop", partition: str = "0", also: str = "", **given: str) -> None:
         at, (name, _, value) = given.pop("at", ""), also.partition(":")
-        fields: dict[str, Any] = given | ({"value": given["value"].encode()} if "value" in given else {})
+        fields: dict[str, Any] = given | {name: given[name].encode() for name in {"key", "value"} & set(given)}
         for number in numbers:
             half = self.halves[number]
             shown = self.log.show(half, to, int(partition), **fields)

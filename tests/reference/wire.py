@@ -49,8 +49,6 @@ class Settings:
     """What the records do not say."""
 
     namespace: str = "txlayer"
-    #: What the coordinator may forward to. None: every topic but system topics.
-    allowed_topics: frozenset[str] | None = None
     #: Topics of which compaction may have removed records, doubt among them.
     compacted_topics: frozenset[str] = frozenset()
     #: The partition counts that a topic had before it grew.

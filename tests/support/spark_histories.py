@@ -52,7 +52,7 @@ def readable(history: History, *, is_doubt_whole: bool = False) -> History:
     compacted = (
         history.settings.compacted_topics - doubt if is_doubt_whole else history.settings.compacted_topics | doubt
     )
-    settings = replace(history.settings, compacted_topics=compacted, allowed_topics=None, now_ms=None)
+    settings = replace(history.settings, compacted_topics=compacted, now_ms=None)
     settings = replace(settings, overdue_after_ms=None, clock_error_ms=0)
     return History(records, bounds, settings)
 

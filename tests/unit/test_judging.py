@@ -15,9 +15,7 @@ from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.messages import Origin
 from txlayer.core.verification import (
     COMMIT,
-    MISSING,
     ROLLBACK,
-    UNDECIDED,
     ContentTrace,
     DoubtTrace,
     ForwardTrace,
@@ -50,16 +48,13 @@ class Case:
     def __init__(self, *, count: int = 1, first: int = 100, at_ms: int = 0) -> None:
         self.traces = Traces("id")
         self.at_ms = at_ms
-        self.half(count=count, first=first)
+        self.traces.halves += [
+            HalfTrace("n", 0, first + index, index, count, "orders", 7 + index, at_ms, "", False, 0)
+            for index in range(count)
+        ]
 
-    def half(self, *, count: int = 1, first: int, nonce: str = "n", indices: list[int] | None = None) -> None:
-        for index in range(count) if indices is None else indices:
-            self.traces.halves.append(
-                HalfTrace(nonce, 0, first + index, index, count, "orders", 7 + index, self.at_ms, "", False, 0)
-            )
-
-    def op(self, said: str, *, at: int = 1, last: int = 100, nonce: str = "n", partition: int = 0) -> Case:
-        self.traces.ops.append(OpTrace(nonce, partition, at, 0, self.at_ms, said, last))
+    def op(self, said: str, *, last: int = 100) -> Case:
+        self.traces.ops.append(OpTrace("n", 0, 1, 0, self.at_ms, said, last))
         return self
 
     def forward(
@@ -99,14 +94,6 @@ def test_a_fault_names_its_place_and_what_is_young_is_on_its_way() -> None:
 
 def test_an_aborted_record_from_before_the_window_is_nobodys_business() -> None:
     assert [Verdict.OK] == Case().op(COMMIT).forward().forward(9, is_committed=False).verdicts()
-
-
-def test_two_visible_attempts_of_one_id_are_duplicates() -> None:
-    case = Case().op(COMMIT).forward(at=5)
-    case.half(first=200, nonce="m")
-    case.op(COMMIT, at=2, last=200, nonce="m").forward(200, at=6)
-
-    assert [Verdict.DUPLICATE] * 2 == case.verdicts()
 
 
 @pytest.mark.parametrize(("is_past", "expected"), [(True, Verdict.OUT_OF_WINDOW), (False, Verdict.LEAKED)])
@@ -287,37 +274,11 @@ def test_a_fault_takes_the_place_of_a_warning_when_no_more_is_kept() -> None:
     assert ([Verdict.LOST], 2) == ([f.verdict for f in proof.findings], proof.finding_count)
 
 
-def test_the_order_of_decisions_is_the_order_of_a_key() -> None:
-    fold = OrderFold()
-    marks = [mark(1, decided=5, half=2), mark(2, decided=6, half=1), mark(3, decided=4, half=3)]
-
-    assert [False, False, True] == [bool(fold.is_late(m)) for m in marks]
-
-
 def test_another_key_begins_anew() -> None:
     fold = OrderFold()
 
     assert not fold.is_late(mark(1, decided=5, half=2))
     assert not fold.is_late(mark(2, decided=4, half=1, key="other"))
-
-
-def test_before_one_in_prepare_order_no_later_one_was_stored() -> None:
-    fold = OrderFold()
-    marks = [mark(1, decided=None, half=5), mark(2, decided=9, half=4), mark(3, decided=None, half=6)]
-
-    assert [False, True, False] == [bool(fold.is_late(m)) for m in marks]
-
-
-def test_one_in_prepare_order_does_not_pass_an_undecided_one() -> None:
-    fold = OrderFold()
-    undecided = OrderMark("k", Origin("", 0, 3), None, 3, role=UNDECIDED)
-    behind = OrderMark("k", Origin("", 0, 9), None, 9, True, role=MISSING)
-
-    assert not fold.is_late(undecided)
-    assert Verdict.OPEN is fold.verdict_of_missing(behind, Verdict.LOST)
-    assert not fold.is_late(mark(1, decided=4, half=8))
-    assert fold.is_late(mark(2, decided=None, half=9))
-    assert Verdict.LOST is OrderFold().verdict_of_missing(behind, Verdict.LOST)
 
 
 def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order() -> None:
