@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from tests.reference.steps import DOUBT, HALF, HASH, KEY, MINUTE, OP, Log, Steps, Timed
+from tests.reference.steps import DOUBT, HALF, KEY, MINUTE, OP, Log, Steps, Timed
 from tests.reference.wire import History, Record
 
 AGAIN = "again/0000000b"
@@ -129,6 +128,8 @@ user_timestamps_and_two_attempts_of_many_messages: ok
     half txn=again/0000000a, half txn=again/0000000b options=t5, C 1, show 1 at=5
 visible_before_its_decision: leaked
     half, show 0, C 0
+real_topic_shortened_long_before: lost
+    others shop, others shop, others shop, others shop, others shop, others shop, half, C 0, starts shop=5
 # --- what decides
 rollback_at_one_half_offset_and_commit_at_another: conflicting
     half 0/2, half 1/2, R 0, C 1
@@ -307,6 +308,20 @@ lines_with_numbers_that_are_too_large: open
     half, lines 1|C|order-1/5f3a90c2|orders|9999999999999999999|5|check||,
     lines 1|C|order-1/5f3a90c2|orders|0|9999999999999999999|check||,
     lines 1|C|order-1/5f3a90c2|orders|0|5|check|9999999999999999999|
+# Doubt forgets the offsets between its ends: by when it stood there the rollback counted for nothing.
+line_of_a_half_record_in_the_middle_of_one_on_doubt: ok
+    half 0/3, half 1/3, half 2/3, summary open 0 1 2, R 1, C 2, show 0 1 2, forgotten 0 1 2
+# The commit names the copy, behind all half records that doubt has: it is complete.
+copy_of_one_message_is_left_of_one_held_whole: out_of_window
+    half 0/2, half 1/2, half 0/2, C 2, keep held 0 1 reason=topic-denied, starts half=2
+copy_of_one_message_is_left_of_one_that_doubt_has_cut: out_of_window
+    half 0/2, half 1/2, half 0/2, C 2, summary parked-committed 0 1 reason=too-large, shortened 0, shortened 1,
+    starts half=2
+# The commit names the copy of the first message, before the last one that doubt has: it is incomplete, and may not be held.
+commit_of_a_part_beside_a_copy_of_one_held_whole: lost
+    half 0/2, half 0/2, half 1/2, C 1, keep held 0 2 reason=topic-denied, starts half=1
+half_record_kept_aside_behind_those_that_are_gone: out_of_window
+    half 0/2, half 1/2, C 1, summary held 0 1, show 0 1, half 0/3, forgotten 0 1, aside 2, starts half=2
 # --- doubt
 parked_whole: parked
     half, keep parked 0 reason=too-old
@@ -338,6 +353,17 @@ committed_in_a_state_of_a_later_release: open
     half, C 0, keep asleep 0 reason=until-monday
 rolled_back_in_a_state_of_a_later_release: rolled_back
     half, R 0, keep asleep 0 reason=until-monday
+parked_cut: parked
+    half, C 0, summary parked-committed 0 reason=too-large, shortened 0
+parked_cut_and_its_half_record_gone: out_of_window
+    half, C 0, summary parked-committed 0 reason=too-large, shortened 0, half txn=later/00000001, starts half=1
+content_that_follows_the_summary_is_cut: open
+    half 0/3, half 1/3, summary open+ 0 count=3, content 0, shortened 1
+committed_in_a_state_of_a_later_release_without_contents: lost
+    half, C 0, summary asleep 0 reason=until-monday
+phantom_beside_one_that_doubt_alone_knows: out_of_window orphan
+    half, C 0, keep parked-committed 0 reason=too-large, forge order-1 0:7|0/1|1700000000000, half txn=later/00000001,
+    starts half=1
 incomplete_in_a_state_of_a_later_release: open
     half 0/2, C 0, keep asleep 0 count=2
 committed_in_a_state_that_doubt_never_says: open
@@ -564,9 +590,43 @@ many_messages_and_one_lost: torn
 half_records_of_two_that_are_mixed_in_half: ok
     half 0/2 txn=other/00000009 order=prepare, half 0/2 order=commit, half 1/2 txn=other/00000009 order=prepare,
     half 1/2 order=commit, C 2, C 3, show 0 2 1 3
+second_copy_with_a_broken_origin: ok orphan
+    half, C 0, show 0, forge order-1 0:0|0
+phantom_without_an_origin: open orphan
+    half, forge order-1
+phantom_with_a_broken_origin: open orphan
+    half, forge order-1 0:0|0
+phantom_of_a_half_record_that_never_was: open orphan
+    half, forge order-1 0:7|0/1|1700000000000
+# What was parked gave up its place.
+overtaken_and_compaction_may_have_taken_that_it_was_parked: ok
+    half order=commit, half txn=other/00000009 order=commit, keep open 0 order=commit, C 0, C 1, show 1 0, forgotten 0
+held_and_overtaken_by_a_later_one_of_its_ordering_key: out_of_order
+    half order=commit, half txn=other/00000009 order=commit, C 0, C 1, keep held 0 order=commit, show 1
 # --- messages with times
 scheduled_and_shown_at_its_times: ok
     timed, show 0, release 0, show 1, release 1, show 2
+scheduled_and_waiting: open
+    timed, show 0, keep scheduled 0 1 2 due=1/1/1700000060000+1700000120000/0:0
+scheduled_and_released_by_a_line_before_the_time: leaked
+    timed, show 0, at 1700000059000, lines 2|C|order-1/5f3a90c2|orders|2|1700000000000|policy|||1700000060000, show 1
+scheduled_for_one_time_and_only_some_are_visible: torn
+    half 0/2 options=d1700000060000, half 1/2 options=d1700000060000, C 1, at 1700000060000,
+    lines 2|C|order-1/5f3a90c2|orders|1|1700000000000|policy|||1700000060000, show 0
+scheduled_and_doubt_says_that_it_is_held: lost
+    half options=d1700000060000, C 0, keep held 0 reason=topic-missing due=0/0/1700000060020/0:0
+scheduled_and_released_and_not_visible: lost
+    timed, keep scheduled 0 1 2 due=1/1/1700000060000+1700000120000/0:0
+scheduled_and_released_and_held: open
+    timed, show 0, release 0, keep held 0 1 2 due=1/1700000060001/1700000120000/0:0
+scheduled_and_released_and_parked: parked
+    timed, show 0, release 0, keep parked-committed 0 1 2 due=1/1700000060001/1700000120000/0:0
+scheduled_and_given_another_time: ok
+    timed, show 0, lines 2|U|order-1/5f3a90c2|orders|2|1700000000000|policy|||1700000180000, at 1700000180000, lines 2|C|order-1/5f3a90c2|orders|2|1700000000000|policy|||1700000180000, show 1 2
+scheduled_and_visible_at_the_time_before_it_was_moved: leaked
+    timed, show 0, lines 2|U|order-1/5f3a90c2|orders|2|1700000000000|policy|||1700000180000, release 0, show 1
+line_with_a_later_time_releases_nothing: leaked
+    timed, show 0, release 1, show 2
 scheduled_and_early: leaked
     timed, show 0, release 0, show 1 2
 scheduled_and_undecided_and_visible: leaked
@@ -601,6 +661,9 @@ scheduled_for_no_time_at_all: ok
     half options=d0, C 0, show 0
 scheduled_and_visible_twice: duplicate
     timed, show 0 0, release 0, show 1, release 1, show 2
+scheduled_and_cancelled_and_maybe_visible_in_part_ahead_of_one_in_the_order_of_half: lost
+    half 0/3 txn=ahead/0000000c order=prepare, half 1/3 txn=ahead/0000000c topic=other order=prepare,
+    half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, half order=prepare, C 2, show 0, A 2, C 3, starts other=5
 scheduled_in_the_order_of_half_behind_an_undecided_one: open
     half txn=other/0000000c order=prepare, half 0/2 options=d+60000 order=prepare, half 1/2 order=prepare, C 2
 # Only a commit and an unknown have a time there; a further field of another line is one of a later release.
@@ -623,109 +686,7 @@ for _block in re.split(r"\n(?=\w)", re.sub(r"^#.*\n", "", HISTORIES, flags=re.MU
     CASES[_name] = Case(_name, partial(_write, _steps), _word, bool(_orphan))
 
 
-def _whole(log: Log, **fields: Any) -> tuple[Record, Record]:
-    """Two half records of a transaction."""
-    return log.half(KEY, "0/2", **fields), log.half(KEY, "1/2", **fields)
-
-
-# --- a real topic or op that begins late ------------------------------------------------------------------------------
-
-
-@case("lost")
-def real_topic_shortened_long_before(log: Log) -> None:
-    for _ in range(6):
-        log.add("shop", value=b"of others")
-    half = log.half()
-    log.op(("C", half))
-    log.starts["shop"] = 5
-
-
-# --- what decides -----------------------------------------------------------------------------------------------------
-
-
-def _long(log: Log, **fields: Any) -> list[Record]:
-    """Three half records of a transaction."""
-    return [log.half(KEY, f"{index}/3", **fields) for index in range(3)]
-
-
-def _ends_on_doubt(log: Log, halves: list[Record], *, key: str = KEY) -> None:
-    log.end_on_doubt(*range(len(halves)), key=key)
-    # Nothing of what was there before is left.
-    log.records = [r for r in log.records if r.topic != DOUBT or r.value is None]
-    log.settings = replace(log.settings, compacted_topics=frozenset({DOUBT}))
-
-
-@case("ok")
-def line_of_a_half_record_in_the_middle_of_one_on_doubt(log: Log) -> None:
-    """Doubt forgets the offsets between its ends: by when it stood there the rollback counted for nothing."""
-    halves = _long(log)
-    log.summary("open", *halves)
-    log.op(("R", halves[1]))
-    log.op(("C", halves[2]))
-    for half in halves:
-        log.show(half)
-    _ends_on_doubt(log, halves)
-
-
-def _hold_whole(log: Log, first: Record, last: Record) -> None:
-    """Doubt has both halves of a committed transaction whose topic refuses it."""
-    log.summary("held", first, last, reason="topic-denied")
-    for index, half in enumerate((first, last)):
-        log.content(
-            half,
-            index,
-            headers=[
-                *half.headers,
-                ("txl-key", half.key),
-                ("txl-origin", f"0:{half.offset}|{index}/2|1700000000000".encode()),
-            ],
-        )
-
-
-@case("out_of_window")
-def copy_of_one_message_is_left_of_one_held_whole(log: Log) -> None:
-    """The commit names the copy, behind all half records that doubt has: it is complete."""
-    first, last = _whole(log)
-    copy = log.half(KEY, "0/2")
-    log.op(("C", copy))
-    _hold_whole(log, first, last)
-    log.starts[HALF] = 2
-
-
-@case("out_of_window")
-def copy_of_one_message_is_left_of_one_that_doubt_has_cut(log: Log) -> None:
-    first, last = _whole(log)
-    copy = log.half(KEY, "0/2")
-    log.op(("C", copy))
-    log.summary("parked-committed", first, last, reason="too-large")
-    for index, half in enumerate((first, last)):
-        origin = ("txl-origin", f"0:{half.offset}|{index}/2|1700000000000".encode())
-        log.content(half, index, value=b"", headers=[*half.headers, origin, ("txl-cut", b"too-large 2000000")])
-    log.starts[HALF] = 2
-
-
-@case("lost")
-def commit_of_a_part_beside_a_copy_of_one_held_whole(log: Log) -> None:
-    """The commit names the copy of the first message, before the last one that doubt has: it is incomplete, and may not be held."""
-    first = log.half(KEY, "0/2")
-    copy = log.half(KEY, "0/2")
-    last = log.half(KEY, "1/2")
-    log.op(("C", copy))
-    _hold_whole(log, first, last)
-    log.starts[HALF] = 1
-
-
-@case("out_of_window")
-def half_record_kept_aside_behind_those_that_are_gone(log: Log) -> None:
-    first, last = _whole(log)
-    log.op(("C", last))
-    log.summary("held", first, last)
-    log.show(first)
-    log.show(last)
-    stray = log.half(numbers="0/3")
-    _ends_on_doubt(log, [first, last])
-    log.add(DOUBT, key=f"origin/{HALF}/0/{stray.offset}".encode(), value=stray.value, headers=stray.headers)
-    log.starts[HALF] = 2
+# --- what the steps have no words for ---------------------------------------------------------------------------------
 
 
 @case("rolled_back")
@@ -760,50 +721,6 @@ def rolled_back_by_a_line_that_names_a_copy_of_which_doubt_alone_knows(log: Log)
 TOO_LARGE = "9" * 19
 
 
-# --- doubt ------------------------------------------------------------------------------------------------------------
-
-
-@case("parked")
-def parked_cut(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("parked-committed", half, reason="too-large")
-    cut = [*half.headers, ("txl-origin", b"0:0"), ("txl-cut", b"too-large 2000000")]
-    log.content(half, value=b"", headers=cut)
-
-
-@case("open")
-def content_that_follows_the_summary_is_cut(log: Log) -> None:
-    first, second = (log.half(KEY, f"{index}/3") for index in range(2))
-    log.summary("open+", first, count=3)
-    log.content(first)
-    cut = [second.headers[-1], ("txl-origin", b"0:1|1/3|1700000000000"), ("txl-cut", b"too-large 2000000")]
-    log.content(second, 1, value=b"", headers=cut)
-
-
-@case("out_of_window", "orphan")
-def phantom_beside_one_that_doubt_alone_knows(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("parked-committed", half, reason="too-large")
-    log.content(half)
-    headers = [("txl-id", KEY.split("/")[0].encode()), ("txl-origin", b"0:7|0/1|1700000000000")]
-    log.add("shop", key=b"k", value=b"0/1", headers=headers)
-    log.half("later/00000001")
-    log.starts[HALF] = 1
-
-
-@case("out_of_window")
-def parked_cut_and_its_half_record_gone(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.summary("parked-committed", half, reason="too-large")
-    cut = [*half.headers, ("txl-origin", b"0:0"), ("txl-cut", b"too-large 2000000")]
-    log.content(half, value=b"", headers=cut)
-    log.half("later/00000001")
-    log.starts[HALF] = 1
-
-
 def _rolled_back_before_its_half_record_came(log: Log) -> Record:
     """A line that named nothing was kept aside, and an operator ended what was on doubt because of it alone."""
     log.half("other/00000001")
@@ -828,40 +745,12 @@ def rolled_back_before_its_half_record_came_and_visible(log: Log) -> None:
     log.show(_rolled_back_before_its_half_record_came(log))
 
 
-def _of_a_later_release(log: Log, said: str = "") -> Record:
-    """On doubt in a state that only a later release knows."""
-    half = log.half()
-    if said:
-        log.op((said, half))
-    log.summary("asleep", half, reason="until-monday")
-    log.content(half)
-    return half
-
-
-@case("lost")
-def committed_in_a_state_of_a_later_release_without_contents(log: Log) -> None:
-    _of_a_later_release(log, "C")
-    del log.records[-1]
-
-
 @case("open")
 def committed_in_an_empty_state(log: Log) -> None:
     half = log.half()
     log.op(("C", half))
     log.summary("", half)
     log.content(half)
-
-
-# --- what is visible --------------------------------------------------------------------------------------------------
-
-
-@case("ok", "orphan")
-def second_copy_with_a_broken_origin(log: Log) -> None:
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    headers = [("trace", b"t"), ("txl-id", KEY.split("/")[0].encode()), ("txl-origin", b"0:0|0")]
-    log.show(half, headers=headers)
 
 
 @case("ok")
@@ -871,49 +760,6 @@ def visible_with_the_name_of_its_producer_group(log: Log) -> None:
     log.show(half)
     shown = log.records[-1]
     log.records[-1] = replace(shown, headers=[*shown.headers[:-2], ("txl-group", b"shop"), *shown.headers[-2:]])
-
-
-@case("open", "orphan")
-def phantom_without_an_origin(log: Log) -> None:
-    log.half()
-    log.add("shop", value=b"x", headers=[("txl-id", KEY.split("/")[0].encode())])
-
-
-@case("open", "orphan")
-def phantom_with_a_broken_origin(log: Log) -> None:
-    log.half()
-    headers = [("txl-id", KEY.split("/")[0].encode()), ("txl-origin", b"0:0|0")]
-    log.add("shop", key=b"k", value=b"0/1", headers=headers)
-
-
-@case("open", "orphan")
-def phantom_of_a_half_record_that_never_was(log: Log) -> None:
-    log.half()
-    headers = [("txl-id", KEY.split("/")[0].encode()), ("txl-origin", b"0:7|0/1|1700000000000")]
-    log.add("shop", key=b"k", value=b"0/1", headers=headers)
-
-
-def _overtaken(log: Log, *, is_on_doubt: bool = False) -> Record:
-    """The first of two of one ordering key that is decided is visible behind the other one."""
-    other, in_order = "other/00000009", f"k{HASH}"
-    first, second = log.half(options=in_order), log.half(other, options=in_order)
-    if is_on_doubt:
-        log.summary("open", first, key_hash=HASH)
-        log.content(first)
-    log.op(("C", first))
-    log.op(("C", second), key=other)
-    log.show(second)
-    log.show(first)
-    return first
-
-
-@case("ok")
-def overtaken_and_compaction_may_have_taken_that_it_was_parked(log: Log) -> None:
-    """What was parked gave up its place."""
-    _ends_on_doubt(log, [_overtaken(log, is_on_doubt=True)])
-
-
-# --- half records -----------------------------------------------------------------------------------------------------
 
 
 @case("ok")
@@ -939,24 +785,6 @@ def _add_headers(log: Log, *more: tuple[str, bytes | None]) -> None:
     log.records[0] = replace(log.records[0], headers=[*more, *log.records[0].headers])
 
 
-# --- messages with times ----------------------------------------------------------------------------------------------
-
-
-@case("open")
-def scheduled_and_waiting(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.on_doubt("scheduled", f"1/1/{timed.times[0]}+{timed.times[1]}/0:0")
-
-
-@case("leaked")
-def scheduled_and_released_by_a_line_before_the_time(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.line("C", timed.times[0], at_ms=timed.times[0] - 1_000)
-    timed.show(1)
-
-
 @case("leaked")
 def scheduled_and_visible_before_its_line(log: Log) -> None:
     timed = Timed(log)
@@ -966,65 +794,6 @@ def scheduled_and_visible_before_its_line(log: Log) -> None:
     log.records[-1] = replace(shown, timestamp_ms=timed.times[0] - MINUTE)
     timed.release(1)
     timed.show(2)
-
-
-@case("torn")
-def scheduled_for_one_time_and_only_some_are_visible(log: Log) -> None:
-    time_ms = log.now_ms + MINUTE
-    halves = [log.half(numbers=f"{index}/2", options=f"d{time_ms}") for index in range(2)]
-    log.op(("C", halves[-1]))
-    log.now_ms = time_ms
-    log.op(f"2|C|{KEY}|orders|{halves[-1].offset}|1700000000000|policy|||{time_ms}".encode())
-    log.show(halves[0])
-
-
-@case("lost")
-def scheduled_and_doubt_says_that_it_is_held(log: Log) -> None:
-    half = log.half(options=f"d{log.now_ms + MINUTE}")
-    log.op(("C", half))
-    log.summary("held", half, reason="topic-missing", due=f"0/0/{log.now_ms + MINUTE}/0:0")
-    log.content(half)
-
-
-@case("lost")
-def scheduled_and_released_and_not_visible(log: Log) -> None:
-    timed = Timed(log)
-    timed.on_doubt("scheduled", f"1/1/{timed.times[0]}+{timed.times[1]}/0:0")
-
-
-@case("open")
-def scheduled_and_released_and_held(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.release(0)
-    timed.on_doubt("held", f"1/{timed.times[0] + 1}/{timed.times[1]}/0:0")
-
-
-@case("parked")
-def scheduled_and_released_and_parked(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.release(0)
-    timed.on_doubt("parked-committed", f"1/{timed.times[0] + 1}/{timed.times[1]}/0:0")
-
-
-@case("ok")
-def scheduled_and_given_another_time(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    later_ms = timed.times[1] + MINUTE
-    timed.line("U", later_ms)
-    timed.line("C", later_ms, at_ms=later_ms)
-    timed.show(1, 2)
-
-
-@case("leaked")
-def scheduled_and_visible_at_the_time_before_it_was_moved(log: Log) -> None:
-    timed = Timed(log)
-    timed.show(0)
-    timed.line("U", timed.times[1] + MINUTE)
-    timed.release(0)
-    timed.show(1)
 
 
 # --- values and keys that are swapped ---------------------------------------------------------------------------------

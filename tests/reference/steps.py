@@ -218,6 +218,19 @@ class Steps:
         half, fields = self.halves[number], {name: text.encode() for name, text in given.items()}
         self.log.content(half, int(_header(half)[4].split("/")[0]), key=_key(half), **fields)
 
+    def shortened(self, number: int) -> None:
+        """A content that doubt did not take whole."""
+        half, said = self.halves[number], _header(self.halves[number])
+        origin = ("txl-origin", f"0:{half.offset}|{said[4]}|{said[5]}".encode())
+        headers = [*half.headers, origin, ("txl-cut", b"too-large 2000000")]
+        self.log.content(half, int(said[4].split("/")[0]), value=b"", headers=headers)
+
+    def forgotten(self, *indexes: int) -> None:
+        """It ended on doubt, where compaction left nothing of what was there before."""
+        self.log.end_on_doubt(*indexes)
+        self.log.records = [r for r in self.log.records if r.topic != DOUBT or r.value is None]
+        self.compacted(DOUBT)
+
     def keep(self, state: str, *numbers: int, **given: str) -> None:
         self.summary(state, *numbers, **given)
         for number in numbers:
@@ -231,6 +244,24 @@ class Steps:
 
     def stable(self, **given: str) -> None:
         self.log.stable_ends |= {topic: int(offset) for topic, offset in given.items()}
+
+    def forge(self, txn_id: str, origin: str = "", *, at: str = "") -> None:
+        """A forwarded record that no coordinator wrote: `forge order-1 0:7|0/1|5`."""
+        headers = [("txl-id", txn_id.encode()), *([("txl-origin", origin.encode())] if origin else [])]
+        forged = self.log.add("shop", key=b"k", value=b"0/1", headers=headers)
+        if at:
+            self.log.records[-1] = replace(forged, timestamp_ms=int(at), is_append_time=False)
+
+    def at(self, now_ms: int) -> None:
+        self.log.now_ms = now_ms
+
+    def others(self, topic: str) -> None:
+        self.log.add(topic, value=b"of others")
+
+    def aside(self, number: int) -> None:
+        """Doubt has a half record that belongs to no transaction."""
+        half = self.halves[number]
+        self.log.add(DOUBT, key=f"origin/{HALF}/0/{half.offset}".encode(), value=half.value, headers=half.headers)
 
     def stranger(self, topic: str) -> None:
         self.log.add(topic, value=b"of a stranger", kafka="open")

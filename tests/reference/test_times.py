@@ -13,16 +13,6 @@ from tests.reference.wire import History
 OTHER = "other/0000000c"
 
 
-def test_a_line_with_a_later_time_releases_nothing() -> None:
-    timed = Timed()
-    timed.show(0)
-    timed.line("C", timed.times[1], at_ms=timed.times[1])
-    timed.show(2)
-
-    assert "leaked" == verdict(judge(timed.log.history()).of(KEY))
-    assert "leaked" == verified(timed.log.history(), now_ms=NOW_MS).words[KEY]
-
-
 @pytest.mark.parametrize(("late_ms", "word"), [(5 * MINUTE, "open"), (5 * MINUTE + 1, "overdue")])
 def test_a_message_is_late_by_its_time_and_not_by_the_age_of_its_transaction(late_ms: int, word: str) -> None:
     timed = Timed()

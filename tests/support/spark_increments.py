@@ -48,7 +48,7 @@ class Steps(Log):
 
 
 class Cut(steps.Steps):
-    """Further steps: `cut`; `days 5`, which pass; `forge order-1 0:7|0/1|5`, a forwarded record that no coordinator wrote."""
+    """Further steps: `cut`; `days 5`, which pass."""
 
     log: Steps
 
@@ -57,12 +57,6 @@ class Cut(steps.Steps):
 
     def days(self, count: int) -> None:
         self.log.now_ms += count * 24 * HOUR_MS
-
-    def forge(self, txn_id: str, origin: str, *, at: str = "") -> None:
-        headers = [("txl-id", txn_id.encode()), ("txl-origin", origin.encode())]
-        forged = self.log.add("shop", key=b"k", value=b"0/1", headers=headers)
-        if at:
-            self.log.records[-1] = replace(forged, timestamp_ms=int(at), is_append_time=False)
 
 
 class Increments:
