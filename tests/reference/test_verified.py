@@ -13,6 +13,8 @@ from tests.reference.model import judge, verdict
 from tests.reference.steps import DOUBT, HALF, HASH, KEY, OP, Log, written
 from tests.reference.verified import verified
 
+AHEAD = "ahead/0000000c"
+
 
 def both(log: Log, key: str = KEY) -> tuple[str, str]:
     """What the model says of a transaction, and what verify says."""
@@ -68,87 +70,61 @@ def test_clocks_of_two_brokers_that_are_five_seconds_apart_break_no_promise() ->
     assert both(log) == ("ok", "ok")
 
 
-@pytest.mark.parametrize("time", ["", "d0,"])
-def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_way(time: str) -> None:
-    """It was committed long ago, and nothing on doubt says that it waited: a long `doubt_after`, or a short grace."""
-    ahead, behind = "ahead/0000000c", "behind/0000000d"
-    log = Log()
-    first, second = (log.half(key, options=f"{time}k{HASH},op") for key in (ahead, behind))
-    log.op(("C", second), key=behind)
-    log.now_ms += 240_000
-    log.op(("C", first), key=ahead)
+@pytest.mark.parametrize(
+    ("steps", "word"),
+    [
+        # Committed long ago, and nothing on doubt says that it waited: a long `doubt_after`, or a short grace.
+        ("half txn=ahead/0000000c order=prepare, half order=prepare, C 1, at 1700000240030, C 0", ""),
+        (
+            "half txn=ahead/0000000c options=d0 order=prepare, half options=d0 order=prepare, C 1, at 1700000240030, C 0",
+            "",
+        ),
+        # Without a question it was in half: `transaction_age_max` is shorter than `doubt_after`.
+        (
+            """half txn=ahead/0000000c order=prepare, half order=prepare, C 1, at 1700000240030, content 0,
+            summary parked 0 reason=too-old order=prepare""",
+            "parked",
+        ),
+        # An incomplete commit.
+        (
+            """half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, C 2,
+            at 1700000240040, C 0, content 0, content 1, summary parked-committed 0 1 reason=incomplete order=prepare""",
+            "parked",
+        ),
+    ],
+)
+def test_what_waited_for_one_that_left_a_moment_ago_may_still_be_on_its_way(steps: str, word: str) -> None:
+    log, _ = written(steps)
 
     for age_ms, expected in ((1_000, "open"), (61_000, "lost")):
-        now_ms = log.now_ms + age_ms
-        history = log.history()
-        report = judge(replace(history, settings=replace(log.settings, now_ms=now_ms, grace_ms=60_000)))
-        told = verified(history, now_ms=now_ms).words
-        assert {ahead: expected, behind: expected} == {key: verdict(report.of(key)) for key in (ahead, behind)} == told
+        wanted = {AHEAD: word or expected, KEY: expected}
+        assert (wanted, wanted) == young(log, age_ms)
 
 
 def test_what_is_visible_in_part_waits_for_no_other() -> None:
     """It was abandoned: doubt says nothing of it any more, and one before it was decided a moment ago."""
-    ahead, behind = "ahead/0000000c", "behind/0000000d"
-    log, (first,) = written("half txn=ahead/0000000c order=prepare")
-    halves = [log.half(behind, f"{index}/2", options=f"k{HASH},op") for index in range(2)]
-    log.op(("C", halves[1]), key=behind)
-    log.show(halves[1])
-    log.now_ms += 240_000
-    log.op(("R", first), key=ahead)
+    log, _ = written(
+        "half txn=ahead/0000000c order=prepare, half 0/2 order=prepare, half 1/2 order=prepare, C 2, show 2, "
+        "at 1700000240050, R 0"
+    )
 
-    wanted = {ahead: "rolled_back", behind: "torn"}
-    assert (wanted, wanted) == young(log, 1_000, (ahead, behind))
+    wanted = {AHEAD: "rolled_back", KEY: "torn"}
+    assert (wanted, wanted) == young(log, 1_000)
 
 
 def test_one_that_was_visible_before_its_time_hides_no_loss_behind_it() -> None:
-    early, behind = "early/0000000c", "behind/0000000d"
-    log = Log()
-    shown = log.half(early, options=f"d{log.now_ms + 60_000},k{HASH}")
-    lost = log.half(behind, options=f"k{HASH},op")
-    log.op(("C", shown), key=early)
-    log.show(shown)
-    log.op(("C", lost), key=behind)
+    log, _ = written("half txn=ahead/0000000c options=d+60000 order=commit, half order=prepare, C 0, show 0, C 1")
 
-    assert ("leaked", "leaked") == both(log, early)
-    assert ("lost", "lost") == both(log, behind)
+    assert ("leaked", "leaked") == both(log, AHEAD)
+    assert ("lost", "lost") == both(log)
 
 
-def young(log: Log, age_ms: int, keys: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
-    """What the model and verify say of transactions so long after the newest record."""
+def young(log: Log, age_ms: int) -> tuple[dict[str, str], dict[str, str]]:
+    """What the model and verify say of the one ahead and of the other, so long after the newest record."""
     now_ms, history = log.now_ms + age_ms, log.history()
     report = judge(replace(history, settings=replace(log.settings, now_ms=now_ms, grace_ms=60_000)))
     told = verified(history, now_ms=now_ms).words
-    return {key: verdict(report.of(key)) for key in keys}, {key: told[key] for key in keys}
-
-
-def test_what_waited_for_one_that_was_parked_a_moment_ago_may_still_be_on_its_way() -> None:
-    """Without a question the one ahead was in half: `transaction_age_max` is shorter than `doubt_after`."""
-    ahead, behind = "ahead/0000000c", "behind/0000000d"
-    log, (first, *_) = written("half txn=ahead/0000000c order=prepare, half txn=behind/0000000d order=prepare, C 1")
-    log.now_ms += 240_000
-    log.content(first, key=ahead)
-    log.summary("parked", first, key=ahead, reason="too-old", key_hash=HASH, order="prepare")
-
-    for age_ms, expected in ((1_000, "open"), (61_000, "lost")):
-        wanted = {ahead: "parked", behind: expected}
-        assert (wanted, wanted) == young(log, age_ms, (ahead, behind))
-
-
-def test_what_waited_for_one_whose_incomplete_commit_came_a_moment_ago_may_still_be_on_its_way() -> None:
-    ahead, behind = "ahead/0000000c", "behind/0000000d"
-    log = Log()
-    first, last = (log.half(ahead, f"{index}/2", options=f"k{HASH},op") for index in range(2))
-    half = log.half(behind, options=f"k{HASH},op")
-    log.op(("C", half), key=behind)
-    log.now_ms += 240_000
-    log.op(("C", first), key=ahead)
-    for index, each in enumerate((first, last)):
-        log.content(each, index, key=ahead)
-    log.summary("parked-committed", first, last, key=ahead, reason="incomplete", key_hash=HASH, order="prepare")
-
-    for age_ms, expected in ((1_000, "open"), (61_000, "lost")):
-        wanted = {ahead: "parked", behind: expected}
-        assert (wanted, wanted) == young(log, age_ms, (ahead, behind))
+    return {key: verdict(report.of(key)) for key in (AHEAD, KEY)}, {key: told[key] for key in (AHEAD, KEY)}
 
 
 @pytest.mark.parametrize(("age_h", "expected"), [(2, "out_of_window"), (23, "out_of_window"), (25, "lost")])
@@ -201,20 +177,19 @@ def test_a_late_copy_in_the_window_of_what_was_visible_before_it_is_not_lost(
 
 
 @pytest.mark.parametrize(("tombstones_ms", "expected"), [(1 << 60, "out_of_order"), (0, "ok")])
-@pytest.mark.parametrize("is_prepare", [True, False])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "half order=prepare, half txn=next/0000000c order=prepare, C 1, show 1, C 0, show 0",
+        # Parked with the first commit, because its topic refused the record.
+        "half order=commit, half txn=next/0000000c order=commit, C 0, C 1, show 1, C 0, show 0",
+    ],
+)
 def test_one_that_may_have_been_parked_is_in_no_order_where_doubt_has_forgotten_it(
-    *, is_prepare: bool, tombstones_ms: int, expected: str
+    steps: str, tombstones_ms: int, expected: str
 ) -> None:
     """Compaction removes the summaries a day later, and the null values another day later."""
-    options = f"k{HASH}" + (",op" if is_prepare else "")
-    log = Log()
-    parked, next_one = log.half(options=options), log.half("next/0000000c", options=options)
-    if not is_prepare:  # parked with the first commit, because its topic refused the record
-        log.op(("C", parked))
-    log.op(("C", next_one), key="next/0000000c")
-    log.show(next_one)
-    log.op(("C", parked))
-    log.show(parked)
+    log, _ = written(steps)
     log.settings = replace(log.settings, parked=frozenset({KEY} if tombstones_ms == 0 else ()))
     history = log.history()
 
@@ -226,11 +201,6 @@ def test_one_that_may_have_been_parked_is_in_no_order_where_doubt_has_forgotten_
 def test_a_line_in_the_middle_of_one_that_doubt_may_have_forgotten_need_not_have_counted(
     tombstones_ms: int, expected: str
 ) -> None:
-    log = Log()
-    halves = [log.half(numbers=f"{index}/3") for index in range(3)]
-    log.op(("R", halves[1]))
-    log.op(("C", halves[2]))
-    for half in halves:
-        log.show(half)
+    log, _ = written("half 0/3, half 1/3, half 2/3, R 1, C 2, show 0 1 2")
 
     assert expected == verified(log.history(), now_ms=NOW_MS, tombstones_ms=tombstones_ms).words[KEY]
