@@ -178,9 +178,14 @@ def test_a_parked_key_that_the_stored_offset_names_is_chosen_whole(field: Field)
     "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
 )
 @pytest.mark.promise("P9")
+@pytest.mark.parametrize(
+    ("before", "last", "parked"), [(b"p", b"p", key_hash(b"p")), (b"a", b"b", NO_KEY), (b"a", None, NO_KEY)]
+)
 @OF_HANDLERS
-def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(field: Field) -> None:
-    first, second = field.plant((b"p", REJECTED), (b"p", PARKED), parked={key_hash(b"p"): 1})
+def test_the_last_of_a_parked_key_or_partition_is_not_dropped_while_an_earlier_one_is_open(
+    field: Field, before: bytes, last: bytes | None, parked: bytes
+) -> None:
+    first, second = field.plant((before, REJECTED), (last, PARKED), parked={parked: 1})
 
     last_alone = field.choose(second, is_whole=False, is_dropping=True)
     first_alone = field.choose(first, is_whole=False, is_dropping=True)
@@ -215,27 +220,6 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_the_replay_of_an_earlier_
             [(position, why) for position, why, *_ in choice.unable],
         )
     assert [third] == positions(behind_drops)
-
-
-@pytest.mark.fault(
-    "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
-)
-@pytest.mark.promise("P9")
-@pytest.mark.parametrize("key", [b"b", None])
-@OF_HANDLERS
-def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open(
-    field: Field, key: bytes | None
-) -> None:
-    first, second = field.plant((b"a", REJECTED), (key, PARKED), parked={NO_KEY: 1})
-
-    last_alone = field.choose(second, is_whole=False, is_dropping=True)
-    both = field.choose(first, second, is_whole=False, is_dropping=True)
-
-    assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
-        positions(last_alone),
-        [(position, why) for position, why, *_ in last_alone.unable],
-    )
-    assert [first, second] == positions(both)
 
 
 @OF_HANDLERS

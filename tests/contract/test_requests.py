@@ -8,6 +8,7 @@ from tests.contract.conftest import OF_HANDLERS
 from tests.support.broker import unique_name
 from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay
 from txlayer.errors import OutcomeUnknownError, TxLayerError
@@ -55,94 +56,62 @@ def test_a_replay_topic_that_is_missing_is_an_error(stage: Stage) -> None:
         writer(stage).write([request(unique_name("missing"), 0)])
 
 
+class Client:
+    """A client whose broker says so of each record at the next poll; None: it says nothing. Its clock is that of the test."""
+
+    def __init__(self, answer: tuple[str | None, Any] | None) -> None:
+        self.now_s = 0.0
+        self.sent_at: list[float] = []
+        self._answer = answer
+        self._reports: list[Any] = []
+
+    def produce(self, *arguments: Any) -> None:
+        self.sent_at.append(round(self.now_s, 3))
+        self._reports.append(arguments[4])
+
+    def poll(self, timeout_s: float) -> int:
+        if self._answer is None:
+            self.pass_time(timeout_s)
+            return 0
+        reports, self._reports = self._reports, []
+        for report in reports:
+            report(*self._answer)
+        return len(reports)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def failure(self) -> None:
+        return None
+
+    def error_of(self, error: str, **_: str) -> OutcomeUnknownError:
+        return OutcomeUnknownError(error, txn_id="", step="replay")
+
+    def close(self, timeout_s: float) -> None:
+        pass
+
+    def writer(self) -> RequestWriter:
+        client: Any = self
+        return RequestWriter(lambda _bytes: client, group="g", clock=lambda: self.now_s, pause=self.pass_time)
+
+
 def test_a_rate_spreads_requests_evenly() -> None:
-    now = [0.0]
-    sent_at: list[float] = []
-    reports: list[Any] = []
+    prompt = Client((None, MemoryRecord("t", 0, None, None, None, (1, 0), log_offset=0)))
 
-    class Prompt:
-        """Acknowledges at once."""
+    prompt.writer().write([request("t", n) for n in range(4)], rate_max=4.0)
 
-        def produce(self, *arguments: Any) -> None:
-            sent_at.append(round(now[0], 3))
-            reports.append(arguments[4])
-
-        def poll(self, _timeout_s: float) -> int:
-            count = len(reports)
-            while reports:
-                reports.pop()(None, _Acknowledged())
-            return count
-
-        def failure(self) -> None:
-            return None
-
-        def close(self, timeout_s: float) -> None:
-            pass
-
-    def pause(seconds: float) -> None:
-        now[0] += seconds
-
-    prompt: Any = Prompt()
-    slow = RequestWriter(lambda _bytes: prompt, group="g", clock=lambda: now[0], pause=pause)
-    slow.write([request("t", n) for n in range(4)], rate_max=4.0)
-
-    assert [0.0, 0.25, 0.5, 0.75] == sent_at
+    assert [0.0, 0.25, 0.5, 0.75] == prompt.sent_at
 
 
 def test_requests_that_are_never_acknowledged_are_an_unknown_outcome() -> None:
-    now = [0.0]
-
-    class Silent:
-        """Takes records and says nothing."""
-
-        def produce(self, *arguments: Any) -> None:
-            pass
-
-        def poll(self, timeout_s: float) -> int:
-            now[0] += timeout_s
-            return 0
-
-        def failure(self) -> None:
-            return None
-
-        def close(self, timeout_s: float) -> None:
-            pass
-
-    silent: Any = Silent()
-    stuck = RequestWriter(lambda _bytes: silent, group="g", clock=lambda: now[0])
-
     with pytest.raises(OutcomeUnknownError, match="1 requests"):
-        stuck.write([request("t", 0)])
+        Client(None).writer().write([request("t", 0)])
 
 
 def test_a_request_that_timed_out_is_said_as_a_request_that_may_be_stored() -> None:
-    class Deaf:
-        """Gives every record up."""
-
-        def produce(self, *arguments: Any) -> None:
-            arguments[4]("timed out", None)
-
-        def poll(self, timeout_s: float) -> int:
-            del timeout_s
-            return 0
-
-        def failure(self) -> None:
-            return None
-
-        def error_of(self, error: str, **_: str) -> OutcomeUnknownError:
-            return OutcomeUnknownError(error, txn_id="", step="replay")
-
-        def close(self, timeout_s: float) -> None:
-            pass
-
-    deaf: Any = Deaf()
+    deaf = Client(("timed out", None))
 
     with pytest.raises(OutcomeUnknownError, match=r"1 requests .* timed out.*a second one does no harm") as raised:
-        RequestWriter(lambda _bytes: deaf, group="g").write([request("t", 0)])
+        deaf.writer().write([request("t", 0)])
 
     assert ("request", None) == (raised.value.step, raised.value.txn_id)
-
-
-class _Acknowledged:
-    def offset(self) -> int:
-        return 0
