@@ -22,7 +22,6 @@ from txlayer.core.messages import (
     HalfHeader,
     HalfOptions,
     OpMessage,
-    OrderMode,
     Origin,
     Resolution,
     Source,
@@ -32,7 +31,6 @@ HALF, OP, DOUBT, REAL = "ns.half", "ns.op", "ns.doubt", "orders"
 KEY, OTHER = "order-1/00000001", "order-2/00000002"
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 RED = HalfOptions(key_hash="0" * 16)
-RED_PREPARE = RED._replace(order=OrderMode.PREPARE)
 
 
 def half(
@@ -53,8 +51,8 @@ def op(resolution: Resolution, offset: int = 0, *, last_offset: int = 0, key: st
     return Seen(OP, 0, offset, None, codec.encode_ops([line]), [], 20)
 
 
-def abandon(offset: int, *, group: str = "g") -> Seen:
-    line = codec.encode_op(OpMessage(ROLLBACK, KEY, group, 0, 5, Source.OPERATOR, is_abandon=True))
+def abandon(offset: int) -> Seen:
+    line = codec.encode_op(OpMessage(ROLLBACK, KEY, "g", 0, 5, Source.OPERATOR, is_abandon=True))
     return Seen(OP, 0, offset, None, codec.encode_ops([line]), [], 20)
 
 
@@ -113,16 +111,11 @@ def doubt(
     return [*found, Seen(DOUBT, 0, 9, key.encode(), codec.encode_summary(summary), [], 25)]
 
 
-def two(options: HalfOptions, *decided: Resolution | None) -> dict[str, object]:
-    """The logs of two transactions of one ordering key, in the order of half; `decided` in the order of op."""
-    return {
-        "half": [half(options=options), half(1, key=OTHER, options=options)],
-        "op": [
-            op(said, number, last_offset=number, key=(KEY, OTHER)[number])
-            for number, said in enumerate(decided)
-            if said is not None
-        ],
-    }
+BOTH = {
+    "half": [half(options=RED), half(1, key=OTHER, options=RED)],
+    "op": [op(COMMIT), op(COMMIT, 1, last_offset=1, key=OTHER)],
+}
+"""The logs of two transactions of one ordering key, both committed."""
 
 
 def stored(op_offset: int, half_offset: int = 1, *, writer: str = "w1") -> Sample:
@@ -196,7 +189,6 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     ),
     "an open Kafka transaction": (Kind.HANGING, lambda: replace(clean(), ends={(REAL, 0): (0, 1)})),
     "a message of no half record": (Kind.PHANTOM, lambda: logs(real=[real(half_offset=5)])),
-    "another id": (Kind.PHANTOM, lambda: logs(real=[real(txn_id=b"order-9")])),
     "another partition": (Kind.ALTERED, lambda: logs(real=[real(partition=1)], real_partition_counts={REAL: 1})),
     "a half of a transaction": (
         Kind.TORN,
@@ -209,11 +201,6 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         Kind.TORN,
         lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", contents=())),
     ),
-    "other bytes on doubt": (
-        Kind.TORN,
-        lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", contents=(b"w",))),
-    ),
-    "committed, and on doubt as undecided": (Kind.LOST, lambda: logs(real=[], doubt=doubt("open"))),
     "undecided, and on doubt as committed": (
         Kind.PHANTOM,
         lambda: logs(op=[], real=[], doubt=doubt("held", reason="topic-missing")),
@@ -223,17 +210,6 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "waits, and nothing is ahead": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("waiting", decided_at=(0, 0)))),
     "parked without a reason": (Kind.STUCK, lambda: logs(real=[], doubt=doubt("parked-committed", decided_at=(0, 0)))),
     "another index or count than the half record's": (Kind.PHANTOM, lambda: logs(real=[real(count=2)])),
-    "a half record of another count, forwarded": (
-        Kind.PHANTOM,
-        lambda: logs(half=[half(), half(1, index=1, count=2)], real=[real(), real(1, half_offset=1, index=1, count=2)]),
-    ),
-    "visible though its commit names an earlier half record": (
-        Kind.PHANTOM,
-        lambda: logs(
-            half=[half(count=2), half(1, index=1, count=2)],
-            real=[real(count=2), real(1, half_offset=1, index=1, count=2)],
-        ),
-    ),
     "abandoned after its commit, and still on doubt": (
         Kind.LEFT_ON_DOUBT,
         lambda: logs(
@@ -243,35 +219,17 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "not in the order of the decisions, and abandoned": (
         Kind.OUT_OF_ORDER,
         lambda: logs(
-            half=[half(options=RED), half(1, key=OTHER, options=RED)],
-            op=[op(COMMIT), op(COMMIT, 1, last_offset=1, key=OTHER), abandon(2)],
-            real=[real(half_offset=1, txn_id=b"order-2"), real(1)],
+            half=BOTH["half"], op=[*BOTH["op"], abandon(2)], real=[real(half_offset=1, txn_id=b"order-2"), real(1)]
         ),
-    ),
-    "lost, and abandoned by a line of another producer group": (
-        Kind.LOST,
-        lambda: logs(op=[op(COMMIT), abandon(1, group="another")], real=[]),
-    ),
-    "messages of one transaction in the wrong order": (
-        Kind.OUT_OF_ORDER,
-        lambda: logs(
-            half=[half(count=2, options=RED), half(1, index=1, count=2, options=RED)],
-            op=[op(COMMIT, last_offset=1)],
-            real=[real(half_offset=1, index=1, count=2), real(1, count=2)],
-        ),
-    ),
-    "not in the order of the half messages": (
-        Kind.OUT_OF_ORDER,
-        lambda: logs(**two(RED_PREPARE, COMMIT, COMMIT), real=[real(half_offset=1, txn_id=b"order-2"), real(1)]),
     ),
     "not in the order of the decisions": (
         Kind.OUT_OF_ORDER,
-        lambda: logs(**two(RED, COMMIT, COMMIT), real=[real(half_offset=1, txn_id=b"order-2"), real(1)]),
+        lambda: logs(**BOTH, real=[real(half_offset=1, txn_id=b"order-2"), real(1)]),
     ),
     "a held one is passed": (
         Kind.OUT_OF_ORDER,
         lambda: logs(
-            **two(RED, COMMIT, COMMIT),
+            **BOTH,
             real=[real(half_offset=1, txn_id=b"order-2")],
             doubt=doubt("held", reason="topic-missing", decided_at=(0, 0), options=RED),
         ),
