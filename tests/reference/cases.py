@@ -601,8 +601,6 @@ phantom_of_a_half_record_that_never_was: open orphan
 # What was parked gave up its place.
 overtaken_and_compaction_may_have_taken_that_it_was_parked: ok
     half order=commit, half txn=other/00000009 order=commit, keep open 0 order=commit, C 0, C 1, show 1 0, forgotten 0
-held_and_overtaken_by_a_later_one_of_its_ordering_key: out_of_order
-    half order=commit, half txn=other/00000009 order=commit, C 0, C 1, keep held 0 order=commit, show 1
 # --- messages with times
 scheduled_and_shown_at_its_times: ok
     timed, show 0, release 0, show 1, release 1, show 2

@@ -39,6 +39,14 @@ def test_a_second_transaction_of_one_key_in_another_partition_is_none_of_the_fir
     assert told in model.split("+"), f"verify says {told}, the model {model}"
 
 
+def test_one_that_is_held_is_late_when_a_later_one_of_its_ordering_key_is_visible_and_it_was_not_parked() -> None:
+    log, _ = written(
+        "half order=commit, half txn=other/00000009 order=commit, C 0, C 1, keep held 0 order=commit, show 1"
+    )
+
+    assert ("out_of_order", "out_of_order") == both(log)
+
+
 MANY = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
