@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ import typer
 from txlayer import __version__
 from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.readers import log_time
+from txlayer.adapters.telemetry import printable
 from txlayer.cli import options, output
 from txlayer.cli.coordinator import store_reset
 from txlayer.cli.exits import ExitCode, saying
@@ -28,7 +29,15 @@ from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import check_group
 from txlayer.errors import ConfigError, OutcomeUnknownError, RetriableError
 from txlayer.operate.dead_letters import opened_logs
-from txlayer.operate.replay import RequestWriter, WrittenRequest, ask_queues, author_of, standing, wait_until_taken
+from txlayer.operate.replay import (
+    RequestWriter,
+    WrittenRequest,
+    ask_queues,
+    author_of,
+    overruled,
+    standing,
+    wait_until_taken,
+)
 from txlayer.operate.topics import plan_reset
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
@@ -130,7 +139,7 @@ HELP = {
 _EXITS = """
 
     The replay topic records it with your name and reason. Exit codes: 0 every partition's owner took it,
-    1 not all did within --wait (it takes effect when they run), 2 usage, 3 no broker, 5 not authorised."""
+    1 not all did within --wait (it takes effect when they run), or another person says the contrary since then, 2 usage, 3 no broker, 5 not authorised."""
 
 
 def _add(kind: ReplayKind) -> None:
@@ -165,8 +174,9 @@ def _add(kind: ReplayKind) -> None:
             writer = RequestWriter(clients.operator_writer, group=group)
             written = ask_queues(log, writer, record, partitions=partition or ())
             taken = wait_until_taken(log, written, patience_s=patience_s)
-        _show(kind, group, written, taken, as_json=as_json)
-        if patience_s and len(taken) < len(written):
+            contrary = overruled(log, written)
+        _show(kind, group, written, taken, contrary, as_json=as_json)
+        if contrary or (patience_s and len(taken) < len(written)):
             raise typer.Exit(ExitCode.FINDING)
 
 
@@ -174,8 +184,19 @@ for _kind in HELP:
     _add(_kind)
 
 
-def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken: set[int], *, as_json: bool) -> None:
-    rows = [
+def _show(
+    kind: ReplayKind,
+    group: str,
+    written: Sequence[WrittenRequest],
+    taken: set[int],
+    contrary: Mapping[int, ReplayRecord],
+    *,
+    as_json: bool,
+) -> None:
+    def result(partition: int) -> str:
+        return "overruled" if partition in contrary else "taken" if partition in taken else "requested"
+
+    rows: list[dict[str, Any]] = [
         {
             "group": group,
             "topic": w.request.topic,
@@ -183,7 +204,7 @@ def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken
             "act": kind.name.lower(),
             "request_id": w.request.record.request_id,
             "written_at": w.offset,
-            "result": "taken" if w.request.partition in taken else "requested",
+            "result": result(w.request.partition),
         }
         for w in sorted(written, key=lambda w: w.request.partition)
     ]
@@ -195,6 +216,11 @@ def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken
         name = f"{row['topic']}-{row['partition']}"
         if row["result"] == "taken":
             typer.echo(f"{name} is {word}")
+        elif row["result"] == "overruled":
+            later = contrary[row["partition"]]
+            typer.echo(
+                printable(f"{name} is asked to be {later.kind.name.lower()}d since then, by {later.text}"), err=True
+            )
         else:
             typer.echo(f"{name} is asked to be {word}; no consumer of {group} has taken it yet", err=True)
 

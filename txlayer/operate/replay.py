@@ -665,6 +665,17 @@ def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, p
         time.sleep(LOOK_AGAIN_S)
 
 
+def overruled(log: DeadLetterLog, written: Sequence[WrittenRequest]) -> dict[int, ReplayRecord]:
+    """By partition: the newest request, where it came later and says the contrary of a pause or resume."""
+    log.follow()
+    newest = {w.request.partition: (w, log.pause(w.request.partition)) for w in written}
+    return {
+        partition: said.record
+        for partition, (w, said) in newest.items()
+        if said is not None and said.offset > w.offset and said.record.kind is not w.request.record.kind
+    }
+
+
 def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind, request_id: str) -> Json:
     return {
         **position_json(outcome.position),

@@ -15,6 +15,7 @@ from txlayer.cli import consumer
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import replay
+from txlayer.operate.replay import WrittenRequest
 
 pytestmark = pytest.mark.kafka
 
@@ -47,6 +48,27 @@ def test_a_partition_alone_is_asked_and_json_tells_where(planted: Planted) -> No
     (row,) = json.loads(out)
     assert ("resume", 1, 0, "requested") == (row["act"], row["partition"], row["written_at"], row["result"])
     assert [(1, ReplayKind.RESUME)] == [(p, r.kind) for p, _, r in planted.requests()]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_pause_that_another_person_ended_in_the_same_moment_is_not_said_to_be_in_effect(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    def resumed(_log: object, written: list[WrittenRequest], **_: object) -> set[int]:
+        planted.say(ReplayRecord(ReplayKind.RESUME, "ticket-16", None, text="kim@desk: go on"), partition=0)
+        planted.say(ReplayRecord(ReplayKind.PAUSE, "ticket-17", None, text="kim@desk: stop"), partition=1)
+        return {each.request.partition for each in written}
+
+    monkeypatch.setattr(consumer, "wait_until_taken", resumed)
+
+    code, out, err = planted.run("consumer", "pause", planted.group, planted.topic, *WHY, *["--json"] * as_json)
+
+    assert 1 == code
+    if as_json:
+        assert ["overruled", "taken"] == [row["result"] for row in json.loads(out)]
+    else:
+        assert f"{planted.topic}-1 is paused\n" == out
+        assert f"{planted.topic}-0 is asked to be resumed since then, by kim@desk: go on\n" == err
 
 
 @pytest.mark.parametrize("command", ["dlq drop", "consumer pause"])
