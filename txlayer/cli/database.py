@@ -12,12 +12,12 @@ import typer
 from txlayer.cli import output
 from txlayer.cli.options import AsJson, command, declared, from_file, option, refuse_password
 from txlayer.config import parse_duration
-from txlayer.errors import ConfigError
+from txlayer.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from txlayer.adapters.sql.barrier import SqlBarrier
     from txlayer.adapters.sql.inbox import Inbox
-    from txlayer.adapters.sql.tables import Purged
+    from txlayer.adapters.sql.tables import OwnTable, Purged
 
 barrier_app = typer.Typer(
     no_args_is_help=True,
@@ -46,8 +46,7 @@ Count = Annotated[bool, declared("--dry-run", "Count, and delete nothing.")]
 def create_barrier(*, url: BarrierUrl = None, table: TableName = "txlayer_barrier", schema: Schema = None) -> None:
     """Create the table unless it is there."""
     with opened_barrier(url, table=table, schema=schema) as barrier:
-        barrier.create_table()
-    typer.echo(f"{table} is there")
+        _create(barrier)
 
 
 @command(barrier_app, "purge")
@@ -80,8 +79,7 @@ def purge_barrier(
 def create_inbox(*, url: InboxUrl = None, table: TableName = "txlayer_inbox", schema: Schema = None) -> None:
     """Create the table unless it is there."""
     with _opened_inbox(url, table=table, schema=schema) as inbox:
-        inbox.create_table()
-    typer.echo(f"{table} is there")
+        _create(inbox)
 
 
 @command(inbox_app, "purge")
@@ -105,6 +103,16 @@ def purge_inbox(
     with _opened_inbox(url, group=group, table=table, schema=schema) as inbox:
         done = inbox.purge(age, is_dry_run=dry_run)
     _show_purged(done, is_dry_run=dry_run, as_json=as_json)
+
+
+def _create(own: OwnTable) -> None:
+    own.create_table()
+    name = own.table.name
+    if missing := own.missing_columns():
+        raise UsageError(
+            f"another table has the name {name}: it lacks {', '.join(missing)}; choose a name with --table"
+        )
+    typer.echo(f"{name} is there")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import create_engine, event, text, update
 
+from tests.support.commands import run_command
 from tests.support.shop import NONCE, Shop, new_id
 from txlayer.adapters.sql import Doubtful, SqlBarrier
 from txlayer.adapters.sql.tables import PAGE_COUNT_MAX, delete_old
@@ -143,6 +144,22 @@ def test_the_commands_create_and_purge(
     assert 2 == seen["purged_count"]
     assert seen["is_dry_run"]
     assert "2 of" in capsys.readouterr().out
+
+
+@each_database
+@pytest.mark.parametrize(("command", "lacks"), [("barrier", "txn_id, nonce"), ("inbox", "consumer_group, message_key")])
+def test_a_table_of_others_is_not_said_to_be_ours(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, lacks: str
+) -> None:
+    name, url = f"others_{new_id()[:8]}", shop.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setenv(f"TXLAYER_{command.upper()}_URL", url)
+    with shop.engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {name} (source CHAR(1), seen_at CHAR(1))"))
+
+    code, out, err = run_command(build_app(), command, "create", "--table", name, capsys=capsys)
+
+    assert (2, "") == (code, out)
+    assert f"another table has the name {name}: it lacks {lacks}" in err
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -26,6 +26,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    inspect,
     make_url,
     select,
     text,
@@ -227,6 +228,15 @@ class OwnTable:
             self.table.create(self._engine, checkfirst=True)
         except DBAPIError:  # another process was quicker, or it fails once more
             self.table.create(self._engine, checkfirst=True)
+
+    def missing_columns(self) -> list[str]:
+        """The columns that the table in the database lacks: another program made it, under the same name.
+
+        Raises:
+            SQLAlchemyError: the database does not answer, or the table does not exist.
+        """
+        found = {each["name"] for each in inspect(self._engine).get_columns(self.table.name, schema=self.table.schema)}
+        return [column.name for column in self.table.columns if column.name not in found]
 
     def _located(self) -> tuple[Table, dict[str, Any]]:
         """The table by its full name, looked up once, and the options of a statement on it.
