@@ -530,13 +530,15 @@ def delete_old(  # one loop: read a page, delete it, count it
             page = connection.execute(
                 select(key, made_at < bound).where(key > last_key, *where).order_by(key).limit(PAGE_COUNT_MAX)
             ).all()
-            if not page:
-                return Purged(row_count, purged_count)
-            old = [found for found, is_old in page if is_old]
-            count = len(old)
-            if old and not is_dry_run:
+        if not page:
+            return Purged(row_count, purged_count)
+        old = [found for found, is_old in page if is_old]
+        count = len(old)
+        if old and not is_dry_run:
+            # Not in the transaction that read them: another purge may have deleted some since, which MariaDB would refuse there.
+            with engine.begin() as connection:
                 done = connection.execute(delete(table).where(key.between(old[0], old[-1]), made_at < bound, *where))
-                count = done.rowcount  # another purge may have deleted some of them
+                count = done.rowcount
         row_count += len(page)
         purged_count += count
         last_key = page[-1][0]
