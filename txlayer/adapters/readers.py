@@ -631,8 +631,6 @@ class CheckReader:
 
     Args:
         member: of the producer group's check group, not started.
-        topic: the check topic.
-        count_partitions: returns the topic's current partition count.
         positions: where to continue, by partition; kept up to date, so that the next reader can use it. A partition
             without a position is read from its end: missed check-backs are asked again.
     """

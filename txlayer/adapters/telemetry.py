@@ -229,6 +229,14 @@ def has_trace(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
 
 Attributes = Mapping[str, str | int | bool]
 
+
+def attributes_of(operation: str, kind: str, topic: str | None, more: Attributes) -> dict[str, str | int | bool]:
+    """Attributes of a span: the operation, its kind in OpenTelemetry's conventions, and the topic if there is one alone."""
+    of_topic = {} if topic is None else {"messaging.destination.name": topic}
+    operations = {"messaging.operation.name": operation, "messaging.operation.type": kind}
+    return {"messaging.system": "kafka", **operations, **of_topic, **more}
+
+
 LINKS_MAX = 128  # links of one span: what OpenTelemetry keeps of them by default
 
 

@@ -119,9 +119,8 @@ class Assignments:
         self._clock = environment.clock
         self._now_ms = now_ms
         self._tokens: dict[TopicPartition, int] = {}
-        self._given: dict[
-            TopicPartition, tuple[int, int]
-        ] = {}  # {queue: (its lease's token, the token given to handlers)}
+        # {queue: (its lease's token, the token given to handlers)}
+        self._given: dict[TopicPartition, tuple[int, int]] = {}
         self._assigned: dict[TopicPartition, None] = {}  # an ordered set, the same in every process
         self._former_writers: list[str] = []  # to be ended by the next take-over
         self._harmless: dict[str, None] = {}  # what they left open stores no offset
@@ -405,16 +404,9 @@ class Assignments:
             wait_max_ms = None if self.owned else ALONE_WAIT_MAX_MS
             for queue in queues:
                 self._failed_tries.failed(queue, took_ms=took_ms, wait_max_ms=wait_max_ms)
-            logger.warning(
-                "queues.not_taken_over",
-                extra={
-                    "group": self._plan.group,
-                    "queue_count": len(queues),
-                    "topic": queues[0][0],
-                    "partition": queues[0][1],
-                    "reason": str(exc),
-                },
-            )
+            first = dict(zip(("topic", "partition"), queues[0], strict=True))
+            extra = {"group": self._plan.group, "queue_count": len(queues), **first, "reason": str(exc)}
+            logger.warning("queues.not_taken_over", extra=extra)
             return
         is_still_ours()
         self._take_over(queues, starts, began_ms=began_ms)
@@ -590,11 +582,8 @@ class Assignments:
         for owned in found:
             owned.end()
             self._dispatcher.forget(owned)
-            del (
-                self.owned[owned.topic_partition],
-                self.by_source[owned.topic_partition],
-                self.by_source[owned.replay_partition],
-            )
+            del self.owned[owned.topic_partition], self.by_source[owned.topic_partition]
+            del self.by_source[owned.replay_partition]
             if is_told:
                 self.lost_lease_count += 1
                 logger.warning(

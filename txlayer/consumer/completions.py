@@ -209,53 +209,29 @@ class Completions:
             self._cut[origin] = Truncation.CONTENT if is_first else Truncation.KEY_TOO
             if len(self._cut) > CUT_COUNT_MAX:
                 del self._cut[next(iter(self._cut))]
-            logger.error(
-                "dead_letter.refused",
-                extra={
-                    "group": self._group,
-                    "topic": origin.topic,
-                    "partition": origin.partition,
-                    "offset": origin.offset,
-                    "size_bytes": len(given_up.record),
-                    "reason": str(reason),
-                },
-            )
+            which = {"group": self._group, **origin._asdict(), "size_bytes": len(given_up.record)}
+            logger.error("dead_letter.refused", extra=which | {"reason": str(reason)})
         return bool(refused)
 
     def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int | None) -> None:
         """Log a dead letter as an error for an operator; those that follow a parked key's first one at a lower level."""
         reason, more = _end_of(item), item.more
         assert more is not None
-        is_follower = reason is DeadLetterReason.KEY_PARKED
-        letters = dead_letter_topic(self._group, owned.topic)
-        logger.log(
-            logging.INFO if is_follower else logging.ERROR,
-            "message.given_up" if offset is None else "message.dead_lettered",
-            extra=owned.log_fields
-            | {
-                "offset": item.offset,
-                "reason": reason.value,
-                "attempt_count": more.attempt_count,
-                "error_type": more.error_type,
-            }
-            | ({} if offset is None else {"dead_letter_topic": letters, "dead_letter_offset": offset}),
-        )
+        extra = owned.log_fields | {"offset": item.offset, "reason": reason.value}
+        extra |= {"attempt_count": more.attempt_count, "error_type": more.error_type}
+        if offset is not None:
+            letters = dead_letter_topic(self._group, owned.topic)
+            extra |= {"dead_letter_topic": letters, "dead_letter_offset": offset}
+        level = logging.INFO if reason is DeadLetterReason.KEY_PARKED else logging.ERROR
+        logger.log(level, "message.given_up" if offset is None else "message.dead_lettered", extra=extra)
 
     def _letter(self, owned: OwnedPartition, item: Item[Any]) -> DeadLetter:
         more, reason = item.more, _end_of(item)
         assert more is not None
         assert isinstance(reason, DeadLetterReason)
-        return DeadLetter(
-            reason,
-            Origin(*owned.topic_partition, item.offset),
-            max(item.record.timestamp()[1], 0),
-            more.attempt_count,
-            more.first_ms,
-            more.last_ms,
-            more.error_type,
-            more.error_message,
-            self._group,
-        )
+        origin, origin_ms = Origin(*owned.topic_partition, item.offset), max(item.record.timestamp()[1], 0)
+        attempts, error = (more.attempt_count, more.first_ms, more.last_ms), (more.error_type, more.error_message)
+        return DeadLetter(reason, origin, origin_ms, *attempts, *error, self._group)
 
 
 def _due_sources(owned: OwnedPartition) -> list[TopicPartition]:

@@ -95,11 +95,9 @@ class Dispatcher:
     """Dispatches the messages of the owned queues. The engine's thread uses it.
 
     Args:
-        pool: where handlers run.
         in_flight_max: messages handed over at a time.
         clock, now_ms, draw: monotonic seconds; milliseconds since 1970 that never decrease; random numbers.
         key_group: maps a message to the name it is counted under in the metrics; None: not counted by key.
-        breakers: say what may begin.
         give_back: called when jobs are cut or a queue is dropped: what waits for the program to take it has not begun.
     """
 

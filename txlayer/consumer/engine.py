@@ -50,14 +50,7 @@ POOL_END_S = 0.5  # how long the pool may take to end after handlers in flight w
 
 
 class Engine:
-    """Owns one group member and the queues of its partitions.
-
-    Args:
-        plan: what is consumed, and how.
-        connections: the cluster.
-        pool: where handlers run.
-        make_leases: makes the lease keeper, which decides whether a queue may be processed; called again after it failed.
-    """
+    """Owns one group member and the queues of its partitions. `make_leases` is called again after the lease keeper failed."""
 
     def __init__(
         self,

@@ -261,10 +261,8 @@ class Ingest:
         offset = record.offset()
         if isinstance(request, Undecodable):
             # It names no request, so there is no one to answer.
-            logger.warning(
-                "replay.undecodable",
-                extra={"topic": owned.topic, "partition": owned.partition, "offset": offset, "reason": request.why},
-            )
+            extra = {"topic": owned.topic, "partition": owned.partition, "offset": offset, "reason": request.why}
+            logger.warning("replay.undecodable", extra=extra)
         elif request.kind is not ReplayKind.RESULT:
             content: Any = record
             outcome: ReplayOutcome | None = None

@@ -108,14 +108,10 @@ class LockRegistry:
     After an error the state is unknown: close it and make a new one, with a new `holder`.
 
     Args:
-        connections: the cluster.
-        group: the consumer group.
         holder: a name unique to this process, not used by any other before or after.
         instance_id: of a static member, else "".
-        topics: of the namespace.
         lease_renewal_ms: interval between renewals of a lease.
         lease_expiry_ms: time from the last renewal to the end of the lease; equal for all members of a namespace.
-        clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -274,16 +270,10 @@ class LockRegistry:
 
     def _lose(self, wanted: _Wanted, now: float) -> None:
         lease = self._table.lease(wanted.name)
-        logger.warning(
-            "lease.lost",
-            extra={
-                "queue": wanted.name,
-                "token": wanted.token,
-                "holder": lease and lease.holder,
-                "current_token": lease and lease.token,
-                "reason": lease.reason if lease is not None and lease.is_released else "",
-            },
-        )
+        now_held = {"holder": lease and lease.holder, "current_token": lease and lease.token}
+        reason = lease.reason if lease is not None and lease.is_released else ""
+        extra = {"queue": wanted.name, "token": wanted.token, **now_held, "reason": reason}
+        logger.warning("lease.lost", extra=extra)
         wanted.token = None
         if lease is not None and lease.is_released:
             wanted.not_before = now + self._renewal_s  # an operator ended it: a waiting member comes first

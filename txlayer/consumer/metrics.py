@@ -5,7 +5,7 @@ process <topic>       one attempt: interceptors, handler; the current span while
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,17 @@ from txlayer.adapters.metrics import (
     histogram,
     stall_of,
 )
-from txlayer.adapters.telemetry import LINKS_MAX, Span, SpanRole, Tracing, age_ms, current, trace_context_of
+from txlayer.adapters.telemetry import (
+    LINKS_MAX,
+    Attributes,
+    Span,
+    SpanRole,
+    Tracing,
+    age_ms,
+    attributes_of,
+    current,
+    trace_context_of,
+)
 from txlayer.consumer.context import Lease, ReceivedMessage
 from txlayer.consumer.pools import Job, items_of
 from txlayer.core.retry import Ack, WrongResult, checked
@@ -150,58 +160,46 @@ class TopicCounts:
         self._window_s = self.durations.total
 
 
-OF_TOPICS: Mapping[str, Family] = {  # {field of `TopicStats`: its metric}
-    "handled": counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic"),
-    "passed_over": counter(
-        "txlayer_consumer_messages_passed_over_total", "Messages that match no handler's tags.", "topic"
-    ),
-    "dead_lettered": counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic"),
-    "attempts": counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic"),
-    "failed": counter(
-        "txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic"
-    ),
+_OF_TOPICS = {
+    "handled": counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded."),
+    "passed_over": counter("txlayer_consumer_messages_passed_over_total", "Messages that match no handler's tags."),
+    "dead_lettered": counter("txlayer_consumer_dead_letters_total", "Messages given up."),
+    "attempts": counter("txlayer_consumer_attempts_total", "Calls of handlers that ended."),
+    "failed": counter("txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again."),
     "timed_out": counter(
-        "txlayer_consumer_timed_out_attempts_total",
-        "Failed calls whose handler had not returned by its deadline.",
-        "topic",
+        "txlayer_consumer_timed_out_attempts_total", "Failed calls whose handler had not returned by its deadline."
     ),
     "failed_rate": gauge(
-        "txlayer_consumer_failed_attempts_per_second", "Calls of handlers that failed, in the last 5 s.", "topic"
+        "txlayer_consumer_failed_attempts_per_second", "Calls of handlers that failed, in the last 5 s."
     ),
     "postponed": counter(
         "txlayer_consumer_postponed_total",
         "Calls of handlers that returned Later, or failed while the breaker was open; no attempt is counted.",
-        "topic",
     ),
     "breaker_is_open": gauge(
         "txlayer_consumer_breaker_open",
         "1: most attempts failed, and one message at a time is tried; 0: closed, or no breaker or no partition.",
-        "topic",
     ),
-    "breaker_opened": counter("txlayer_consumer_breaker_openings_total", "Times that the breaker opened.", "topic"),
-    "in_flight": gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic"),
-    "waiting": gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic"),
+    "breaker_opened": counter("txlayer_consumer_breaker_openings_total", "Times that the breaker opened."),
+    "in_flight": gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to."),
+    "waiting": gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight."),
     "retrying": gauge(
         "txlayer_consumer_retrying_messages",
         "Waiting messages that failed or were postponed, and wait for their next attempt.",
-        "topic",
     ),
     "unread": gauge(
         "txlayer_consumer_unread_messages",
         "Messages in the log that were not read yet, by offset; markers of Kafka transactions count.",
-        "topic",
     ),
     "parked_keys": gauge(
-        "txlayer_consumer_parked_keys",
-        "Parked keys: their messages become dead letters until they are replayed.",
-        "topic",
+        "txlayer_consumer_parked_keys", "Parked keys: their messages become dead letters until they are replayed."
     ),
     "paused_partitions": gauge(
-        "txlayer_consumer_paused_partitions",
-        "Partitions that are paused, by a limit, by an operator or by a handler.",
-        "topic",
+        "txlayer_consumer_paused_partitions", "Partitions that are paused, by a limit, by an operator or by a handler."
     ),
 }
+OF_TOPICS = {name: replace(family, labels=("topic",)) for name, family in _OF_TOPICS.items()}
+"""{field of `TopicStats`: its metric}."""
 ATTEMPT_SECONDS = histogram(
     "txlayer_consumer_attempt_duration_seconds",
     "Duration of handler calls. If a process got several messages together, each counts with their mean.",
@@ -286,16 +284,13 @@ def attempt_span(tracing: Tracing, job: Job, lease: Lease) -> AbstractContextMan
     items = items_of(job)
     messages = [ReceivedMessage(item.record) for item in items[:LINKS_MAX]]
     first = messages[0]
-    attributes: dict[str, str | int | bool] = {
-        "messaging.system": "kafka",
-        "messaging.operation.name": "process",
-        "messaging.operation.type": "process",
-        "messaging.destination.name": lease.topic,
+    more: Attributes = {
         "messaging.destination.partition.id": str(lease.partition),
         "messaging.consumer.group.name": lease.group,
         "messaging.kafka.offset": first.offset,
         "txlayer.attempt": items[0].attempt_count + 1,
     }
+    attributes = attributes_of("process", "process", lease.topic, more)
     if isinstance(job, list):
         attributes["messaging.batch.message_count"] = len(items)
     if first.txn_id is not None:

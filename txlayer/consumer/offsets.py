@@ -105,8 +105,7 @@ StoredVersions = list[tuple[OwnedPartition, ItemSource, int]]
 class OffsetStorer:
     """Stores the progress of queues, with one outstanding store at a time. The engine's thread uses it.
 
-    Args:
-        is_kept: False: in `own` instead of on the broker.
+    Unless it `is_kept`, progress is in `own` instead of on the broker.
     """
 
     def __init__(

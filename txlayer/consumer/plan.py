@@ -98,10 +98,8 @@ def _start_of(tp: TopicPartition, stored: StoredOffset, *, first: int, group: st
             "metadata.foreign", extra={"group": group, "topic": tp[0], "partition": tp[1], "reason": found.why}
         )
         return Start(max(stored.offset, first))
-    if found is NOTHING:
-        return Start(
-            max(stored.offset, first)
-        )  # nothing is known of what ended, also if retention took the first requests
+    if found is NOTHING:  # nothing is known of what ended, also if retention took the first requests
+        return Start(max(stored.offset, first))
     if stored.offset < first:
         # Requests that are older than the retention of their topic can no longer be answered. Of later ones, the ends are known.
         finished = tuple((max(start, first), end) for start, end in found.finished if end > first)

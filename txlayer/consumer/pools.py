@@ -121,11 +121,7 @@ Any number of threads and tasks may use it at a time.
 
 
 class Caller:
-    """Calls the handlers of one consumer. Any number of threads may use it at a time.
-
-    Args:
-        observer: listens to every call; None: no listener.
-    """
+    """Calls the handlers of one consumer. Any number of threads may use it at a time."""
 
     def __init__(
         self,
@@ -386,11 +382,8 @@ def give_up(chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why:
     failed, not_run = list(chunk.failed), list(chunk.not_run)
     last = jobs[len(jobs) - len(rest) - 1]
     if all(job is not last for job in (*not_run, *(f.job for f in failed))):
-        failed.append(
-            timed_out(
-                last, why=why, started_ms=int((wall_now - (now - begun_at)) * 1000), count=chunk.given.get(id(last), 0)
-            )
-        )
+        started_ms = int((wall_now - (now - begun_at)) * 1000)
+        failed.append(timed_out(last, why=why, started_ms=started_ms, count=chunk.given.get(id(last), 0)))
     gone = {id(job) for job in (*not_run, *(f.job for f in failed))}
     done = [job for job in jobs[: len(jobs) - len(rest)] if id(job) not in gone]
     return JobOutcome(chunk, done, failed, [*not_run, *rest], now - begun_at)
@@ -509,8 +502,7 @@ class JobOutcomes:
 class HungHandlers:
     """Handlers that were given up: counted, bounded, and reported. Used by the engine's thread.
 
-    Args:
-        count_max: with so many of them none is given up any more: each keeps a thread or a task, and what it holds.
+    With `count_max` of them none is given up any more: each keeps a thread or a task, and what it holds.
     """
 
     def __init__(self, *, count_max: int) -> None:
@@ -611,7 +603,6 @@ class ThreadPool(Workers):
     """A `Pool` of threads. One whose handler hangs is given up and replaced by another one.
 
     Args:
-        run: what a worker does with a chunk: `Caller.run`.
         attempt_timeout_s: a handler that takes longer is hung.
         hung_max: handlers that may be given up at a time.
         is_idle: says of which threads no attempt is under way: their time is not over, however long the interpreter was blocked.

@@ -296,14 +296,9 @@ class _Process:
         with _starting_safely():
             self._begins = context.Lock()  # for `begun` and `limit`, so that no job begins that goes back
             self._until = context.RawValue("d")
+            number, array, count = context.RawValue, context.RawArray, CHUNK_COUNT_MAX
             self._shared = [
-                Shared(
-                    context.RawValue("b"),
-                    context.RawArray("d", CHUNK_COUNT_MAX),
-                    context.RawArray("i", CHUNK_COUNT_MAX),
-                    context.RawValue("i"),
-                    self._until,
-                )
+                Shared(number("b"), array("d", count), array("i", count), number("i"), self._until)
                 for _ in range(GIVEN_COUNT_MAX)
             ]
             self._process = context.Process(

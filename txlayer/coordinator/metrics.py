@@ -37,7 +37,18 @@ from txlayer.adapters.metrics import (
     with_few_labels,
 )
 from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.telemetry import LINKS_MAX, Log, Span, SpanRole, TraceContext, Tracing, age_ms, trace_context_of
+from txlayer.adapters.telemetry import (
+    LINKS_MAX,
+    Attributes,
+    Log,
+    Span,
+    SpanRole,
+    TraceContext,
+    Tracing,
+    age_ms,
+    attributes_of,
+    trace_context_of,
+)
 from txlayer.config import SystemTopics
 from txlayer.coordinator.shard import Shard
 from txlayer.core.ledger.batch import Batch, Positions, ReportKind
@@ -483,17 +494,9 @@ def log_reports(
     for report in batch.reports:
         counts[report.kind] = counts.get(report.kind, 0) + 1
         if counts[report.kind] <= LINE_COUNT_MAX and report.kind not in COUNTED:
-            logger.log(
-                LEVELS[report.kind],
-                "transaction.%s",
-                report.kind.value,
-                extra={
-                    "txn_key": report.key,
-                    **_ids(batch, report.key, known),
-                    "partition": partition,
-                    "detail": report.detail,
-                },
-            )
+            where = {"txn_key": report.key, **_ids(batch, report.key, known), "partition": partition}
+            extra = where | {"detail": report.detail}
+            logger.log(LEVELS[report.kind], "transaction.%s", report.kind.value, extra=extra)
     for kind, count in counts.items():
         if count > LINE_COUNT_MAX or kind in COUNTED:
             logger.log(LEVELS[kind], "transactions.%s", kind.value, extra={"partition": partition, "count": count})
@@ -563,23 +566,18 @@ class CoordinatorSpans:
 
     def _forwarded(self, partition: int, txn: Transaction, context: TraceContext) -> None:
         self._remember(txn.key, context)
-        topics = txn.topics
-        attributes: dict[str, str | int | bool] = {
-            "messaging.system": "kafka",
-            "messaging.operation.name": "forward",
-            "messaging.operation.type": "send",
+        topic = txn.topics[0] if len(txn.topics) == 1 else None
+        more: Attributes = {
             "messaging.batch.message_count": txn.count,
             "txlayer.txn_id": txn_id_of(txn.key),
             "txlayer.producer_group": txn.group,
             "txlayer.half.partition": partition,
             "txlayer.half.offset": txn.last_offset,
         }
-        if len(topics) == 1:
-            attributes["messaging.destination.name"] = topics[0]
         self._tracing.start(
-            f"forward {topics[0]}" if len(topics) == 1 else "forward",
+            "forward" if topic is None else f"forward {topic}",
             SpanRole.CLIENT,
-            attributes=attributes,
+            attributes=attributes_of("forward", "send", topic, more),
             cause=context,
             age_ms=age_ms(txn.born_ms),
             links=_others(txn, context),
@@ -588,19 +586,16 @@ class CoordinatorSpans:
 
     def _asked(self, partition: int, check: CheckRecord, context: TraceContext) -> TraceContext:
         self._remember(check.key, context)
+        more: Attributes = {
+            "txlayer.txn_id": txn_id_of(check.key),
+            "txlayer.producer_group": check.producer_group,
+            "txlayer.half.partition": partition,
+            "txlayer.check_number": check.number,
+        }
         span = self._tracing.start(
             f"check {self._check_topic}",
             SpanRole.PRODUCER,
-            attributes={
-                "messaging.system": "kafka",
-                "messaging.operation.name": "check",
-                "messaging.operation.type": "send",
-                "messaging.destination.name": self._check_topic,
-                "txlayer.txn_id": txn_id_of(check.key),
-                "txlayer.producer_group": check.producer_group,
-                "txlayer.half.partition": partition,
-                "txlayer.check_number": check.number,
-            },
+            attributes=attributes_of("check", "send", self._check_topic, more),
             cause=context,
             age_ms=age_ms(check.born_ms),
         )

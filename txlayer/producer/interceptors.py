@@ -25,6 +25,7 @@ from txlayer.adapters.telemetry import (
     SpanRole,
     TraceContext,
     Tracing,
+    attributes_of,
     current,
     has_trace,
     parse_traceparent,
@@ -198,13 +199,8 @@ class TransactionSpans:
         took_s = 0.0 if error is not None else time.monotonic() - record.written_at_s
         word = txn.resolution.name.lower()
         pipeline = txn.queue.pipeline
-        attributes = {
-            **self._attributes,
-            "messaging.operation.name": word,
-            "messaging.operation.type": "settle",
-            "messaging.destination.name": pipeline.op_topic,
-            "messaging.destination.partition.id": str(txn.half_partition),
-        }
+        attributes = attributes_of(word, "settle", pipeline.op_topic, self._attributes)
+        attributes["messaging.destination.partition.id"] = str(txn.half_partition)
         if op_offset >= 0:
             attributes["messaging.kafka.offset"] = op_offset
         span = self._tracing.start(
@@ -235,22 +231,13 @@ def traced(tracing: Tracing) -> list[Watcher]:
 def _begin_spans(
     tracing: Tracing, pipeline: Pipeline, records: list[HalfRecord], key: str
 ) -> tuple[list[HalfRecord], Watch]:
-    attributes: dict[str, str | int | bool] = {
-        "messaging.system": "kafka",
-        "txlayer.txn_id": txn_id_of(key),
-        "txlayer.producer_group": pipeline.group,
-    }
+    attributes = {"txlayer.txn_id": txn_id_of(key), "txlayer.producer_group": pipeline.group}
+    more: Attributes = {**attributes, "messaging.batch.message_count": len(records)}
     given = [trace_context_of(headers) for _, _, _, headers, _ in records[:LINKS_MAX]]
     span = tracing.start(
         f"prepare {pipeline.half_topic}",
         SpanRole.PRODUCER,
-        attributes={
-            **attributes,
-            "messaging.operation.name": "prepare",
-            "messaging.operation.type": "send",
-            "messaging.destination.name": pipeline.half_topic,
-            "messaging.batch.message_count": len(records),
-        },
+        attributes=attributes_of("prepare", "send", pipeline.half_topic, more),
         links=list(dict.fromkeys(c for c in given if c is not None)),
     )
     context = span.context
@@ -282,13 +269,7 @@ def traced_handling(handling: Handling | None, tracing: Tracing, *, check_topic:
 def _answering(tracing: Tracing, topic: str, requests: Sequence[CheckRequest]) -> Span:
     causes = [parse_traceparent(r.traceparent.encode()) for r in requests[:LINKS_MAX] if r.traceparent]
     known = [cause for cause in causes if cause is not None]
-    attributes: dict[str, str | int | bool] = {
-        "messaging.system": "kafka",
-        "messaging.operation.name": "answer",
-        "messaging.operation.type": "process",
-        "messaging.destination.name": topic,
-        "txlayer.producer_group": requests[0].group,
-    }
+    attributes = attributes_of("answer", "process", topic, {"txlayer.producer_group": requests[0].group})
     if len(requests) == 1:
         attributes["txlayer.txn_id"] = requests[0].txn_id
         attributes["txlayer.check_number"] = requests[0].number

@@ -166,7 +166,6 @@ class Questions:
     """The check-backs that one instance was asked and has not answered.
 
     Args:
-        group: the producer group.
         handling: how check-backs are passed to the handler, and how many per call.
         check_timeout_s: longest time of a call.
         on_answer: receives the half partition and the answer.

@@ -121,7 +121,6 @@ class Responder:
     Args:
         open_reader: makes a reader with these positions, not started.
         make_calls: makes the runner of handler calls.
-        writer: receives the answers.
         on_limit: called whenever the limit of open transactions changes.
         on_refused: called with refused resolutions, on the responder's thread; its exceptions are logged.
         on_parked: called with parked transactions and with a function that takes what it says, from any thread.
