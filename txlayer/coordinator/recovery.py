@@ -74,20 +74,9 @@ def decode_stored(half: StoredOffset | None, op: StoredOffset | None, *, partiti
             copies_from = time_ms = ""
         _, writer, half_next, line, replay, doubt_low = known
         replay_offset, _, replay_line = replay.partition(":")
-        return StoredPositions(
-            Positions(
-                half.offset,
-                whole(half_next),
-                op.offset,
-                whole(line),
-                whole(replay_offset),
-                whole(replay_line),
-                whole(doubt_low),
-                whole(copies_from or str(half.offset)),
-            ),
-            writer,
-            whole(time_ms or "0"),
-        )
+        further = map(whole, (replay_offset, replay_line, doubt_low, copies_from or str(half.offset)))
+        positions = Positions(half.offset, whole(half_next), op.offset, whole(line), *further)
+        return StoredPositions(positions, writer, whole(time_ms or "0"))
     except ValueError as exc:
         raise ConfigError(
             f"the stored offset of partition {partition} was not written by this coordinator; "
@@ -137,14 +126,9 @@ class Recovery:
         self.replay(ledgers, stored)
         for partition, ledger in ledgers.items():
             ledger.end_replay(stored[partition].positions)
-        logger.info(
-            "recovery.done",
-            extra={
-                "partitions": sorted(ledgers),
-                "open_count": sum(ledger.open_count for ledger in ledgers.values()),
-                "took_ms": int((self._clock() - started) * 1000),
-            },
-        )
+        open_count, took_ms = sum(each.open_count for each in ledgers.values()), int((self._clock() - started) * 1000)
+        extra = {"partitions": sorted(ledgers), "open_count": open_count, "took_ms": took_ms}
+        logger.info("recovery.done", extra=extra)
         return stored
 
     def _stored_after_fencing(self, partitions: Sequence[int], former_writer: str) -> dict[int, StoredPositions]:

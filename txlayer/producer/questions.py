@@ -337,16 +337,9 @@ class Questions:
                 is_beyond = cause not in counted and len(counted) >= CAUSE_COUNT_MAX
                 counted[OTHER_CAUSE if is_beyond else cause] += 1
                 reason = told_cause(self._handling.source, verdict.cause)
-            answer = OpMessage(
-                verdict.resolution,
-                key,
-                self._group,
-                question.last_offset,
-                question.born_ms,
-                self._handling.source,
-                question.number,
-                reason=reason,
-            )
+            of_half = (self._group, question.last_offset, question.born_ms)
+            said_by = (self._handling.source, question.number)
+            answer = OpMessage(verdict.resolution, key, *of_half, *said_by, reason=reason)
             self._on_answer(question.partition, answer)
 
     def _drop_call(self, call: Call, skip: Skip) -> None:
@@ -359,16 +352,17 @@ class Questions:
 
 
 def _request(asked: _Asked) -> CheckRequest:
-    question = asked.question
+    question, details, trace = asked.question, codec.decode_details(asked.headers), _trace_of(asked.headers)
+    key, topics = question.key, tuple(question.text.split(",")) if question.text else ()
     return CheckRequest(
-        txn_id_of(question.key),
-        nonce_of(question.key),
+        txn_id_of(key),
+        nonce_of(key),
         question.producer_group,
         question.born_ms,
         question.number,
-        tuple(question.text.split(",")) if question.text else (),
-        _trace_of(asked.headers),
-        *codec.decode_details(asked.headers),
+        topics,
+        trace,
+        *details,
     )
 
 

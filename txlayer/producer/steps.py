@@ -198,17 +198,11 @@ def _was_given_up(history: TransactionHistory) -> bool:
 def _write_time(engine: Engine, history: TransactionHistory, time_ms: int | None) -> Steps[int]:
     """Write the line; returns its offset once it is acknowledged."""
     pipeline = engine.pipeline
+    is_abandon, key = time_ms is None, f"{history.txn_id}/{history.nonce}"
+    resolution = Resolution.ROLLBACK if is_abandon else Resolution.UNKNOWN
+    of_half = (history.producer_group, history.last_half_offset, history.born_ms or 0)
     line = codec.encode_op(
-        OpMessage(
-            Resolution.ROLLBACK if time_ms is None else Resolution.UNKNOWN,
-            f"{history.txn_id}/{history.nonce}",
-            history.producer_group,
-            history.last_half_offset,
-            history.born_ms or 0,
-            Source.PRODUCER,
-            is_abandon=time_ms is None,
-            time_ms=time_ms,
-        )
+        OpMessage(resolution, key, *of_half, Source.PRODUCER, is_abandon=is_abandon, time_ms=time_ms)
     )
     reports: list[tuple[Any, int | None]] = []
     deadline = time.monotonic() + engine.config.resolution_timeout.total_seconds()
