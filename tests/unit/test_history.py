@@ -18,6 +18,7 @@ from txlayer.core.messages import (
 )
 
 WORDS = {"C": Resolution.COMMIT, "R": Resolution.ROLLBACK, "U": Resolution.UNKNOWN}
+TWO = "half 0 count=2, half 1 index=1 count=2"
 ID, KEY, OTHER = "order-1", "order-1/00000001", "order-1/00000002"
 
 
@@ -76,20 +77,21 @@ class Logs:
         self.fold.doubt(partition=3, appended_ms=at_ms, key=KEY.encode(), value=None)
 
     def write(self, steps: str) -> None:
-        """These, one after the other: `half 0`, `C 5 reason last=0`, `doubt held reason copies=4`, `settled`."""
+        """One after the other: `half 0 index=0 count=2 at=2003`, `C 5 reason last=0 at=2003`, `doubt held reason copies=4`, `settled`."""
         for step in steps.split(", "):
             word, *rest = step.split()
-            given = dict(each.split("=") for each in rest if "=" in each)
+            given = {name: int(n) for name, n in (each.split("=") for each in rest if "=" in each)}
+            at_ms = given.pop("at", None)
             plain = [each for each in rest if "=" not in each] + [""]
             if word == "half":
-                self.half(int(plain[0]))
+                self.half(int(plain[0]), options=HalfOptions(deliver_at_ms=at_ms), **given)
             elif word == "doubt":
-                self.doubt(plain[0], reason=plain[1], copies=tuple(map(int, given.values())))
+                self.doubt(plain[0], reason=plain[1], copies=tuple(given.values()))
             elif word == "settled":
                 self.settled()
             else:
-                said, last = WORDS.get(word, Resolution.ROLLBACK), int(given.get("last", 0))
-                self.op(int(plain[0]), said, last=last, is_abandon=word == "A", reason=plain[1])
+                said = WORDS.get(word, Resolution.ROLLBACK)
+                self.op(int(plain[0]), said, is_abandon=word == "A", reason=plain[1], time_ms=at_ms, **given)
 
     def only(self) -> TransactionHistory:
         (history,) = self.fold.histories()
@@ -191,6 +193,11 @@ def test_a_decision_is_told_as_it_is_carried_out(logs: Logs) -> None:
         # An abandon after a commit acts on what is on doubt alone.
         ("half 0, C 5, doubt held topic-missing, A 6 gone", TxnState.ROLLED_BACK, None, (5, 1), None),
         ("half 0, C 5, A 6 gone", TxnState.COMMITTED, None, (5, 1), None),
+        (f"{TWO}, C 5 last=1, A 6 gone last=1", TxnState.COMMITTED, None, (5, 1), None),
+        (f"{TWO}, C 5 last=0, C 6 last=1, A 7 gone last=1", TxnState.COMMITTED, None, (5, 1), None),
+        # Or while messages wait for their time, also where no coordinator has worked since.
+        ("half 0 at=2003, C 5, A 7 gone", TxnState.ROLLED_BACK, None, (5, 1), None),
+        ("half 0 at=2003, C 5, C 6 at=2003, A 7 gone", TxnState.COMMITTED, None, (5, 1), None),
     ],
 )
 def test_what_became_of_it(
@@ -214,37 +221,12 @@ def test_what_became_of_it(
 @pytest.mark.promise("P4")
 def test_an_abandon_behind_a_commit_that_is_incomplete_rolls_back(logs: Logs) -> None:
     # No coordinator worked yet, or compaction took the record on doubt that says so.
-    logs.half(0, index=0, count=2)
-    logs.half(1, index=1, count=2)
-    logs.write("C 5 last=0, A 6 gone last=1, C 7 last=1")
+    logs.write(f"{TWO}, C 5 last=0, A 6 gone last=1, C 7 last=1")
 
     history = logs.only()
     assert (TxnState.ROLLED_BACK, "gone") == (history.state, history.reason)
     assert history.ending is not None
     assert (6, 1) == (history.ending.offset, history.ending.line)
-
-
-@pytest.mark.parametrize("steps", ["C 5 last=1, A 6 gone last=1", "C 5 last=0, C 6 last=1, A 7 gone last=1"])
-def test_an_abandon_behind_a_complete_commit_changes_nothing(logs: Logs, steps: str) -> None:
-    logs.half(0, index=0, count=2)
-    logs.half(1, index=1, count=2)
-    logs.write(steps)
-
-    assert TxnState.COMMITTED is logs.only().state
-
-
-@pytest.mark.parametrize(("is_released", "state"), [(False, TxnState.ROLLED_BACK), (True, TxnState.COMMITTED)])
-def test_an_abandon_behind_a_complete_commit_acts_while_messages_wait_for_their_time(
-    logs: Logs, *, is_released: bool, state: TxnState
-) -> None:
-    """Also where no coordinator has worked since, and doubt says nothing of it."""
-    logs.half(0, options=HalfOptions(deliver_at_ms=2_003))
-    logs.write("C 5")
-    if is_released:
-        logs.op(6, Resolution.COMMIT, source=Source.POLICY, time_ms=2_003)
-    logs.write("A 7 gone")
-
-    assert state is logs.only().state
 
 
 def test_what_was_released_is_committed_by_a_line_before_those_that_were_read(logs: Logs) -> None:
