@@ -6,11 +6,9 @@ import pytest
 
 from tests.reference.differential import NOW_MS
 from tests.reference.model import judge, verdict
-from tests.reference.steps import HASH, KEY, MINUTE, OP, Log, Timed
+from tests.reference.steps import KEY, MINUTE, OP, Log, Timed, written
 from tests.reference.verified import verified
 from tests.reference.wire import History
-
-OTHER = "other/0000000c"
 
 
 @pytest.mark.parametrize(("late_ms", "word"), [(5 * MINUTE, "open"), (5 * MINUTE + 1, "overdue")])
@@ -25,19 +23,15 @@ def test_a_message_is_late_by_its_time_and_not_by_the_age_of_its_transaction(lat
 
 
 @pytest.mark.promise("P5")
-@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("cancels", ["", ", A 2"])
 @pytest.mark.parametrize(("age_ms", "word"), [(MINUTE, "open"), (MINUTE + 1, "torn")])
 def test_of_what_was_released_together_a_part_may_be_on_its_way_for_the_grace(
-    age_ms: int, word: str, is_cancelled: bool
+    age_ms: int, word: str, cancels: str
 ) -> None:
-    log = Log()
-    times = (log.now_ms, log.now_ms, log.now_ms + MINUTE)
-    halves = [log.half(numbers=f"{n}/3", options=f"d{time_ms}") for n, time_ms in enumerate(times)]
-    log.op(("C", halves[-1]))
-    log.op(f"2|C|{KEY}|orders|{halves[-1].offset}|1700000000000|policy|||{times[0]}".encode())
-    log.show(halves[0])
-    if is_cancelled:
-        log.op(("A", halves[-1]))
+    log, _ = written(
+        "half 0/3 options=d1700000000000, half 1/3 options=d1700000000000, half 2/3 options=d1700000060000, C 2, "
+        f"lines 2|C|order-1/5f3a90c2|orders|2|1700000000000|policy|||1700000000000, show 0{cancels}"
+    )
     now_ms = max(r.timestamp_ms for r in log.records if r.topic == OP) + age_ms
 
     assert word == verdict(log.judge(now_ms=now_ms, grace_ms=MINUTE).of(KEY))
@@ -45,19 +39,12 @@ def test_of_what_was_released_together_a_part_may_be_on_its_way_for_the_grace(
 
 
 @pytest.mark.promise("P6")
-@pytest.mark.parametrize("is_in_order", [True, False])
-def test_a_release_has_its_place_among_the_decisions_of_its_key(is_in_order: bool) -> None:
-    log = Log()
-    time_ms = log.now_ms + MINUTE
-    half = log.half(options=f"d{time_ms},k{HASH}")
-    other = log.half(OTHER, options=f"k{HASH}")
-    log.op(("C", half))
-    log.op(("C", other), key=OTHER)
-    log.now_ms = time_ms
-    log.op(f"2|C|{KEY}|orders|{half.offset}|1700000000000|policy|||{time_ms}".encode())
-    shown = (other, half) if is_in_order else (half, other)
-    for each in shown:
-        log.show(each)
+@pytest.mark.parametrize(("shown", "is_in_order"), [("1 0", True), ("0 1", False)])
+def test_a_release_has_its_place_among_the_decisions_of_its_key(shown: str, *, is_in_order: bool) -> None:
+    log, _ = written(
+        "half options=d1700000060000 order=commit, half txn=other/0000000c order=commit, C 0, C 1, at 1700000060000, "
+        f"lines 2|C|order-1/5f3a90c2|orders|0|1700000000000|policy|||1700000060000, show {shown}"
+    )
     history = log.history()
 
     words = {verdict(txn) for txn in judge(history).transactions.values()}
@@ -69,14 +56,10 @@ def test_a_release_has_its_place_among_the_decisions_of_its_key(is_in_order: boo
 
 @pytest.mark.promise("P6")
 def test_a_message_with_a_later_time_may_come_behind_later_ones_of_its_transaction() -> None:
-    log = Log()
-    time_ms = log.now_ms + MINUTE
-    halves = [log.half(numbers="0/2", options=f"d{time_ms},k{HASH}"), log.half(numbers="1/2", options=f"k{HASH}")]
-    log.op(("C", halves[1]))
-    log.show(halves[1])
-    log.now_ms = time_ms
-    log.op(f"2|C|{KEY}|orders|{halves[1].offset}|1700000000000|policy|||{time_ms}".encode())
-    log.show(halves[0])
+    log, _ = written(
+        "half 0/2 options=d1700000060000 order=commit, half 1/2 order=commit, C 1, show 1, at 1700000060000, "
+        "lines 2|C|order-1/5f3a90c2|orders|1|1700000000000|policy|||1700000060000, show 0"
+    )
 
     assert "ok" == verdict(judge(log.history()).of(KEY))
     assert {KEY: "ok"} == verified(log.history(), now_ms=NOW_MS).words
