@@ -1,5 +1,7 @@
 """The records of one id, folded to a history per nonce."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.core_records import summary
@@ -80,7 +82,7 @@ class Logs:
         """One after the other: `half 0 index=0 count=2 at=2003`, `C 5 reason last=0 at=2003`, `doubt held reason copies=4`, `settled`."""
         for step in steps.split(", "):
             word, *rest = step.split()
-            given = {name: int(n) for name, n in (each.split("=") for each in rest if "=" in each)}
+            given: dict[str, Any] = {name: int(n) for name, n in (each.split("=") for each in rest if "=" in each)}
             at_ms = given.pop("at", None)
             plain = [each for each in rest if "=" not in each] + [""]
             if word == "half":
