@@ -1,6 +1,11 @@
 """Kafka's jars from a repository on this machine, and everything that goes wrong."""
 
 import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -127,6 +132,39 @@ def test_an_unreachable_repository_is_told_with_the_ways_out(tmp_path: Path) -> 
 
     assert "TXLAYER_KAFKA_HOME" in str(failed.value)
     assert [] == names_in(tmp_path)
+
+
+def test_ctrl_c_does_not_wait_for_a_repository_that_says_nothing(tmp_path: Path) -> None:
+    # A run that a shell started in the background ignores SIGINT, and what it starts inherits that.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from txlayer.cli import run; run()"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        settings = {
+            "TXLAYER_HOME": str(tmp_path),
+            "TXLAYER_MAVEN_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "TXLAYER_KAFKA_HOME": "",
+        }
+        with subprocess.Popen(
+            [sys.executable, "-c", program, "broker", "fetch"],
+            env={**os.environ, **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                asking = [silent.accept()[0] for _ in range(runtime.FETCHES_AT_ONCE)]
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=runtime.FETCH_TIMEOUT_S / 2)
+            finally:
+                process.kill()
+        for each in asking:
+            each.close()
+
+    assert (130, "") == (process.returncode, out)
+    assert "Fetching Kafka" in err
+    assert 1 == len(err.splitlines())
 
 
 def test_a_jar_that_the_repository_lacks_is_told(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
@@ -24,6 +24,8 @@ from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from urllib.error import HTTPError
 from urllib.request import urlopen
 from zipfile import ZipFile
 
@@ -196,7 +198,8 @@ def work_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
     """A temporary folder for the holder of a lock; folders under the prefix that a killed holder left are removed first."""
     for left in parent.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder:
+    # What is still being fetched after an interrupt may come into it once more: the next holder removes that.
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
@@ -237,13 +240,44 @@ def fetch_jars(lock: JarLock, *, cache: Path, maven_url: str | None, say: Callab
             fetched = work / "jars"
             fetched.mkdir()
             fetch = partial(_fetch, fetched, maven_url or default_url(lock.purpose), lock.purpose)
-            with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-                list(pool.map(fetch, lock.jars))
+            _side_by_side(fetch, lock.jars)
             verify(fetched, lock.jars)
             # Only a damaged folder can be here: its sizes were wrong a moment ago.
             shutil.rmtree(folder, ignore_errors=True)
             fetched.replace(folder)
     return folder
+
+
+def _side_by_side(fetch: Callable[[Jar], None], jars: Iterable[Jar]) -> None:
+    """Fetch a few at a time, and raise what the first failure raises. It does not wait for those that are under way then, nor does an interrupt.
+
+    A repository that says nothing, or little, would keep the process otherwise.
+    """
+    waiting, ended = SimpleQueue[Jar](), SimpleQueue[Exception | None]()
+    for jar in jars:
+        waiting.put(jar)
+    count = waiting.qsize()
+
+    def work() -> None:
+        with suppress(Empty):
+            while True:
+                jar, failure = waiting.get_nowait(), None
+                try:
+                    fetch(jar)
+                except Exception as exc:  # noqa: BLE001 - raised below
+                    failure = exc
+                ended.put(failure)
+
+    for _ in range(FETCHES_AT_ONCE):
+        threading.Thread(target=work, name="txlayer-fetch", daemon=True).start()
+    try:
+        for _ in range(count):
+            if (failure := ended.get()) is not None:
+                raise failure
+    finally:
+        with suppress(Empty):
+            while True:
+                waiting.get_nowait()
 
 
 def _fetch(folder: Path, url: str, purpose: JarPurpose, jar: Jar) -> None:
@@ -252,6 +286,8 @@ def _fetch(folder: Path, url: str, purpose: JarPurpose, jar: Jar) -> None:
         with urlopen(f"{url.rstrip('/')}/{path}", timeout=FETCH_TIMEOUT_S) as answer:  # noqa: S310 - the user's own address
             content = answer.read(jar.size_bytes + 1)
     except (OSError, HTTPException, ValueError) as exc:
+        if isinstance(exc, HTTPError):
+            exc.close()
         raise RepositoryUnreachableError(
             f"the jars of {purpose.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL"
             f"{purpose.instead}",
