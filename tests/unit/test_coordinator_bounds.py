@@ -357,6 +357,31 @@ def test_a_transaction_beyond_the_limit_is_never_in_memory_whole(*, is_committed
     assert {} == still.on_doubt()
 
 
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("letter", ["C", "R"])
+def test_nothing_of_a_transaction_stays_on_doubt_when_it_is_settled(letter: str) -> None:
+    still = StillCoordinator(doubt_after=timedelta(seconds=10), check_immunity=timedelta(seconds=10))
+    (key, *_) = KEYS
+    *_, last = (still.half(key, index=index, count=3) for index in range(3))
+    still.work(seconds=30)
+    left_before = left_on_doubt(still)
+
+    still.op(op_line(letter, key, last))
+    still.work(seconds=30)
+
+    assert (4, set(), [id_of(key)] * (3 if letter == "C" else 0)) == (
+        len(left_before),
+        left_on_doubt(still),
+        still.visible(),
+    )
+
+
+def left_on_doubt(still: StillCoordinator) -> set[bytes | None]:
+    """What compaction leaves there."""
+    newest = {record.key(): record.value() for record in still.kafka.records(still.topics.doubt)}
+    return {key for key, value in newest.items() if value is not None}
+
+
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("is_late", [False, True])
 def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(*, is_late: bool) -> None:
