@@ -19,6 +19,7 @@ from txlayer.errors import (
 )
 from txlayer.producer import pipeline, steps
 from txlayer.producer.pipeline import OpRecord, PendingStage, PendingTransaction, PipelineState
+from txlayer.producer.submitted import SubmittedTransaction
 from txlayer.producer.waiting import Blocking
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -297,6 +298,20 @@ def test_an_op_line_is_sent_again_for_no_longer_than_the_resolution_timeout(monk
     with pytest.raises(OutcomeUnknownError):
         finish(steps.result(world.engine, txn))
     assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_an_op_line_that_a_failed_producer_had_sent_is_not_waited_for() -> None:
+    world = World()
+    txn = world.launch(make=SubmittedTransaction)
+    world.serve()
+    world.writer.refuse = lambda _record: OutcomeUnknownError("the client failed", step="op")
+    # As the thread says it, before the client gives its reports back.
+    world.engine.pipeline.state = PipelineState.FAILED
+
+    world.serve()
+
+    with pytest.raises(OutcomeUnknownError):
+        txn.result(0)
 
 
 @pytest.mark.parametrize("is_place_known", [True, False])
