@@ -303,6 +303,7 @@ def test_an_op_line_is_sent_again_for_no_longer_than_the_resolution_timeout(monk
 def test_an_op_line_that_a_failed_producer_had_sent_is_not_waited_for() -> None:
     world = World()
     txn = world.launch(make=SubmittedTransaction)
+    assert isinstance(txn, SubmittedTransaction)
     world.serve()
     world.writer.refuse = lambda _record: OutcomeUnknownError("the client failed", step="op")
     # As the thread says it, before the client gives its reports back.
@@ -383,6 +384,20 @@ def test_a_resolution_after_the_end_is_an_unknown_outcome() -> None:
     with pytest.raises(OutcomeUnknownError):
         finish(steps.result(world.engine, txn))
     assert [] == world.writer.of(OP)
+
+
+def test_who_waits_for_a_place_is_woken_when_the_producer_closes() -> None:
+    world = World(in_flight_max=1)
+    world.prepared()
+    run, woken = world.steps(), list[bool]()
+    assert waits(run, lambda: woken.append(True))
+
+    world.engine.pipeline.begin_close()
+    world.serve()
+
+    assert woken
+    with pytest.raises(LifecycleError):
+        next(run)
 
 
 def test_closing_refuses_what_is_new_and_waits_for_what_is_in_flight() -> None:
