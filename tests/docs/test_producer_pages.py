@@ -16,13 +16,13 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.commands import run_command
 from tests.support.pages import programs
-from tests.support.running import RunningCoordinator
 from txlayer import COMMIT, ROLLBACK, UNKNOWN, CheckRequest, ParkedTransaction, Resolution, TransactionalProducer
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.cli.main import build_app
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RollbackRequiredError, TxLayerError, UsageError
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 

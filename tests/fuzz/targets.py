@@ -16,7 +16,6 @@ from uuid import UUID
 
 import typer
 
-from tests.fuzz.dead_letters import check_dead_letter, check_letter, check_replay, check_time
 from tests.fuzz.partition import check_partition
 from txlayer.adapters.bodies import Body, write_json
 from txlayer.adapters.ports import StoredOffset
@@ -35,10 +34,12 @@ from txlayer.config import (
 )
 from txlayer.coordinator.recovery import decode_stored, encode_stored
 from txlayer.core import codec
+from txlayer.core.dead_letters import decode_dead_letter, decode_replay, encode_dead_letter, encode_replay
 from txlayer.core.ledger.transaction import from_summary
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Undecodable, check_group, check_txn_id
 from txlayer.core.partitions import half_partition, partition_of_key_hash
 from txlayer.errors import ConfigError, UsageError
+from txlayer.operate.dead_letters import parse_letter
 from txlayer.operate.history import parse_position
 
 TOPICS = SystemTopics("txlayer")
@@ -177,6 +178,26 @@ def check_stored(raw: bytes) -> bool:
     return True
 
 
+def check_dead_letter(raw: bytes) -> bool:
+    """The header `txl-dlq`."""
+    found = decode_dead_letter(raw)
+    if isinstance(found, Undecodable):
+        assert found.why
+        return False
+    assert found == decode_dead_letter(encode_dead_letter(found))
+    return True
+
+
+def check_replay(raw: bytes) -> bool:
+    """The value of a record of a replay topic."""
+    found = decode_replay(raw)
+    if isinstance(found, Undecodable):
+        assert found.why
+        return False
+    assert found == decode_replay(encode_replay(found))
+    return True
+
+
 # --- command lines and settings ---------------------------------------------------------------------------------------
 
 
@@ -208,6 +229,28 @@ def check_position(raw: bytes) -> bool:
     except ConfigError:
         return False
     assert found in ("earliest", "latest") or (isinstance(found, int) and found >= 0)
+    return True
+
+
+def check_letter(raw: bytes) -> bool:
+    """The name of a dead letter on a command line."""
+    try:
+        found = parse_letter(text_of(raw), topics=["orders"])
+    except UsageError as exc:
+        str(exc)
+        return False
+    assert found == parse_letter(str(found), topics=[])
+    return True
+
+
+def check_time(raw: bytes) -> bool:
+    """So long ago, or a time."""
+    try:
+        found = parse_instant("--since", text_of(raw), now_ms=lambda: NOW_MS)
+    except ConfigError as exc:
+        str(exc)
+        return False
+    assert found >= 0
     return True
 
 

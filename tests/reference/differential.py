@@ -8,12 +8,17 @@ judges as many fresh ones, prints each disagreement with the seed that shows it 
 import argparse
 import secrets
 import sys
+from collections import Counter
 from dataclasses import replace
 
 from tests.reference.histories import Made, make, seeds
 from tests.reference.model import Kind, Report, judge, verdict
-from tests.reference.simulated import as_it_reads, broken_keys
 from tests.reference.verified import verified
+from tests.reference.wire import History
+from tests.support.checker import Judge
+from tests.support.checker import Kind as Fault
+from tests.support.history import Logs
+from tests.support.logs import Seen
 from txlayer.operate.verify import WantedWindow
 
 #: Later than everything in a history: all of it is old enough to be judged.
@@ -39,6 +44,28 @@ def with_simulation(made: Made) -> list[str]:
         f"{key or 'a record of nobody'}: the model and the simulation's judge differ"
         for key in sorted(wanted ^ broken_keys(history))
     ]
+
+
+def as_it_reads(history: History) -> History:
+    """Only what `read_committed` readers see, of a doubt topic of which nothing was removed."""
+    settings = replace(history.settings, compacted_topics=frozenset(), former_partition_counts={})
+    committed = [record for record in history.records if record.kafka == "committed"]
+    return replace(history, records=committed, settings=settings)
+
+
+def broken_keys(history: History) -> set[str]:
+    """The id/nonce of every transaction that breaks a promise, as the judge of simulation and chaos says; empty for a record of nobody."""
+    by_topic: dict[str, list[Seen]] = {topic: [] for topic, _ in history.bounds}
+    for r in sorted(history.records, key=lambda r: r.log_order):
+        seen = Seen(r.topic, r.partition, r.offset, r.key, r.value, list(r.headers), r.timestamp_ms)
+        by_topic[r.topic].append(seen)
+    names = [f"{history.settings.namespace}.{name}" for name in ("half", "op", "doubt")]
+    half, op, doubt = (by_topic.pop(name) for name in names)
+    counts = Counter(topic for topic, _ in history.bounds)
+    real = [seen for found in by_topic.values() for seen in found]
+    judge = Judge(Logs(half, op, doubt, real, counts), partition_count=counts[names[0]])
+    findings = judge.verdict().findings
+    return {finding.txn_key for finding in findings if finding.kind is not Fault.LEFT_ON_DOUBT}
 
 
 def with_verify(made: Made, *, now_ms: int = NOW_MS) -> list[str]:

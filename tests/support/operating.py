@@ -11,11 +11,11 @@ from tests.support.broker import unique_name
 from tests.support.commands import run_command
 from tests.support.crafted import Crafted, Placed
 from tests.support.logs import ends
-from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer.cli import tx
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import Resolution
+from txlayer.testing.stage import RunningCoordinator
 
 NOWHERE = 1_000_000
 """A half offset that no test reaches."""

@@ -10,12 +10,12 @@ from datetime import timedelta
 from confluent_kafka import Producer
 
 from tests.support.doubt import read_doubt
-from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer import UNKNOWN, CheckRequest, OrderedConsumer, Resolution, TransactionalProducer
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, DeadLetterReason, dead_letter_topic, encode_dead_letter
 from txlayer.core.messages import Origin
+from txlayer.testing.stage import RunningCoordinator
 
 MINUTE_MS = 60_000
 

@@ -17,7 +17,6 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.check_back import Asker
 from tests.support.logs import read_log
 from tests.support.raw import RawWriter
-from tests.support.running import RunningCoordinator
 from tests.support.tls_broker import TlsBroker, User
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -32,6 +31,7 @@ from txlayer.operate.topics import GroupTopics
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.standalone import run_responder
+from txlayer.testing.stage import RunningCoordinator
 
 SMALL = {"max.message.bytes": "20000"}
 LARGE = b"x" * 30_000

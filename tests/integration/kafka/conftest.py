@@ -11,11 +11,11 @@ from tests.support.crafted import Crafted
 from tests.support.operating import Tx, quick_coordinator
 from tests.support.producers import made_for
 from tests.support.raw import RawWriter
-from tests.support.running import RunningCoordinator
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig
 from txlayer.producer.producer import TransactionalProducer
+from txlayer.testing.stage import RunningCoordinator
 
 
 @pytest.fixture

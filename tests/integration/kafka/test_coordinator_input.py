@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.arena import Arena
 from tests.support.raw import Prepared, RawWriter
-from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, HalfOptions, Resolution
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 

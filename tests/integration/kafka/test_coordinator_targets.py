@@ -9,13 +9,13 @@ import pytest
 from tests.support.arena import Arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.raw import RawWriter, delete_topic
-from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.messages import HalfOptions, Resolution
 from txlayer.core.topics import AlterSetting
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 

@@ -13,12 +13,12 @@ from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.logs import Headers
 from tests.support.raw import GROUP, RawWriter
-from tests.support.running import RunningCoordinator
 from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, ParkReason, Resolution
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 

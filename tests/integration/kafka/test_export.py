@@ -13,9 +13,9 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.operating import Tx
 from tests.support.raw import RawWriter
-from tests.support.running import RunningCoordinator
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import HalfOptions
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 

@@ -12,9 +12,9 @@ from tests.support.arena import Arena
 from tests.support.broker import unique_name
 from tests.support.java_client import run_java
 from tests.support.logs import Seen
-from tests.support.running import RunningCoordinator
 from tests.support.vectors import FILE
 from tests.support.waiting import wait_until
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.arena import Arena
 from tests.support.raw import RawWriter
-from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.messages import NO_OPTIONS, HalfHeader
+from txlayer.testing.stage import RunningCoordinator
 
 _END, _TOPIC, _PARTITION, _VALUE, _FLAGS, _HEADER = 0, 1, 3, 4, 7, 9
 _COPY = 2

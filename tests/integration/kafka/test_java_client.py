@@ -10,12 +10,12 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.consumers import Stage
 from tests.support.java_client import JavaRecord, read_with_java, write_with_java
 from tests.support.lab_kafka import KafkaLab
-from tests.support.running import RunningCoordinator
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.codec import ID_HEADER
 from txlayer.core.messages import Message
 from txlayer.core.retry import HandlerResult, Reject
 from txlayer.producer.producer import TransactionalProducer
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 

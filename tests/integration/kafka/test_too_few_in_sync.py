@@ -8,9 +8,9 @@ from tests.support.arena import make_arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.raw import RawWriter
-from tests.support.running import RunningCoordinator
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.config import CoordinatorConfig
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 

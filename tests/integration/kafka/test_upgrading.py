@@ -16,7 +16,6 @@ from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
 from tests.support.commands import run_command
 from tests.support.raw import RawWriter
-from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer import Message, TransactionalProducer
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -24,6 +23,7 @@ from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.core.messages import Resolution
 from txlayer.errors import NotAcceptingError, TopicMismatchError
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 

@@ -12,10 +12,10 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.logs import read_log
 from tests.support.processes import CoordinatorProcess
 from tests.support.raw import RawWriter
-from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import ConfigError
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = [
     pytest.mark.kafka,

@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.raw import RawWriter
 from tests.support.role_acts import Stage, make_stage, running
-from tests.support.running import RunningCoordinator
 from tests.support.tls_broker import TlsBroker, User
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import CoordinatorConfig
 from txlayer.core.acls import Operation
+from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 
