@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.class_archive import quick_java
+from txlayer.adapters.kafka.local import LocalConfig
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "tested_service"
 TEST_COUNT = 6
@@ -20,12 +23,12 @@ def service(tmp_path: Path) -> Path:
     return shutil.copytree(EXAMPLE, tmp_path / "service", ignore=left_behind)
 
 
-def run_its_tests(service: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run_its_tests(service: Path, *options: str, java: str = "") -> subprocess.CompletedProcess[str]:
     plugins = ["-p", "txlayer.testing.plugin", "-p", "no:cacheprovider"]
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "pytest", *plugins, *options],
         cwd=service,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": java},
         capture_output=True,
         text=True,
         timeout=180,
@@ -43,8 +46,8 @@ def test_the_services_tests_pass_in_memory(service: Path) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.usefixtures("broker")  # where no broker can run it is skipped, and in CI red
-def test_the_services_tests_pass_on_a_real_broker(service: Path) -> None:
-    ran = run_its_tests(service, "--txlayer-kafka=local")
+def test_the_services_tests_pass_on_a_real_broker(service: Path, local_config: LocalConfig) -> None:
+    ran = run_its_tests(service, "--txlayer-kafka=local", java=quick_java(local_config))
 
     assert 0 == ran.returncode, ran.stdout[-4000:]
     assert f"{TEST_COUNT} passed" in ran.stdout

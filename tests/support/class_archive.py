@@ -24,6 +24,11 @@ def use_archive(config: LocalConfig) -> None:
         server.LASTING = (*server.LASTING, flag)  # type: ignore[assignment]  # likewise
 
 
+def quick_java(config: LocalConfig) -> str:
+    """For `JDK_JAVA_OPTIONS` of commands that start brokers: the archive, and the first compiler alone."""
+    return f"-XX:SharedArchiveFile={archive_of(config, prepare_runtime(config))} -XX:TieredStopAtLevel=1"
+
+
 def main() -> None:
     """Start a broker that writes it at its end, unless it is there."""
     config = LocalConfig.from_environ(os.environ)

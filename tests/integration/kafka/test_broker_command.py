@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import create_topic
+from tests.support.class_archive import quick_java
 from tests.support.commands import run_command
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
@@ -74,7 +75,8 @@ class Terminal:
 
 def open_terminal(config: LocalConfig, folder: Path) -> Terminal:
     """One with a port of its own; its data folder is not there yet."""
-    return Terminal(folder / "data", free_ports(1)[0], {**os.environ, "TXLAYER_HOME": str(config.home)})
+    environment = {**os.environ, "TXLAYER_HOME": str(config.home), "JDK_JAVA_OPTIONS": quick_java(config)}
+    return Terminal(folder / "data", free_ports(1)[0], environment)
 
 
 @pytest.fixture
