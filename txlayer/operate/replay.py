@@ -145,6 +145,9 @@ class DeadLetterOutcome(NamedTuple):
     result: DeadLetterResult
     state: DeadLetterState | None
     text: str = ""
+    waiting: frozenset[ReplayKind] = (
+        frozenset()
+    )  # of one that nothing was asked for: what others asked for, and has no answer yet
 
 
 def answered(position: DeadLetterPosition, history: DeadLetterHistory, request_id: str) -> DeadLetterOutcome:
@@ -161,12 +164,15 @@ def not_asked(
     """Of one that nothing was asked for."""
     if history is None:
         return DeadLetterOutcome(position, why, None)
-    return DeadLetterOutcome(position, why, history.state, ", ".join(sorted(history.unanswered)))
+    waiting = frozenset(history.asked[request_id].record.kind for request_id in history.unanswered)
+    return DeadLetterOutcome(position, why, history.state, ", ".join(sorted(history.unanswered)), waiting)
 
 
 def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
     if outcome.result is DeadLetterResult.ALREADY:
         return kind is ReplayKind.DROP or outcome.state is DeadLetterState.HANDLED
+    if outcome.result is DeadLetterResult.REQUESTED_ALREADY:
+        return not is_waiting and outcome.waiting == {kind}
     good = {_DONE[kind], DeadLetterResult.PLANNED}
     return outcome.result in good or (not is_waiting and outcome.result is DeadLetterResult.REQUESTED)
 

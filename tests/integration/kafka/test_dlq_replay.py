@@ -77,12 +77,16 @@ def test_without_an_owner_it_is_said_that_nobody_answered(planted: Planted) -> N
     unheard = planted.dlq("replay", letter, *WHY, "--wait", "1s", "--request-id", "first")
     unasked = planted.dlq("replay", planted.letter(), *WHY, *NOT_WAITING)
     asked = planted.dlq("replay", letter, *WHY, *NOT_WAITING)
+    waited = planted.dlq("replay", letter, *WHY, "--wait", "1s")
+    dropped = planted.dlq("drop", letter, *WHY, *NOT_WAITING)
     again = planted.dlq("replay", letter, *WHY, *NOT_WAITING, "--again")
 
     assert 1 == unheard[0]
     assert "no consumer of the group has answered yet" in unheard[2]
     assert 0 == unasked[0]
-    assert (1, True) == (asked[0], "is asked for already and not answered yet: first" in asked[2])
+    assert (0, True, "") == (asked[0], "is asked for already and not answered yet: first" in asked[1], asked[2])
+    for other in (waited, dropped):
+        assert (1, True) == (other[0], "is asked for already and not answered yet: first" in other[2])
     assert 0 == again[0]
     assert 2 == planted.asked().count(letter)
 
