@@ -309,12 +309,14 @@ def test_another_time_counts_while_one_is_left(before_it: list[RecordedLine], re
     [
         (timed(Resolution.COMMIT, 2_000, (2, 0)), False, SettlementResult.ALREADY, "committed"),
         (said(Resolution.ROLLBACK, (2, 0), abandon=True), True, SettlementResult.NOT_SCHEDULED, "rolled-back"),
+        (said(Resolution.ROLLBACK, (99, 0), abandon=True), True, SettlementResult.NOT_SCHEDULED, "rolled-back"),
     ],
 )
 def test_at_once_is_already_so_for_what_is_visible_and_not_for_what_another_person_cancelled(
     first: RecordedLine, result: SettlementResult, state: str, *, is_abandoned: bool
 ) -> None:
-    before, lines = scheduled(2_000), [first, timed(Resolution.UNKNOWN, 2_500, OWN)]
+    before = scheduled(2_000)
+    lines = sorted([first, timed(Resolution.UNKNOWN, 2_500, OWN)], key=lambda each: each.position)
     told = result_of(OperatorAction.RESCHEDULE, before, OWN, said=lines, now=None, is_abandoned=is_abandoned)
     outcome = outcome_of(before, told[0], state=told[1])
 

@@ -253,7 +253,9 @@ def _result_of_reschedule(
     due = before.txn.due
     left = times_left(() if due is None else due.left, (s[1:] for s in said if s.position < own))
     state = now.state if now is not None else _ROLLED_BACK if is_abandoned else _COMMITTED
-    return (SettlementResult.DONE if left else SettlementResult.NOT_SCHEDULED), state, None
+    # It counted, and may be cancelled since.
+    is_done = left and state != _ROLLED_BACK
+    return (SettlementResult.DONE if is_done else SettlementResult.NOT_SCHEDULED), state, None
 
 
 def _names_half_of(txn: Transaction, offset: int) -> bool:
