@@ -1,6 +1,6 @@
 """A parked key is replayed in order, whatever was asked before; also a partition that is one chain, in which a message without a key followed (P9)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -119,9 +119,9 @@ def test_what_is_left_first_and_asked_for_later_has_one_result(field: Field) -> 
     order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, is_all=True, patience_s=10.0)
 
     class Answering(RecordedWriter):
-        def write(self, requests: Iterable[Request], **_: Any) -> None:
+        def write(self, look: Callable[[], Sequence[Request]]) -> None:
             positions = [
-                DeadLetterPosition(each.topic, each.partition, each.record.dead_letter_offset or 0) for each in requests
+                DeadLetterPosition(each.topic, each.partition, each.record.dead_letter_offset or 0) for each in look()
             ]
             if first in positions:
                 field.say(answer(second, ReplayOutcome.FAILED, request_id="a"))
@@ -149,7 +149,7 @@ def test_the_last_of_a_parked_key_is_not_dropped_by_the_request_that_has_seen_an
 
 
 class RecordedWriter:
-    """Notes what is asked for, and when; time passes only in a pause, or at the rate of what it writes."""
+    """Notes what is asked for, and when; time passes only in a pause."""
 
     def __init__(self, field: Field) -> None:
         self._field = field
@@ -162,9 +162,8 @@ class RecordedWriter:
     def pause(self, seconds: float) -> None:
         self._now += seconds
 
-    def write(self, requests: Iterable[Request], *, rate_max: float | None = None, **_: Any) -> None:
-        for number, each in enumerate(requests):
-            self._now += 1 / rate_max if rate_max and number else 0.0
+    def write(self, look: Callable[[], Sequence[Request]]) -> None:
+        for each in look():
             self.asked.append((round(self._now, 3), each.record.dead_letter_offset or 0))
             self._field.say(each.record)
 
@@ -281,8 +280,8 @@ def test_a_slow_request_looks_again_and_keeps_to_its_rate(field: Field, *, is_wa
     order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, is_all=True, rate=0.25)
 
     class Dropping(RecordedWriter):
-        def write(self, requests: Iterable[Request], **more: Any) -> None:
-            super().write(requests, **more)
+        def write(self, look: Callable[[], Sequence[Request]]) -> None:
+            super().write(look)
             if len(self.asked) == 1:
                 field.say(*dropped(found[-1]))
 

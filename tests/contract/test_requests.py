@@ -1,5 +1,7 @@
-"""Requests on their way to the replay topic, over both logs: in order, acknowledged, at a rate."""
+"""Requests on their way to the replay topic, over both logs: in order, acknowledged, and nobody else's between look and request."""
 
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pytest
@@ -8,12 +10,22 @@ from tests.contract.conftest import OF_HANDLERS
 from tests.support.broker import unique_name
 from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
-from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.adapters.ports import HalfWriter
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay
 from txlayer.errors import OutcomeUnknownError, TxLayerError
-from txlayer.operate.operators import IN_FLIGHT_MAX
-from txlayer.operate.replay import Request, RequestWriter
+from txlayer.operate.dead_letters import DeadLetterLog
+from txlayer.operate.operators import OperatorWriter
+from txlayer.operate.replay import (
+    STEP_COUNT_MAX,
+    Author,
+    DeadLetterResult,
+    ReplayOrder,
+    Request,
+    RequestWriter,
+    ask,
+    choose,
+)
+
+LINE = ("a line", "op", 0, None, b"1|C|order-7/00000000|orders|1|0|operator||")
 
 
 @pytest.fixture
@@ -24,10 +36,7 @@ def stage(lab: Lab) -> Stage:
 
 
 def writer(stage: Stage, **settings: Any) -> RequestWriter:
-    def make(batch_bytes: int) -> HalfWriter:
-        return stage.lab.producer().make_half_writer(batch_bytes_max=batch_bytes)
-
-    return RequestWriter(make, group=stage.group, **settings)
+    return RequestWriter(stage.connections, group=stage.group, **settings)
 
 
 def request(topic: str, offset: int, *, partition: int = 0) -> Request:
@@ -35,25 +44,64 @@ def request(topic: str, offset: int, *, partition: int = 0) -> Request:
     return Request(topic, partition, b"k", record)
 
 
-def test_more_than_may_be_in_flight_stand_there_in_their_order(stage: Stage) -> None:
-    count, told = IN_FLIGHT_MAX * 2 + 1, [0]
+def test_many_requests_are_written_in_their_order(stage: Stage) -> None:
+    asked = [request(stage.topic, n, partition=n % 2) for n in range(STEP_COUNT_MAX)]
 
-    written = writer(stage).write(
-        (request(stage.topic, n, partition=n % 2) for n in range(count)), on_progress=told.append
-    )
+    with closing(writer(stage)) as writing:
+        written = [each for _ in range(2) for each in writing.write(lambda: asked)]
 
-    found = [(r.partition, decode_replay(r.value)) for r in stage.lab.read(stage.replays)]
-    expected = [(p, request(stage.topic, n).record) for p in (0, 1) for n in range(p, count, 2)]
-    assert expected == found
-    assert count == len(written)
-    assert told == sorted(told)
-    assert count == told[-1]
+    found = {(r.partition, r.offset): decode_replay(r.value) for r in stage.lab.read(stage.replays)}
+    assert [each.record for each in asked] * 2 == [found[each.request.partition, each.offset] for each in written]
+    assert sorted(found) == sorted((each.request.partition, each.offset) for each in written)
+
+
+@pytest.mark.parametrize("kinds", [(ReplayKind.REPLAY, ReplayKind.REPLAY), (ReplayKind.DROP, ReplayKind.REPLAY)])
+def test_of_two_people_who_ask_at_the_same_moment_one_is_told_of_the_other(
+    lab: Lab, kinds: tuple[ReplayKind, ReplayKind]
+) -> None:
+    """The second one asks between the first one's last look and its request."""
+    (kind_of_first, kind_of_second), stage = kinds, make_stage(lab)
+    stage.writer().write_letters([stage.given_up(1)], offsets=stage.behind(1), member=stage.member)
+    stage.wait_for(b"message 1")
+
+    def carry_out(kind: ReplayKind, name: str, look: Callable[[], None]) -> list[DeadLetterResult]:
+        with closing(stage.lab.admin()) as admin, closing(writer(stage)) as writing:
+            log = DeadLetterLog(
+                admin,
+                group=stage.group,
+                topic=stage.topic,
+                make_reader=lambda: stage.connections.make_reader("read_committed"),
+            )
+            logs, order = {stage.topic: log}, ReplayOrder(kind, stage.group, Author(f"{name}: x", name), is_all=True)
+            choice, follow = choose(order, logs), log.follow
+
+            def follow_and_wait() -> None:
+                follow()
+                look()
+
+            log.follow = follow_and_wait  # type: ignore[method-assign]  # this one alone
+            quiet: dict[str, Any] = {"say": lambda _: None, "progress": lambda *_: nullcontext(lambda _count: None)}
+            return [each.result for each in ask(order, writing, logs, choice, **quiet)]
+
+    second: list[DeadLetterResult] = []
+
+    def ask_beside() -> None:
+        looks.append(None)
+        if len(looks) == 2:  # after the look before the request
+            second.extend(carry_out(kind_of_second, "second", lambda: None))
+
+    looks: list[None] = []
+    first = carry_out(kind_of_first, "first", ask_beside)
+
+    asked = [decode_replay(each.value) for each in stage.lab.read(stage.replays)]
+    assert [(kind_of_second, "second")] == [each[:2] for each in asked if isinstance(each, ReplayRecord)]
+    assert ([DeadLetterResult.REQUESTED_ALREADY], [DeadLetterResult.REQUESTED]) == (first, second)
 
 
 @OF_HANDLERS
 def test_a_replay_topic_that_is_missing_is_an_error(stage: Stage) -> None:
     with pytest.raises(TxLayerError):
-        writer(stage).write([request(unique_name("missing"), 0)])
+        writer(stage).write(lambda: [request(unique_name("missing"), 0)])
 
 
 class Client:
@@ -61,25 +109,20 @@ class Client:
 
     def __init__(self, answer: tuple[str | None, Any] | None) -> None:
         self.now_s = 0.0
-        self.sent_at: list[float] = []
         self._answer = answer
         self._reports: list[Any] = []
 
     def produce(self, *arguments: Any) -> None:
-        self.sent_at.append(round(self.now_s, 3))
         self._reports.append(arguments[4])
 
     def poll(self, timeout_s: float) -> int:
         if self._answer is None:
-            self.pass_time(timeout_s)
+            self.now_s += timeout_s
             return 0
         reports, self._reports = self._reports, []
         for report in reports:
             report(*self._answer)
         return len(reports)
-
-    def pass_time(self, seconds: float) -> None:
-        self.now_s += seconds
 
     def failure(self) -> None:
         return None
@@ -90,28 +133,20 @@ class Client:
     def close(self, timeout_s: float) -> None:
         pass
 
-    def writer(self) -> RequestWriter:
+    def writer(self) -> OperatorWriter:
         client: Any = self
-        return RequestWriter(lambda _bytes: client, group="g", clock=lambda: self.now_s, pause=self.pass_time)
+        return OperatorWriter(client, what="lines", step="op", clock=lambda: self.now_s)
 
 
-def test_a_rate_spreads_requests_evenly() -> None:
-    prompt = Client((None, MemoryRecord("t", 0, None, None, None, (1, 0), log_offset=0)))
-
-    prompt.writer().write([request("t", n) for n in range(4)], rate_max=4.0)
-
-    assert [0.0, 0.25, 0.5, 0.75] == prompt.sent_at
+def test_lines_that_are_never_acknowledged_are_an_unknown_outcome() -> None:
+    with pytest.raises(OutcomeUnknownError, match="1 lines"):
+        Client(None).writer().write([LINE])
 
 
-def test_requests_that_are_never_acknowledged_are_an_unknown_outcome() -> None:
-    with pytest.raises(OutcomeUnknownError, match="1 requests"):
-        Client(None).writer().write([request("t", 0)])
-
-
-def test_a_request_that_timed_out_is_said_as_a_request_that_may_be_stored() -> None:
+def test_a_line_that_timed_out_is_said_as_a_line_that_may_be_stored() -> None:
     deaf = Client(("timed out", None))
 
-    with pytest.raises(OutcomeUnknownError, match=r"1 requests .* timed out.*a second one does no harm") as raised:
-        deaf.writer().write([request("t", 0)])
+    with pytest.raises(OutcomeUnknownError, match=r"1 lines .* timed out.*a second one does no harm") as raised:
+        deaf.writer().write([LINE])
 
-    assert ("request", None) == (raised.value.step, raised.value.txn_id)
+    assert ("op", None) == (raised.value.step, raised.value.txn_id)

@@ -18,13 +18,12 @@ from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
-from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.history import operator_reason
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
+from txlayer.operate.operators import OperatorWriter
 from txlayer.operate.overview import UnsettledTransaction
-from txlayer.operate.replay import Request, RequestWriter
 from txlayer.operate.settle import ManualSettlement, OperatorAction, line_of
 from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
 
@@ -289,14 +288,13 @@ def test_a_dead_letter_without_a_place_is_not_committed() -> None:
     assert [] == stage.values()
 
 
-def test_a_request_without_a_place_is_unknown() -> None:
+def test_an_operators_line_without_a_place_is_unknown() -> None:
     stage = Stage()
-    stage.kafka.create_topic("g.orders.replay", partitions=2)
-    writer = RequestWriter(lambda _bytes: stage.half_writer(), group="g")
-    record = ReplayRecord(ReplayKind.REPLAY, "r", 7, text="zoe: mended")
+    stage.kafka.create_topic("txlayer.op", partitions=2)
+    writer = OperatorWriter(stage.half_writer(), what="lines", step="op")
     tell_no_place(stage.kafka)
 
-    with pytest.raises(OutcomeUnknownError, match="1 requests are stored"):
-        writer.write([Request("orders", 0, b"k", record)])
+    with pytest.raises(OutcomeUnknownError, match="1 lines are stored"):
+        writer.write([("a line", "txlayer.op", 0, None, b"a line")])
 
-    assert 1 == len(stage.kafka.records("g.orders.replay"))
+    assert 1 == len(stage.kafka.records("txlayer.op"))

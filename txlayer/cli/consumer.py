@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -169,9 +170,9 @@ def _add(kind: ReplayKind) -> None:
         with (
             opened_logs(clients, group, [topic]) as logs,
             saying(standing(author), RetriableError, OutcomeUnknownError),
+            closing(RequestWriter(clients, group=group)) as writer,
         ):
             log = logs[topic]
-            writer = RequestWriter(clients.operator_writer, group=group)
             written = ask_queues(log, writer, record, partitions=partition or ())
             taken = wait_until_taken(log, written, patience_s=patience_s)
             contrary = overruled(log, written)

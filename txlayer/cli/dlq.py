@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -263,8 +264,10 @@ def _carry_out(order: replaying.ReplayOrder, asking: Asking, cluster: ClusterOpt
         if asking.dry_run:
             outcomes = replaying.planned(order, choice)
         else:
-            writer = replaying.RequestWriter(clients.operator_writer, group=order.group)
-            with saying(replaying.standing(order.author), RetriableError, OutcomeUnknownError):
+            with (
+                closing(replaying.RequestWriter(clients, group=order.group)) as writer,
+                saying(replaying.standing(order.author), RetriableError, OutcomeUnknownError),
+            ):
                 outcomes = replaying.ask(
                     order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
                 )

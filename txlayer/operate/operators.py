@@ -72,22 +72,15 @@ ROUND_S = 0.1  # how long one look for acknowledgements waits
 
 
 class OperatorWriter:
-    """Writes records that each are one of `what`: lines, requests. One thread uses it, once."""
+    """Writes records that each are one of `what`. One thread uses it, once."""
 
     def __init__(
-        self,
-        writer: HalfWriter,
-        *,
-        what: str,
-        step: str,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
+        self, writer: HalfWriter, *, what: str, step: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._writer = writer
         self._what = what
         self._step = step
         self._clock = clock
-        self._pause = pause
         self._errors: list[tuple[Any, str]] = []
         self._in_flight_count = 0
         self._offset_unknown_count = 0
@@ -96,10 +89,9 @@ class OperatorWriter:
         self,
         records: Iterable[tuple[T, str, int, bytes | None, bytes]],
         *,
-        rate_max: float | None = None,
         on_progress: Callable[[int], None] = lambda _count: None,
     ) -> list[tuple[T, int]]:
-        """Write each (item, topic, partition, key, value) in this order, at most `rate_max` a second.
+        """Write each (item, topic, partition, key, value) in this order.
 
         Returns the items with their offsets when all are acknowledged; `on_progress` gets how many are. OutcomeUnknownError,
         NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those acknowledged before stay.
@@ -111,11 +103,7 @@ class OperatorWriter:
                 on_progress(len(written))
 
         try:
-            due = self._clock()
             for item, topic, partition, key, value in records:
-                while (left_s := due - self._clock()) > 0:
-                    serve(0)
-                    self._pause(min(left_s, ROUND_S))
                 reported = partial(self._reported, written, item, topic)
                 while not self._produce(topic, value, key, partition, reported):
                     serve(ROUND_S)
@@ -123,8 +111,6 @@ class OperatorWriter:
                 if self._in_flight_count >= IN_FLIGHT_MAX:
                     self._settle(serve, IN_FLIGHT_MAX // 2)
                 self._check()
-                if rate_max is not None:
-                    due = max(due, self._clock() - 1 / rate_max) + 1 / rate_max
             self._settle(serve)
         finally:
             self._writer.close(0)

@@ -11,9 +11,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from txlayer.adapters.ports import HalfWriter, TopicPartition
+from txlayer.adapters.ports import TopicPartition
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
     EDITED,
@@ -46,8 +46,11 @@ from txlayer.operate.dead_letters import (
     in_one_order,
     position_json,
 )
-from txlayer.operate.operators import OperatorWriter, check_choice, signature_of
-from txlayer.runtime.kafka_transactions import SMALL_BATCH_BYTES, Entry, KafkaTransactions, WriterConnections
+from txlayer.operate.operators import check_choice, signature_of
+from txlayer.runtime.environment import REAL
+from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions, WriterConnections
+
+T = TypeVar("T")
 
 
 class Author(NamedTuple):
@@ -423,33 +426,69 @@ class WrittenRequest(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestWriter:
-    """Writes requests of one group. One thread uses it."""
+FENCED_COUNT_MAX = 20  # how often one request gives way to others of the group at the same moment
+GIVE_WAY_S = 0.5  # at most so long each time, by chance
 
-    make_log_writer: Callable[[int], HalfWriter]
-    """Makes a writer of single records, whose batches have at most so many bytes."""
+
+@dataclass(slots=True)
+class RequestWriter:
+    """Writes requests of one group, which other requests of the group at the same moment cannot get between. One thread uses it.
+
+    All writers of a group share one transactional id: who begins fences the one before. So what a Kafka transaction has read
+    since it began is all that was asked for when it is committed.
+    """
+
+    connections: WriterConnections
     _: KW_ONLY
     group: str
-    clock: Callable[[], float] = time.monotonic
-    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = REAL.clock
+    pause: Callable[[float], None] = REAL.sleep
+    draw: Callable[[], float] = REAL.draw
+    _transactions: KafkaTransactions | None = field(default=None, init=False)
 
-    def write(
-        self,
-        requests: Iterable[Request],
-        *,
-        rate_max: float | None = None,
-        on_progress: Callable[[int], None] = lambda _count: None,
-    ) -> list[WrittenRequest]:
-        """Write them, and raise, as `OperatorWriter.write`; those that came through must not be written again."""
-        log_writer = self.make_log_writer(SMALL_BATCH_BYTES)
-        writer = OperatorWriter(log_writer, what="requests", step="request", clock=self.clock, pause=self.pause)
-        records = (
-            (each, replay_topic(self.group, each.topic), each.partition, each.key, encode_replay(each.record))
-            for each in requests
-        )
-        written = writer.write(records, rate_max=rate_max, on_progress=on_progress)
-        return [WrittenRequest(request, offset) for request, offset in written]
+    def in_turn(self, act: Callable[[KafkaTransactions], T]) -> T:
+        """Do `act`, whose Kafka transaction looks and then writes; again if another writer of the group began meanwhile.
+
+        Raises:
+            RetriableError: others began each time, or as `act` raises.
+            TxLayerError: what `act` raises. What it left open is ended, or the broker's time-out ends it.
+        """
+        for _ in range(FENCED_COUNT_MAX):
+            self._transactions = self._transactions or self._make()
+            try:
+                return act(self._transactions)
+            except FencedError:
+                self.close()
+                self.pause(GIVE_WAY_S * self.draw())
+            except TxLayerError:
+                self.close()
+                with suppress(TxLayerError), closing(self._make()) as ending:
+                    ending.start()
+                raise
+        raise RetriableError(f"others ask for something of group {self.group} at the same moment; try again")
+
+    def write(self, look: Callable[[], Sequence[Request]]) -> list[WrittenRequest]:
+        """Write what `look` asks for, all or nothing; it may be called again. Raises as `in_turn` and `KafkaTransactions.write`."""
+        asked: Sequence[Request] = ()
+
+        def entries(_before: list[int]) -> list[Entry]:
+            nonlocal asked
+            asked = look()
+            return [
+                Entry(replay_topic(self.group, each.topic), each.partition, each.key, encode_replay(each.record))
+                for each in asked
+            ]
+
+        offsets = self.in_turn(lambda transactions: transactions.write((), behind=entries))
+        return list(map(WrittenRequest, asked, offsets))
+
+    def close(self) -> None:
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            transactions.close()
+
+    def _make(self) -> KafkaTransactions:
+        return KafkaTransactions(self.connections, name=writer_name(self.group, "requests"), clock=self.clock)
 
 
 def requests_for(
@@ -487,8 +526,10 @@ def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterO
 
 
 STEP_COUNT = 50
-STEP_S = 2.0
+STEP_S = 0.2
 """A step of an order that is watched or has a rate: so many dead letters, or those of so long at its rate. Others may act between two steps."""
+STEP_COUNT_MAX = 1_000
+"""Of any other order: its Kafka transaction hides what others ask for."""
 
 
 @dataclass(slots=True)
@@ -528,11 +569,59 @@ class Watch:
 
 
 def _steps(order: ReplayOrder, fresh: Sequence[FoundLetter], watch: Watch | None) -> list[Sequence[FoundLetter]]:
-    """All at once, or those of one step after the other; one empty step for none."""
-    if watch is None and order.rate is None:
-        return [fresh]
-    count = STEP_COUNT if order.rate is None else max(1, min(STEP_COUNT, int(order.rate * STEP_S)))
+    """Those of one step after the other; one empty step for none."""
+    count = STEP_COUNT_MAX if watch is None else STEP_COUNT
+    if order.rate is not None:
+        count = max(1, min(STEP_COUNT, int(order.rate * STEP_S)))
     return [fresh[start : start + count] for start in range(0, max(len(fresh), 1), count)]
+
+
+class Step(NamedTuple):
+    """What the last look before its requests found of a step."""
+
+    asked: list[FoundLetter]  # with these requests, or before, if the answer to that was lost
+    taken: list[FoundLetter]  # by others
+    held: list[FoundLetter]
+    requests: list[Request]
+
+
+def _look(
+    order: ReplayOrder,
+    writer: RequestWriter,
+    logs: Mapping[str, DeadLetterLog],
+    planned: Sequence[FoundLetter],
+    parked: Iterable[Sequence[DeadLetterPosition]],
+) -> Step:
+    """A person, or the steps before, may have taken long: another operator may have asked meanwhile, or edits one."""
+    author = order.author
+    freed = freed_by_retention(logs, planned)
+    for topic, partitions in _partitions_of(planned).items():
+        _wait_until_readable(logs[topic], partitions, patience_s=HIDDEN_S, clock=writer.clock, pause=writer.pause)
+    able, taken = still_able(logs, planned, is_again=order.is_again)
+    before = [each for each in (*able, *taken) if author.request_id in each.history.asked]
+    able, taken = ([each for each in found if each not in before] for found in (able, taken))
+    step, held = held_back(order, parked, logs, able, freed)
+    requests = requests_for(step, freed, kind=order.kind, request_id=author.request_id, text=author.text)
+    return Step([*before, *step], taken, held, list(requests))
+
+
+def _look_and_write(
+    order: ReplayOrder,
+    writer: RequestWriter,
+    logs: Mapping[str, DeadLetterLog],
+    planned: Sequence[FoundLetter],
+    parked: Iterable[Sequence[DeadLetterPosition]],
+) -> Step:
+    step = Step([], [], [], [])
+
+    def look() -> list[Request]:
+        nonlocal step
+        step = _look(order, writer, logs, planned, parked)
+        return step.requests
+
+    if planned:
+        writer.write(look)
+    return step
 
 
 def ask(
@@ -569,22 +658,15 @@ def ask(
                 if watch is not None and not watch.is_going_on():
                     left += planned_step
                     continue
-                freed = freed_by_retention(logs, planned_step)
-                # A person, or the steps before, may have taken long: another operator may have asked meanwhile, or edits one.
-                for topic, partitions in _partitions_of(planned_step).items():
-                    _wait_until_readable(
-                        logs[topic], partitions, patience_s=HIDDEN_S, clock=writer.clock, pause=writer.pause
-                    )
-                able, gone = still_able(logs, planned_step, is_again=order.is_again)
-                step, behind = held_back(order, fresh.parked, logs, able, freed)
-                taken += gone
-                held += behind
-                requests = requests_for(step, freed, kind=order.kind, request_id=author.request_id, text=author.text)
+                begun = writer.clock()
+                step = _look_and_write(order, writer, logs, planned_step, fresh.parked)
+                taken += step.taken
+                held += step.held
+                followed += step.asked
                 if order.rate is not None:
-                    due = writer.clock() + len(step) / order.rate
-                writer.write(requests, rate_max=order.rate, on_progress=partial(_move, on_progress, count))
-                count += len(step)
-                followed += step
+                    due = begun + len(step.asked) / order.rate
+                count += len(step.asked)
+                on_progress(count)
                 if watch is not None:
                     _wait_for_answers(order, logs, followed, lambda _count: None, watch)
                     watch.look(order, logs, followed)
@@ -616,10 +698,6 @@ def _partitions_of(chosen: Iterable[FoundLetter]) -> dict[str, set[int]]:
     for topic, partition, _ in (each.position for each in chosen):
         found.setdefault(topic, set()).add(partition)
     return found
-
-
-def _move(on_progress: Callable[[int], None], before: int, done: int) -> None:
-    on_progress(before + done)
 
 
 LOOK_AGAIN_S = 0.2  # between two looks at how far the owners of the partitions are
@@ -657,7 +735,8 @@ def ask_queues(
     for number in partitions:
         if number >= count:
             raise UsageError(f"--partition {number}: {log.topic} has the partitions 0 to {count - 1}")
-    return writer.write(Request(log.topic, p, None, record) for p in sorted(set(partitions or range(count))))
+    requests = [Request(log.topic, p, None, record) for p in sorted(set(partitions or range(count)))]
+    return writer.write(lambda: requests)
 
 
 def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, patience_s: float) -> set[int]:
@@ -770,25 +849,22 @@ def replace_value(
         TxLayerError: anything else. In each case nothing is written, unless the commit got no answer or cannot be read yet: the
             same request id again says so.
     """
-    name = writer_name(log.group, f"edit-{author.request_id}")
-    make = partial(KafkaTransactions, connections, name=name, clock=clock)
     wait = partial(_wait_until_readable, log, [found.position.partition], clock=clock, pause=pause)
-    try:
-        with closing(make()) as transactions:
-            transactions.start()
+    # However many there are, they are read before: an open Kafka transaction holds up the readers of its topics, and has a time-out.
+    beside = LettersBeside(log, found)
+
+    def store(transactions: KafkaTransactions) -> int:
+        transactions.start()
+        wait()
+        asked = log.history(found.position).asked.get(author.request_id)
+        copy = None if asked is None else asked.record.replaced_by
+        if copy is None:
+            copy = _write_copy(log, found, value, author, transactions, wait, beside)
             wait()
-            asked = log.history(found.position).asked.get(author.request_id)
-            copy = None if asked is None else asked.record.replaced_by
-            if copy is None:
-                copy = _write_copy(log, found, value, author, transactions, wait)
-                wait()
-    except FencedError:
-        raise  # the same request goes on elsewhere
-    except TxLayerError:
-        with suppress(TxLayerError), closing(make()) as transactions:  # or the broker's time-out ends what is open
-            transactions.start()
-        raise
-    return copy
+        return copy
+
+    with closing(RequestWriter(connections, group=log.group, clock=clock, pause=pause)) as writer:
+        return writer.in_turn(store)
 
 
 def _write_copy(
@@ -798,11 +874,10 @@ def _write_copy(
     author: Author,
     transactions: KafkaTransactions,
     wait: Callable[..., None],
+    beside: LettersBeside,
 ) -> int:
     position = found.position
     note = f"request {author.request_id}, copy of offset {position.offset}: {author.text}"
-    # However many there are, they are read now: an open Kafka transaction holds up the readers of its topics, and has a time-out.
-    beside = LettersBeside(log, found)
     header = encode_dead_letter(_editable(log, found, beside)._replace(error_type=EDITED, error_message=note))
     headers = [*original_headers(found.record.headers()), (DLQ_HEADER, header)]
 

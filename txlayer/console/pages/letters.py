@@ -327,7 +327,10 @@ def _work_off(
 ) -> tuple[Counter[DeadLetterResult], str]:
     """How many of each result, and why it stopped. `last`: offsets of the last ones that the plan had, by topic and partition."""
     note("choosing", 0, 0)
-    with dead_letters.opened_logs(console.clients, order.group, order.topics) as logs:
+    with (
+        dead_letters.opened_logs(console.clients, order.group, order.topics) as logs,
+        request_writer(console, order.group) as writer,
+    ):
         choice = choose(order, logs)
         unseen_count = sum(each.position.offset > last.get(each.position[:2], -1) for each in choice.chosen)
         if unseen_count or len(choice.chosen) > count_max:
@@ -343,7 +346,7 @@ def _work_off(
         )
         outcomes = ask(
             order,
-            request_writer(console, order.group),
+            writer,
             logs,
             choice,
             say=lambda _text: None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -63,11 +64,14 @@ def _consumers(console: Console) -> ConsumerConfig:
     return console.consumers or ConsumerConfig(namespace=console.config.namespace)
 
 
-def request_writer(console: Console, group: str) -> RequestWriter:
+def request_writer(console: Console, group: str) -> AbstractContextManager[RequestWriter]:
     """Writes requests to the replay topics of a group, for one thread."""
     environment = console.environment
-    make = console.clients.operator_writer
-    return RequestWriter(make, group=group, clock=environment.clock, pause=environment.sleep)
+    return closing(
+        RequestWriter(
+            console.clients, group=group, clock=environment.clock, pause=environment.sleep, draw=environment.draw
+        )
+    )
 
 
 # --- one queue --------------------------------------------------------------------------------------------------------
@@ -128,8 +132,8 @@ async def pause(console: Console, request: Request) -> Response:
     def carry_out(operator: str) -> str:
         author = author_of("console", operator=operator, reason=reason, request_id=None)
         record = ReplayRecord(kind, author.request_id, None, text=author.text)
-        with opened_logs(console.clients, group, [topic]) as logs:
-            ask_queues(logs[topic], request_writer(console, group), record, partitions=[int(number)] if number else [])
+        with opened_logs(console.clients, group, [topic]) as logs, request_writer(console, group) as writer:
+            ask_queues(logs[topic], writer, record, partitions=[int(number)] if number else [])
         console.looks.again(QUEUES, lambda: _read(console))
         return "/queues?" + query({"group": group, "topic": topic})
 
