@@ -375,7 +375,7 @@ class ConsumerConfig(ClientConfig):
     record_count_max: int = 100_000
     """Records in memory, waiting or in flight. At the limit partitions pause; reading resumes below half of it."""
     record_bytes_max: int = 128 * 1024 * 1024
-    """The same limit in bytes of keys, values and headers."""
+    """The same limit in bytes of keys, values and headers; each header counts 170 more, as Python needs them."""
     attempt_count_max: int = 16
     """Attempts of one message before it becomes a dead letter. A handler's own `RetryPolicy` takes precedence."""
     attempt_timeout: timedelta = timedelta(minutes=5)

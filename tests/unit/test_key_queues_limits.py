@@ -2,7 +2,7 @@
 
 import random
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -519,6 +519,66 @@ def test_a_record_that_waits_for_long_keeps_nothing_of_those_that_came_and_went(
     stage.store()
 
     assert 30_000 == stage.queue.figures().oldest_added_ms
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("way", ["alone", "in runs", "in batches", "as dead letters"])
+def test_a_handler_that_does_not_come_back_keeps_nothing_of_those_that_came_and_went_behind_its_message(
+    way: str,
+) -> None:
+    """Its thread holds its message for ever, and messages of the key never cease."""
+    queue: PartitionQueue[bytes] = PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0)
+
+    def end(now_ms: int) -> Sequence[Item[bytes]]:
+        if way == "in runs":
+            items, lasts = queue.take_runs(1, now_ms=now_ms)
+            queue.handled(items, lasts)
+            return items
+        if way == "in batches":
+            (items,) = queue.take_batches(1, records_max=1, now_ms=now_ms)
+            queue.handled(items)
+            return items
+        items = queue.take(1, now_ms=now_ms)
+        if way == "alone":
+            queue.handled(items)
+            return items
+        queue.failed(items, REJECTED, now_ms=now_ms, draw=0.5)
+        snapshot = queue.snapshot(TOPIC)
+        queue.stored(TOPIC, snapshot.version)
+        due = queue.take_due(1)
+        queue.written(due, [now_ms], queue.ending(due, [now_ms]))
+        return items
+
+    queue.add([b""] * 2, offsets=[0, 1], keys=[A, A], sizes=[1, 1], now_ms=0)
+    held = end(0)
+
+    with bounded_memory(300_000):
+        for offset in range(2, 1_000):
+            queue.add([bytes(10_000)], offsets=[offset], keys=[A], sizes=[10_000], now_ms=offset)
+            end(offset)
+
+    assert held[0].record == b""
+
+
+@pytest.mark.promise("P11")
+def test_a_handler_that_does_not_come_back_keeps_nothing_of_a_queue_that_was_given_up() -> None:
+    queue: PartitionQueue[bytes] = PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0)
+    queue.add([b""], offsets=[0], keys=[A], sizes=[1], now_ms=0)
+    (held,) = queue.take(1, now_ms=0)
+
+    with bounded_memory(300_000):
+        offsets = range(1, 1_000)
+        queue.add(
+            [bytes(10_000) for _ in offsets],
+            offsets=offsets,
+            keys=[*[A] * 500, *many(499)],
+            sizes=[10_000] * 999,
+            now_ms=0,
+        )
+        queue.failed([held], FAILED, now_ms=0, draw=0.5)  # its attempt was given up
+        queue.drop_queued()
+
+    assert (held.record, queue.in_flight_count) == (b"", 0)
 
 
 @pytest.mark.promise("P11")

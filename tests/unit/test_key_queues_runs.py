@@ -13,7 +13,7 @@ from txlayer.consumer.dispatch import Dispatcher
 from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
-from txlayer.consumer.pools import Caller, Chunk, ThreadPool, take_apart
+from txlayer.consumer.pools import Caller, Chunk, ThreadPool, items_of, take_apart
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.core.key_queue import Item, PartitionQueue, QueueOrder, QueueSettings, Start
 from txlayer.core.retry import AfterExhausted, RetryPolicy
@@ -165,6 +165,22 @@ def test_what_a_lost_lease_cuts_short_waits_in_order() -> None:
 
     assert [0, 1, 2, 3, 4] == handling.seen
     assert (0, 0) == (handling.queues.in_flight_count, handling.queues.count)
+
+
+@pytest.mark.promise("P11")
+def test_a_message_whose_handler_hangs_holds_none_of_those_behind_it_when_its_queue_is_lost() -> None:
+    handling, begun = Handling([A, A, A], failing=set()), list[Chunk]()
+    handling.owned.chunk_size.count = 1
+
+    def lose() -> None:
+        begun.extend(handling.dispatcher._begun)
+        handling.owned.end()
+        handling.dispatcher.forget(handling.owned)
+
+    handling.during[0] = lose
+    handling.turn()
+
+    assert [[None]] == [[item.follower for job in chunk.jobs for item in items_of(job)] for chunk in begun]
 
 
 def test_what_a_drain_cuts_short_is_not_begun_and_waits_in_order() -> None:

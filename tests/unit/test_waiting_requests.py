@@ -1,5 +1,6 @@
 """Requests to replay that were read and wait for room: nothing behind them counts as read before they have ended."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterReader, ResultSearch
-from txlayer.consumer.ingest import Ingest
+from txlayer.consumer.engine import Engine
+from txlayer.consumer.handlers import HandlerSet
+from txlayer.consumer.ingest import Ingest, ReadLimits
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
@@ -207,3 +210,43 @@ def test_a_pause_does_not_wait_for_a_dead_letter_of_a_request_behind_it_that_is_
     ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
 
     assert (1, 1) == (queues.replay_count, len(owned.requests))
+
+
+class Endless:
+    """A client that always has further messages of the first partition, unless it is paused."""
+
+    def __init__(self) -> None:
+        self.read_count = 0
+        self.is_paused = False
+
+    def read(self, **_: object) -> list[MemoryRecord]:
+        if self.is_paused:
+            return []
+        self.read_count += 1
+        return [MemoryRecord("orders", 0, b"k", bytes(1_000), None, (1, 0), log_offset=self.read_count - 1)]
+
+    def take_reached(self) -> dict[Any, int]:
+        return {}
+
+    def pause(self, _partitions: object) -> None:
+        self.is_paused = True
+
+
+@pytest.mark.promise("P11")
+def test_what_is_read_of_other_partitions_while_one_is_taken_over_stays_within_the_limit() -> None:
+    """The take-over waits until a store is acknowledged, and serves the group meanwhile."""
+    reader, owned, handlers = Endless(), owned_with(empty_queue()), HandlerSet(is_async=False)
+    handlers.add(lambda *_: None, topics=(), tags="*", retry=None)
+    owned.route = handlers.routes(["orders"])["orders"]
+    engine: Any = Engine.__new__(Engine)
+    engine._reader = reader
+    engine._assignments = SimpleNamespace(
+        owned={owned.topic_partition: owned}, by_source={owned.topic_partition: owned}, raise_if_rebalanced=lambda: None
+    )
+    engine._ingest = Ingest(group="g", letters=cast("Any", None), now_ms=lambda: 1_000)
+    engine._read_limits = ReadLimits(cast("Any", reader), record_count_max=1_000, record_bytes_max=10_000)
+
+    for _ in range(100):
+        engine._serve_take_over()
+
+    assert 10 == owned.queue.count

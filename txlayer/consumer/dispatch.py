@@ -259,6 +259,10 @@ class Dispatcher:
         if stale:
             self._stale.setdefault(owned.topic_partition, {}).update(stale)
             self._give_back()
+            for item in (item for chunk in stale for job in chunk.jobs for item in items_of(job)):
+                item.follower = (
+                    None  # what waits behind it is not this process's any more, however long the handler takes
+                )
 
     def _take(self, outcome: JobOutcome) -> None:
         chunk = outcome.chunk

@@ -336,6 +336,7 @@ class Engine:
         reached = self._reader.take_reached()
         self._assignments.raise_if_rebalanced()
         self._add(records, reached)
+        self._read_limits.apply(self._assignments.owned.values())
 
     def _add(self, records: Sequence[Any], reached: Mapping[TopicPartition, int]) -> None:
         if records:

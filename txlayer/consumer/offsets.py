@@ -96,6 +96,7 @@ class OwnedPartition:
         self.is_over = True
         self.lease.lost.set()
         self.queue.drop_queued()
+        self.requests.clear()
 
 
 StoredVersions = list[tuple[OwnedPartition, ItemSource, int]]

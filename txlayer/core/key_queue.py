@@ -299,11 +299,14 @@ class Lanes(Generic[R]):
                 return [item]
         return []
 
-    def clear(self) -> None:
+    def clear(self) -> list[Item[R]]:
+        """Forget all items; returns them."""
+        found = [*self.ready, *self.again, *self._held, *(item for _, _, item in self._timers)]
         self.ready.clear()
         self.again.clear()
         self._timers.clear()
         self._held.clear()
+        return found
 
 
 _KNOWN_MAX = 10_000  # hashes in the cache: to compute one costs ten times as much as a look-up in a dict
@@ -493,7 +496,10 @@ class Chains(Generic[R]):
             tail.follower = item
 
     def go_on(self, ended: Sequence[Item[R]]) -> None:
-        """Advance the chains of these items, which have ended. Consecutive items of a chain are adjacent."""
+        """Advance the chains of these items, which have ended. Consecutive items of a chain are adjacent.
+
+        The last one of each lets go of its follower: a thread that hangs holds its items for ever.
+        """
         for index, item in enumerate(ended):
             follower = item.follower
             if follower is None:
@@ -501,6 +507,7 @@ class Chains(Generic[R]):
                 for other in self._beside.pop(item.chain, ()):
                     self.line_up(other)
             elif index + 1 == len(ended) or ended[index + 1] is not follower:
+                item.follower = None
                 self.turn(follower)
 
     def go_on_behind(self, lasts: Sequence[Item[R]]) -> None:
@@ -510,7 +517,9 @@ class Chains(Generic[R]):
             follower = item.follower
             if follower is None:
                 del tails[item.chain]
-            elif follower.more is None:
+                continue
+            item.follower = None
+            if follower.more is None:
                 start(follower)
             else:
                 self.turn(follower)
@@ -615,10 +624,12 @@ class Chains(Generic[R]):
     ) -> tuple[dict[bytes, int], dict[bytes, int]]:
         return self._parked.after(list(zip(items, offsets, strict=True)), is_parking=self._is_parking)
 
-    def drop_due(self) -> None:
-        self._answers.clear()
-        self._due.clear()
-        self._no_room.clear()
+    def clear(self) -> list[Item[R]]:
+        """Forget all items; returns those that are due."""
+        found = [*self._answers, *self._due, *self._no_room]
+        for each in (self._answers, self._due, self._no_room, self.tails, self._beside):
+            each.clear()
+        return found
 
     def _ends_with(self, item: Item[R], follower: Item[R], *, parks: bool) -> bool:
         """True if the end of `item` determines the end of its follower; sets the follower's end then."""
@@ -1004,10 +1015,11 @@ class PartitionQueue(Generic[R]):
         self._lanes.release()
 
     def drop_queued(self) -> None:
-        """Hand out no more items; items in flight may still end."""
+        """Hand out no more items, and keep none: a thread that hangs holds the queue, and its items, for ever."""
         self._is_draining = True
-        self._lanes.clear()
-        self._chains.drop_due()
+        for item in (*self._lanes.clear(), *self._chains.clear(), *self._uncounted.values()):
+            item.follower = None
+        self._uncounted.clear()
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
