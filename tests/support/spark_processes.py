@@ -10,6 +10,9 @@ from pathlib import Path
 
 from tests.support.waiting import wait_until
 
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+"""For `SPARK_SUBMIT_OPTS` of a short program: what the second compiler takes it never gives back."""
+
 
 def environment() -> dict[str, str]:
     """That of this process, with all that it can import."""

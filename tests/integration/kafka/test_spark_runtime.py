@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.spark_processes import FIRST_COMPILER
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import (
     CONNECTOR,
@@ -119,7 +120,12 @@ def test_spark_runs_on_the_java_of_the_wheel_and_without_a_connector_says_what_t
         text=True,
         timeout=120,
         check=True,
-        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(runtime.java_home), "PYTHONPATH": ":".join(sys.path)},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "JAVA_HOME": str(runtime.java_home),
+            "PYTHONPATH": ":".join(sys.path),
+            "SPARK_SUBMIT_OPTS": FIRST_COMPILER,
+        },
     )
 
     assert "rows 2" in done.stdout
