@@ -5,8 +5,10 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -34,6 +36,25 @@ if not os.environ.get("TXLAYER_TEST_COMPILED"):
 
 # Its own gives each handler Spark's formatter, for ever. Those of pytest, which other tests use after these, are among them.
 del PySparkLogger.addHandler
+
+
+def _remember(part: type) -> None:
+    """PySpark asks Java anew for each part of a name such as `py4j.reflection.TypeUtil`, and Java looks for a class `py4j` in all of its
+    jars: 14 times for each exception that comes from Java. What is a package or a class stays one.
+    """
+    look_up = part.__getattr__  # type: ignore[attr-defined]  # both classes have it
+
+    def remembered(self: Any, name: str) -> Any:
+        found = look_up(self, name)
+        if isinstance(found, (JavaClass, JavaPackage)):
+            self.__dict__[name] = found
+        return found
+
+    part.__getattr__ = remembered  # type: ignore[attr-defined]  # likewise
+
+
+_remember(JVMView)
+_remember(JavaPackage)
 
 # Only this file needs its packages, which are large: `make sparks` installs them.
 collect_ignore = [] if find_spec("grpc") else ["test_connect.py"]
