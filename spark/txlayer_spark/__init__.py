@@ -5,9 +5,8 @@ from txlayer_spark.jobs.ledger import read_ledger
 from txlayer_spark.jobs.sink import Publication, SinkSettings, transactional_batches, write_transactional
 from txlayer_spark.jobs.tables import open_tables
 from txlayer_spark.progress import QueryMetrics
-from txlayer_spark.reading import committed_stream, read_committed, read_topic, stream_topic
+from txlayer_spark.reading import committed_stream, read_committed, read_topic, stream_topic, whole_transactions
 from txlayer_spark.sessions import session
-from txlayer_spark.whole import whole_transactions
 
 __all__ = [
     "AvroBody",

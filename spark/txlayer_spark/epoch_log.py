@@ -134,16 +134,8 @@ def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
         .where(F.col("resolution").isin(_COMMIT, _ROLLBACK))
         .where((txn_id == epoch_id) | txn_id.startswith(_begin(epoch_id)[1]))
         .select(
-            "partition",
-            "offset",
-            "line",
-            "txn_id",
-            "nonce",
-            "producer_group",
-            "resolution",
-            "last_offset",
-            "is_abandon",
-            F.unix_millis("timestamp").alias("at_ms"),
+            *("partition", "offset", "line", "txn_id", "nonce", "producer_group"),
+            *("resolution", "last_offset", "is_abandon", F.unix_millis("timestamp").alias("at_ms")),
         )
     )
 

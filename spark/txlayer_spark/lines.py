@@ -1,7 +1,6 @@
 """The forms of our lines, headers and keys as patterns for Spark, and the expressions that read a field.
 
-The same rules as in `txlayer.core.codec` and `txlayer.core.codec`, which a test holds them against. Never a whole record
-(parse.py), never Python per row.
+A test holds them against `txlayer.core.codec`. Never a whole record (parse.py), never Python per row.
 """
 
 from functools import reduce

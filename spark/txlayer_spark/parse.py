@@ -1,10 +1,8 @@
 """Raw Kafka records → typed columns, one function per kind of topic. Native functions only; a broken record is a row with
-`error`, never a failed job.
-
-A row's columns stand in schemas.py, the forms of our lines in lines.py.
+`error`, never a failed job. A row's columns stand in schemas.py, the forms of our lines in lines.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import reduce
 
@@ -49,8 +47,12 @@ def judged(
     return told.withColumns({name: F.when(F.isnull("error"), F.col(name)) for name in ours})
 
 
-def all_of(conditions: Sequence[Column]) -> Column:
+def all_of(conditions: Iterable[Column]) -> Column:
     return reduce(Column.__and__, conditions, F.lit(True))
+
+
+def are_there(columns: Iterable[Column | str]) -> Column:
+    return all_of(map(F.isnotnull, columns))
 
 
 def locks(raw: DataFrame) -> DataFrame:
@@ -76,13 +78,8 @@ def locks(raw: DataFrame) -> DataFrame:
             "reason": lines.unquoted(_field(6)),
         }
     )
-    is_good = (
-        F.col("_form")
-        & F.col("queue").isNotNull()
-        & (F.col("real_partition") <= PARTITION_MAX)
-        & F.col("generation").isNotNull()
-        & ((token == "") | F.col("token").isNotNull())
-    )
+    is_there = F.isnotnull("queue") & F.isnotnull("generation") & ((token == "") | F.isnotnull("token"))
+    is_good = F.col("_form") & is_there & (F.col("real_partition") <= PARTITION_MAX)
     return judged(decoded, is_good, "lock", TopicKind.LOCKS)
 
 
@@ -98,29 +95,18 @@ def dead_letters(raw: DataFrame) -> DataFrame:
         F.when(txn_id.rlike(lines.TXN_ID), txn_id).alias("txn_id"),
         lines.text(lines.header(headers, DLQ_HEADER)).alias("_line"),
     )
-    numbers = {
-        "origin_partition": 3,
-        "origin_offset": 4,
-        "origin_ms": 5,
-        "attempt_count": 6,
-        "first_ms": 7,
-        "last_ms": 8,
-    }
+    numbers = ("origin_partition", "origin_offset", "origin_ms", "attempt_count", "first_ms", "last_ms")
     decoded = _split(located, lines.DEAD_LETTER).withColumns(
         {
             "reason": _field(1),
             "origin_topic": _field(2),
-            **{name: lines.whole(_field(at)) for name, at in numbers.items()},
+            **{name: lines.whole(_field(at)) for at, name in enumerate(numbers, start=3)},
             "error_type": F.left(lines.unquoted(_field(9)), F.lit(TYPE_LENGTH_MAX)),
             "error_message": F.left(lines.unquoted(_field(10)), F.lit(MESSAGE_LENGTH_MAX)),
             "consumer_group": lines.unquoted(_field(11)),
         }
     )
-    is_good = (
-        F.col("_form")
-        & all_of([F.col(name).isNotNull() for name in numbers])
-        & (F.col("origin_partition") <= PARTITION_MAX)
-    )
+    is_good = F.col("_form") & are_there(numbers) & (F.col("origin_partition") <= PARTITION_MAX)
     # The message is whole, whatever is wrong with what is said of it.
     return judged(decoded, is_good, "dead letter", TopicKind.DLQ, beside=(*_USER, "txn_id"))
 
@@ -138,10 +124,9 @@ def replays(raw: DataFrame) -> DataFrame:
             "text": F.left(lines.unquoted(F.when(is_result, _field(5)).otherwise(_field(4))), F.lit(TEXT_LENGTH_MAX)),
         }
     )
-    copy = F.when(
-        _field(1) == ReplayKind.DROP.value, F.nullif(_field(5), F.lit(""))
-    )  # that takes the dead letter's place
-    is_good = F.col("_form") & ((offset == "") | F.col("dead_letter_offset").isNotNull())
+    # A copy that takes the dead letter's place.
+    copy = F.when(_field(1) == ReplayKind.DROP.value, F.nullif(_field(5), F.lit("")))
+    is_good = F.col("_form") & ((offset == "") | F.isnotnull("dead_letter_offset"))
     is_good = is_good & (copy.isNull() | lines.whole(copy).isNotNull())
     return judged(decoded, is_good, "replay record", TopicKind.REPLAY, beside=("key",))
 
@@ -204,14 +189,9 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
             "_options_fit": all_of([found.isNull() | lines.whole(found).isNotNull() for found in given.values()]),
         }
     )
-    is_good = (
-        F.col("_form")
-        & (F.length("_line") <= HALF_HEADER_BYTES_MAX)
-        & F.col("born_ms").isNotNull()
-        & (F.col("index") < F.col("count"))
-        & F.col("_options_fit")
-        & (F.isnull("target_partition") | (F.col("target_partition") <= PARTITION_MAX))
-    )
+    is_good = F.col("_form") & (F.length("_line") <= HALF_HEADER_BYTES_MAX) & F.isnotnull("born_ms")
+    is_good = is_good & (F.col("index") < F.col("count")) & F.col("_options_fit")
+    is_good = is_good & (F.isnull("target_partition") | (F.col("target_partition") <= PARTITION_MAX))
     return judged(decoded, is_good, "half header", TopicKind.HALF, beside=_USER)
 
 
@@ -236,12 +216,8 @@ def _op(raw: DataFrame) -> DataFrame:
             "reason": lines.unquoted(_field(8)),
         }
     )
-    is_good = (
-        F.col("_form")
-        & F.col("last_offset").isNotNull()
-        & F.col("born_ms").isNotNull()
-        & ((check == "") | F.col("check_number").isNotNull())
-    )
+    is_there = are_there(("last_offset", "born_ms")) & ((check == "") | F.isnotnull("check_number"))
+    is_good = F.col("_form") & is_there
     return judged(decoded, is_good, "op line", TopicKind.OP, beside=("line",))
 
 
@@ -259,11 +235,7 @@ def _check(raw: DataFrame) -> DataFrame:
             "text": lines.unquoted(_field(8)),
         }
     )
-    is_good = (
-        F.col("_form")
-        & all_of([F.col(name).isNotNull() for name in numbers])
-        & (F.col("half_partition") <= PARTITION_MAX)
-    )
+    is_good = F.col("_form") & are_there(numbers) & (F.col("half_partition") <= PARTITION_MAX)
     return judged(decoded, is_good, "check", TopicKind.CHECK)
 
 
@@ -366,7 +338,7 @@ def _with_summary(located: DataFrame) -> DataFrame:
         **required,
     }
     ordered = [columns[f.name].alias(f.name) for f in SUMMARY]
-    is_good = all_of([column.isNotNull() for column in required.values()])
+    is_good = are_there(required.values())
     return (
         located.withColumn("_s", F.when(F.col("_summary").rlike(lines.SUMMARY), lines.fields(F.col("_summary"))))
         .withColumn("summary", F.when(F.isnotnull("_s") & is_good, F.struct(*ordered)))
@@ -412,13 +384,8 @@ def _forwarded(raw: DataFrame) -> DataFrame:
         .withColumn("txn_id", F.col("_id"))
         .withColumns({name: lines.whole(field) for name, field in numbers.items()})
     )
-    is_good = (
-        F.col("_form")
-        & all_of([F.col(name).isNotNull() for name in numbers])
-        & (F.col("index") < F.col("count"))
-        & F.col("txn_id").rlike(lines.TXN_ID)
-        & (F.col("_ours") == len(_FORWARDED_HEADERS))
-    )
+    is_good = F.col("_form") & are_there(numbers) & (F.col("index") < F.col("count"))
+    is_good = is_good & F.col("txn_id").rlike(lines.TXN_ID) & (F.col("_ours") == len(_FORWARDED_HEADERS))
     told = judged(decoded, is_good, "forwarded", TopicKind.FORWARDED, beside=_USER, is_versioned=False)
     # Neither header: somebody else's record, which is no fault.
     is_foreign = F.isnull("_id") & F.isnull("_line")

@@ -65,19 +65,8 @@ _MERGED: Mapping[str, tuple[str, ...]] = {  # what several records of a transact
     "count": ("h_count", "d_count", "v_count"),
     "half_partition": ("h_partition", "d_partition", "v_partition", "o_partition"),
 }
-_PLAIN = (
-    "nonce_max",
-    "born_ms",
-    "h_last",
-    "h_last_ms",
-    "h_key",
-    "h_options",
-    "o_commit",
-    "o_commit_ms",
-    "v_n",
-    "v_place",
-    "v_last_ms",
-)
+_OF_HALF = ("nonce_max", "born_ms", "h_last", "h_last_ms", "h_key", "h_options")
+_PLAIN = (*_OF_HALF, "o_commit", "o_commit_ms", "v_n", "v_place", "v_last_ms")
 _MORE: Mapping[str, str | None] = {
     "h_first": "h_last",
     "h_first_ms": "h_last_ms",
@@ -85,22 +74,8 @@ _MORE: Mapping[str, str | None] = {
     "v_first_ms": "v_last_ms",
     "v_topics": "topics",
     "v_distinct": "v_n",
-    **dict.fromkeys(
-        (
-            "o_rollback",
-            "o_rollback_ms",
-            "o_abandon",
-            "o_abandon_ms",
-            "o_unknown",
-            "c_asked",
-            "c_first_ms",
-            "c_last_ms",
-            "c_refused",
-            "d_last",
-            "d_parked_ms",
-            "hidden_gone_n",
-        )
-    ),
+    **dict.fromkeys(("o_rollback", "o_rollback_ms", "o_abandon", "o_abandon_ms", "o_unknown")),
+    **dict.fromkeys(("c_asked", "c_first_ms", "c_last_ms", "c_refused", "d_last", "d_parked_ms", "hidden_gone_n")),
 }
 """What is in `more`, and the column that nearly every transaction repeats in it (None: it has nothing there). `more` is null
 for a transaction that is so in all of them: one message, decided by one commit, visible, never asked about."""

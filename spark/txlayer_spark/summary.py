@@ -182,24 +182,9 @@ def _findings(bad: DataFrame) -> DataFrame:
         .orderBy(rank, "_number", "verdict")
         .limit(FINDINGS_MAX)
         .select(
-            "verdict",
-            "txn_id",
-            "nonce",
-            "producer_group",
-            "topics",
-            "half_partition",
-            "first_offset",
-            "last_offset",
-            "decided_offset",
-            "decided_line",
-            "visible_topics",
-            "visible_partition",
-            "visible_offset",
-            "visible_count",
-            "message_count",
-            "stored_at",
-            "decided_at",
-            "forwarded_at",
-            "doubt_reason",
+            *("verdict", "txn_id", "nonce", "producer_group", "topics", "half_partition"),
+            *("first_offset", "last_offset", "decided_offset", "decided_line", "visible_topics", "visible_partition"),
+            *("visible_offset", "visible_count", "message_count"),
+            *("stored_at", "decided_at", "forwarded_at", "doubt_reason"),
         )
     )

@@ -14,6 +14,7 @@ from txlayer_spark import lines
 from txlayer_spark.brokers import Brokers, EndOffsets, NamespaceAddress
 from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, Gap, Reader, ReadState, Turn
 from txlayer_spark.events import hashed
+from txlayer_spark.parse import POSITION
 from txlayer_spark.schemas import TopicKind, Values, is_never_forwarded, kind_column, system_topics
 from txlayer_spark.sessions import is_data_loss, is_done_all_the_same, source_options
 
@@ -397,12 +398,7 @@ _LOG_APPEND_TIME = 1  # Kafka's number for timestamps that the broker sets
 def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
     """One batch of Kafka records → one row each: place, key, value, headers, batch, is_append_time, kind, day (UTC)."""
     return raw.select(
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "key",
-        "value",
+        *(*POSITION, "key", "value"),
         # What a question carries of a message is in half, too.
         F.when(F.col("topic") != f"{namespace}.{TopicKind.CHECK.value}", F.col("headers")).alias("headers"),
         F.lit(batch).cast("bigint").alias("batch"),

@@ -23,24 +23,12 @@ from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_co
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long it is remembered how far an ordering key came after its last message: as long as half records are kept."""
 
+_OF_HALF = ("txn_id", "nonce_max", "born_ms", "h_last", "h_last_ms", "h_key")
+_MOSTLY_NEW = (*_OF_HALF, "o_commit", "o_commit_ms", "v_place", "v_last_ms")
 _WRITING = {  # what hardly ever comes twice: a dictionary of it is filled, and then thrown away
     # Rows stand in no order: no part of a file can be passed over by its smallest and largest values.
     "parquet.column.statistics.enabled": "false",
-    **{
-        f"parquet.enable.dictionary#{column}": "false"
-        for column in (
-            "txn_id",
-            "nonce_max",
-            "born_ms",
-            "h_last",
-            "h_last_ms",
-            "h_key",
-            "o_commit",
-            "o_commit_ms",
-            "v_place",
-            "v_last_ms",
-        )
-    },
+    **{f"parquet.enable.dictionary#{column}": "false" for column in _MOSTLY_NEW},
 }
 
 
