@@ -166,15 +166,8 @@ def fold(
     attempts = dict(known)
     for row in halves:
         if belongs_to(row.txn_id, epoch_id):
-            attempt = Attempt(
-                row.txn_id,
-                row.nonce,
-                row.first_offset,
-                row.last_offset,
-                row.completed_at,
-                row.producer_group,
-                row.born_ms,
-            )
+            offsets = (row.first_offset, row.last_offset, row.completed_at)
+            attempt = Attempt(row.txn_id, row.nonce, *offsets, row.producer_group, row.born_ms)
             before = attempts.get(attempt.key)
             attempts[attempt.key] = attempt if before is None else _joined(before, attempt)
     for row in sorted(doubts, key=lambda row: row.offset):
@@ -249,16 +242,9 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
     if summary is None:
         return
     if attempt is None:
-        is_whole = summary.seen == summary["count"]
-        attempt = Attempt(
-            row.txn_id,
-            row.nonce,
-            summary.first_offset,
-            summary.last_offset,
-            summary.last_offset if is_whole else None,
-            summary.producer_group,
-            summary.born_ms,
-        )
+        completed_at = summary.last_offset if summary.seen == summary["count"] else None
+        offsets = (summary.first_offset, summary.last_offset, completed_at)
+        attempt = Attempt(row.txn_id, row.nonce, *offsets, summary.producer_group, summary.born_ms)
     attempt = replace(
         attempt,
         producer_group=attempt.producer_group or summary.producer_group,
@@ -316,12 +302,8 @@ class EpochLog:
         cut_off = {self._home(f"{row.txn_id}/{row.nonce}") for row in halves if row.first_index}
         if cut_off:
             # The others of an attempt may be older: without them its commit would look incomplete.
-            half = {
-                **half,
-                **{
-                    p: Span(span.start, half[p].end) for p, span in self._brokers.all_of(topic("half"), cut_off).items()
-                },
-            }
+            whole = self._brokers.all_of(topic("half"), cut_off)
+            half = {**half, **{p: Span(span.start, half[p].end) for p, span in whole.items()}}
             halves = self._rows("half", half, half_traces)
         self._half = half
         known = fold({}, self.epoch_id, halves=halves, doubts=self._rows("doubt", doubt, doubt_traces))
@@ -406,15 +388,8 @@ class EpochLog:
         """Write one resolution for each attempt; they are acknowledged."""
         said: dict[str, list[str]] = {}
         for attempt in attempts:
-            op = OpMessage(
-                resolution,
-                attempt.key,
-                attempt.producer_group,
-                attempt.op_offset,
-                attempt.born_ms,
-                Source.PRODUCER,
-                reason=reason,
-            )
+            of_half = (attempt.producer_group, attempt.op_offset, attempt.born_ms)
+            op = OpMessage(resolution, attempt.key, *of_half, Source.PRODUCER, reason=reason)
             said.setdefault(attempt.txn_id, []).append(codec.encode_op(op))
         self.write(sink.op_records(self._spark, said, partition_count=self.partition_count), "op")
 
