@@ -262,13 +262,18 @@ def test_a_turn_asks_about_topics_for_one_time_however_many_partitions_name_them
 @pytest.mark.promise("P11")
 def test_rebuilds_become_seldom_while_nothing_goes_through_although_each_take_over_succeeds() -> None:
     """Each one draws two transactional ids, which brokers remember for a week."""
-    count = 0
+    count = closed_count = 0
 
     class Counted(Publisher):
         def start(self) -> None:
             nonlocal count
             count += 1
             super().start()
+
+        def close(self) -> None:
+            nonlocal closed_count
+            closed_count += 1
+            super().close()
 
     still = StillCoordinator(make=coordinator_with(publisher=Counted), doubt_after=timedelta(seconds=1))
     still.half(txn_key("open"))
@@ -281,6 +286,7 @@ def test_rebuilds_become_seldom_while_nothing_goes_through_although_each_take_ov
     still.kafka.do(lambda: still.kafka.cluster.alter_topic(still.topics.doubt, mended))
     still.work(seconds=20)
     assert [txn_key("open")] == list(still.on_doubt())
+    assert count == closed_count
 
 
 @pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
