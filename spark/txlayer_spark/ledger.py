@@ -83,7 +83,8 @@ def core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "h_n": _Part(F.sum, when(Kind.HALF, one)),
         "h_bits": _Part(F.bit_or, when(Kind.HALF, index_bit)),
         "h_count": _Part(F.max, when(Kind.HALF, "n")),
-        "h_count_min": _Part(F.min, when(Kind.HALF, "n")),
+        # Where it is so many times that of the greatest ones, all half records say the same count, ordering key and order mode.
+        "h_same": _Part(F.sum, when(Kind.HALF, _said_alike("n", "c", "key"))),
         "h_begin": _Part(F.min, when(Kind.HALF, packed)),
         "h_end": _Part(F.max, when(Kind.HALF, packed)),
         "h_partition": _Part(F.max, when(Kind.HALF, "partition")),
@@ -143,6 +144,11 @@ def core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "v_topics": _Part(F.bit_or, when(Kind.FORWARDED, bit(F.col("b")))),
         "v_place": _Part(F.min, when(Kind.FORWARDED, "c")),
     }
+
+
+def _said_alike(count: str, options: str, key: str) -> Column:
+    """A short number for what a half record says that the first one of its transaction says."""
+    return F.hash(count, F.col(options).bitwiseAND(DUE_BIT - 1), key).cast("bigint")
 
 
 def fold(happened: DataFrame, *, by: Sequence[str] = ("txn_id",)) -> DataFrame:
@@ -240,7 +246,8 @@ def _is_plainly_stored() -> Column:
     in_order = (F.col("h_begin").bitwiseAND(offset_mask) == F.col("h_first")) & (
         F.col("h_end").bitwiseAND(offset_mask) == F.col("h_last")
     )
-    is_one = (F.col("g_min") == F.col("g_max")) & (F.col("h_count_min") == F.col("h_count"))
+    said = _said_alike("h_count", "h_options", "h_key")
+    is_one = (F.col("g_min") == F.col("g_max")) & (F.col("h_same") == F.col("h_n") * said)
     return is_row & is_once & in_order & is_one
 
 
@@ -287,7 +294,7 @@ def with_distinct(core: DataFrame) -> DataFrame:
     was said later. Of one with times: whether a message is visible before it was released; whether of those that were released together
     only some are visible, and the others cannot be gone or hidden, whether that is so whatever the others are, and whether these may
     be gone; whether one that was released is not visible, whether it cannot be gone, and whether it may have been visible; and the
-    next time for which no line released messages.
+    next time for which no line released messages. Whether half may have lost its first record, so that its place there is not known.
     """
     released = is_committed()
     missing = F.when(released & F.isnull("v_n"), F.col("h_n")).otherwise(0)
@@ -305,7 +312,7 @@ def with_distinct(core: DataFrame) -> DataFrame:
             "hidden_n": F.lit(0).cast("bigint"),
             "hidden_gone_n": F.lit(0).cast("bigint"),
             "is_contradicted": (released & F.isnotnull("o_rollback")) | (is_rolled_back() & F.isnotnull("o_commit")),
-            **{name: F.lit(False) for name in _OF_TIMES},
+            **{name: F.lit(False) for name in ("is_unplaced", *_OF_TIMES)},
             "next_ms": F.lit(None).cast("bigint"),
         }
     )
@@ -354,6 +361,8 @@ def fold_exactly(  # its steps, in their order
     named = _naming_halves(ops, half, known, clock_error_ms=clock_error_ms)
     counting = put(_with_unsure(named.unionByName(_naming_doubts(ops, known, doubts))), "counting")
     readings = put(_readings(counting), "readings")
+    unplaced = counting.where(F.isnotnull("_unsure") & F.isnotnull("w") & F.isnull("due")).select(*_ATTEMPT).distinct()
+    unplaced = unplaced.withColumn("is_unplaced", F.lit(True))
     counting = _in_readings(counting, readings)
     counting = counting.where(F.isnull("_unsure") | _counts(F.col("_unsure")))
     lines = _numbered(counting, messages, shortened_partitions)
@@ -368,7 +377,9 @@ def fold_exactly(  # its steps, in their order
     missing = _missing(messages, shown, claims, decided, excused)
     timed = _timed(lines, messages, forwarded, shown, claims, excused, clock_error_ms=clock_error_ms)
     kept = _kept(messages, contents, doubts)
-    once = half.where(~F.col("is_copy"))
+    # The first one says the order of all.
+    options = F.col("_c").bitwiseAND(DUE_BIT - 1).bitwiseOR(F.col("c").bitwiseAND(DUE_BIT))
+    once = half.where(~F.col("is_copy")).withColumns({"c": options, "key": F.col("_key")})
     checks = happened.where(F.col("kind") == int(Kind.CHECK))
     parts = [once, alone, forwarded, checks, doubts, held]
     others = reduce(DataFrame.unionByName, (part.select(*COLUMNS) for part in parts))
@@ -377,7 +388,7 @@ def fold_exactly(  # its steps, in their order
     folded = fold(every, by=_READING)
     released = decided.select(*_READING, "released", "released_ms", "is_contradicted", "_before")
     rows = folded.join(released, _READING, "left").join(missing, _READING, "left").join(timed, _READING, "left")
-    for extra in (shown_counts(shown), kept):
+    for extra in (shown_counts(shown), kept, unplaced):
         rows = rows.join(extra, _ATTEMPT, "left")
     stored = once.groupBy(*_ATTEMPT).agg(F.count("*").alias("h_distinct"))
     rows = rows.join(stored, _ATTEMPT, "left")
@@ -402,7 +413,7 @@ def fold_exactly(  # its steps, in their order
             "hidden_n": F.coalesce("hidden_n", F.lit(0)),
             "hidden_gone_n": F.coalesce("hidden_gone_n", F.lit(0)),
             "gone_n": F.coalesce("gone_n", F.lit(0)) + F.coalesce("_before", F.lit(0)),
-            **{name: sure(name) for name in ("is_contradicted", *_OF_TIMES)},
+            **{name: sure(name) for name in ("is_contradicted", "is_unplaced", *_OF_TIMES)},
         }
     ).drop("_before")
     return rows, forwarded.select(*COLUMNS)
@@ -412,7 +423,7 @@ STRAY = -1  # in place of the nonce of what is visible and belongs to no attempt
 
 
 def _belonging(half: DataFrame, shortened: Sequence[int]) -> DataFrame:
-    """The half records that belong to their attempt, with `is_copy`, and with the producer group of the first one (`_g`)."""
+    """The half records that belong to their attempt, with `is_copy`, and with producer group, options and ordering key of the first (`_g`, `_c`, `_key`)."""
     record = F.struct("pos", "idx", "n")
     gathered = half.groupBy(*_ATTEMPT).agg(F.array_sort(F.collect_list(record)).alias("_all"))
     may_begin_late = F.lit(False)
@@ -444,7 +455,8 @@ def _belonging(half: DataFrame, shortened: Sequence[int]) -> DataFrame:
     belonging = half.join(strays, [*_ATTEMPT, "pos"], "left_anti")
     of_index = Window.partitionBy(*_ATTEMPT, "idx").orderBy("pos")
     in_order = Window.partitionBy(*_ATTEMPT).orderBy("pos")
-    return belonging.withColumns({"is_copy": F.row_number().over(of_index) > 1, "_g": F.first("g").over(in_order)})
+    of_first = {f"_{name}": F.first(name).over(in_order) for name in ("g", "c", "key")}
+    return belonging.withColumns({"is_copy": F.row_number().over(of_index) > 1, **of_first})
 
 
 def _newest(contents: DataFrame) -> DataFrame:
@@ -1005,17 +1017,21 @@ def ahead(rows: DataFrame, *, edge_ms: int, doubt_from_ms: int) -> DataFrame:
     """
     is_told = F.isnull("d_last") | (F.coalesce("h_first_ms", F.lit(0)) >= doubt_from_ms)
     is_judged = F.col("verdict") != "out_of_window"
+    is_placed = F.col("h_first") >= 0
     is_in_place = F.isnull("d_parked_ms") & is_told & is_judged
-    is_undecided = is_in_place & F.isnull(decision()) & ~F.col("verdict").isin(*_CERTAIN)
+    may_be_waited_for = is_in_place & F.isnull(decision()) & ~F.col("verdict").isin(*_CERTAIN)
+    is_undecided = may_be_waited_for & is_placed
     left_ms = F.greatest(F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms"), "d_parked_ms")
-    is_young = sure(is_judged & (left_ms >= edge_ms))
+    is_young = sure(is_judged & is_placed & (left_ms >= edge_ms))
     is_on_doubt = F.coalesce(doubt_state(), F.lit("")) != ""
     of_key = rows.where(F.isnotnull("h_key") & F.isnotnull("h_first")).groupBy("h_key", "half_partition")
     found = of_key.agg(
         F.min(F.when(is_undecided, F.col("h_first"))).alias("undecided"),
         F.max(is_undecided & is_on_doubt).alias("is_on_doubt"),
         F.min(F.when(is_young, F.col("h_first"))).alias("young"),
-        F.min(F.when(_is_unknown() & ~is_young, F.col("h_first"))).alias("unknown"),
+        F.min(F.when((_is_unknown() | (may_be_waited_for & ~is_placed)) & ~is_young, F.col("h_first"))).alias(
+            "unknown"
+        ),
         F.lit(doubt_from_ms).cast("bigint").alias("told_from_ms"),
     )
     return found.where(F.coalesce("undecided", "young", "unknown").isNotNull())
@@ -1130,7 +1146,7 @@ def _order() -> tuple[Column, ...]:
         F.when(is_committed() & ~is_prepare_order(), decision()).alias("decided_now"),
         is_prepare_order().alias("is_prepare"),
         # Of its messages the first one has the place in half: those of two transactions may be mixed there.
-        F.col("h_first").alias("stored_now"),
+        F.when(F.col("h_first") >= 0, F.col("h_first")).alias("stored_now"),
         F.col("o_commit_ms").alias("committed_ms"),
     )
 

@@ -2,19 +2,19 @@
 
 ::
 
-    <root>/v7/runs/000000000003.json                      the run is complete; the newest one counts
-    <root>/v7/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
-    <root>/v7/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
-    <root>/v7/folded/run=2/, run=3-6/                     settled rows of the runs up to 2, and of 3 to 6, in few files; the widest count
-    <root>/v7/revisions/run=3-6/                          what `revised` held of the runs 3 to 6: it may be of rows that were folded before
-    <root>/v7/order/run=3/                                how far each ordering key came
-    <root>/v7/few/run=4/, …                               what a run puts down on its way (`WORK`)
-    <root>/v7/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
-    <root>/v7/orphans/run=3/                              ids that the run settled without a half record
-    <root>/v7/ahead/run=3/                                what others of its ordering key may wait for
-    <root>/v7/revised/run=3/                              attempts that the run folded from every record: their other rows no longer count
-    <root>/v7/begun/000000000003.json                     the run that began last
-    <root>/v7/late/run=3/                                 attempts that became visible out of order, as this run found
+    <root>/v8/runs/000000000003.json                      the run is complete; the newest one counts
+    <root>/v8/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
+    <root>/v8/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
+    <root>/v8/folded/run=2/, run=3-6/                     settled rows of the runs up to 2, and of 3 to 6, in few files; the widest count
+    <root>/v8/revisions/run=3-6/                          what `revised` held of the runs 3 to 6: it may be of rows that were folded before
+    <root>/v8/order/run=3/                                how far each ordering key came
+    <root>/v8/few/run=4/, …                               what a run puts down on its way (`WORK`)
+    <root>/v8/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
+    <root>/v8/orphans/run=3/                              ids that the run settled without a half record
+    <root>/v8/ahead/run=3/                                what others of its ordering key may wait for
+    <root>/v8/revised/run=3/                              attempts that the run folded from every record: their other rows no longer count
+    <root>/v8/begun/000000000003.json                     the run that began last
+    <root>/v8/late/run=3/                                 attempts that became visible out of order, as this run found
 
 What a killed run left has the number of the next one, which writes it anew.
 """
@@ -89,8 +89,9 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
     """
     merged = judged.withColumns({name: F.coalesce(*columns) for name, columns in _MERGED.items()})
     merged = merged.withColumn("hidden_gone_n", F.when(F.col("hidden_gone_n") > 0, F.col("hidden_gone_n")))
-    # Without its first half record it was before all that are there.
-    begin = F.when(F.shiftright("h_begin", OFFSET_BITS) > 0, -1).otherwise(F.col("h_first"))
+    # Without its first half record it was before all that are there; of what is unplaced nobody knows.
+    is_before = (F.shiftright("h_begin", OFFSET_BITS) > 0) | F.col("is_unplaced")
+    begin = F.when(is_before, -1).otherwise(F.col("h_first"))
     merged = merged.withColumn("core", F.struct(*ledger.core())).withColumn("h_first", begin)
     is_usual = reduce(Column.__and__, (_is_usual(name, usual) for name, usual in _MORE.items()))
     is_kept = F.col("is_settled") != int(State.SETTLED) if keeps_core else F.lit(False)
@@ -191,7 +192,7 @@ def _time(ms: Column | str) -> Column:
     return lines.time_of(F.col(ms) if isinstance(ms, str) else ms)
 
 
-LEDGER_VERSION = 7  # part of every path of the ledger; one of an earlier version is not read: all of it is in bronze
+LEDGER_VERSION = 8  # part of every path of the ledger; one of an earlier version is not read: all of it is in bronze
 RUNS_KEPT = 20  # notes of runs that are kept: the newest counts, and a job that reads now may have another one
 FOLDED_FILES = 16  # files that settled rows are folded into
 EVERY = -2  # in place of the nonce where all rows of an id are revised

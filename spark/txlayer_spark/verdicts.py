@@ -154,7 +154,10 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     kept_in_time = is_put_off | (state == LATER) | (F.col("is_behind") & (waits | (state == "parked-committed")))
     kept = F.when(is_timed, kept_in_time).otherwise(kept)
     is_gone = committed & ~abandoned & ~kept & ~young
-    lost = is_gone & _has("lost_n")
+    in_order = ledger.is_prepare_order() & F.isnotnull("h_key") & hidden & released
+    # It may wait for one of its key that half has lost, as its own first record.
+    may_wait = in_order & F.col("is_unplaced") & F.isnull("d_last") & F.isnull("d_parked_ms")
+    lost = is_gone & _has("lost_n") & ~may_wait
     some = F.coalesce("h_distinct", "d_count") > F.col("lost_n") + F.col("gone_n") + F.col("hidden_n")
     unsettled = ~rolled_back & ~(committed & whole) & ~abandoned
     not_kept = is_known & unsettled & (state != "") & ~F.col("is_kept")
@@ -176,9 +179,8 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     }
     is_certain = reduce(lambda found, each: found | sure(each), faults.values(), F.lit(False))
     is_taken = F.when(abandoned, F.col("is_part_taken") & ~young).otherwise(is_put_off & F.col("is_taken"))
-    uncertain = ~is_known | unknown | (is_gone & _has("gone_n")) | (is_timed & is_taken)
+    uncertain = ~is_known | unknown | (is_gone & (_has("gone_n") | may_wait)) | (is_timed & is_taken)
     is_parked = (undecided & (state == "parked")) | (committed & (state == "parked-committed"))
-    in_order = ledger.is_prepare_order() & F.isnotnull("h_key") & hidden & released
     may_have_been = sure(in_order) | sure(abandoned & is_timed)
     return {
         **faults,
