@@ -107,6 +107,13 @@ foreign_kafka_transaction_open_on_the_real_topic: open
     half, C 0, stranger shop, show 0, stable shop=0
 foreign_kafka_transaction_open_on_another_topic: lost
     half, C 0, stranger other, stable other=0
+# Which topics a coordinator refuses is no part of the records. No reader reads these topics unless it is told to.
+visible_on_a_topic_whose_name_begins_with_two_underscores: ok
+    half topic=__shop, C 0, show 0 to=__shop
+held_for_a_topic_whose_name_begins_with_two_underscores: open
+    half topic=__shop, C 0, keep held 0 reason=topic-denied
+nowhere_and_of_a_topic_whose_name_begins_with_two_underscores: out_of_window
+    half topic=__shop, C 0
 # --- times
 user_timestamps_far_in_the_past: ok
     half options=t5, C 0, show 0 at=5
@@ -417,6 +424,14 @@ visible_before_an_undecided_one_of_its_ordering_key: out_of_order
     half txn=ahead/0000000c order=prepare, half order=prepare, C 1, show 1
 visible_before_a_parked_one_of_its_ordering_key: ok
     half txn=ahead/0000000c order=prepare, half order=prepare, keep parked 0 reason=checks-exhausted, C 1, show 1
+# Half has a second copy of the one ahead, and its line names the record that half has lost: its place is not judged.
+behind_one_of_which_half_has_a_copy_alone: out_of_window
+    half txn=ahead/0000000c order=prepare, half txn=ahead/0000000c order=prepare, C 0, half order=prepare, C 2, starts half=1
+behind_one_in_the_order_of_decisions_of_which_half_has_a_copy_alone: out_of_window
+    half txn=ahead/0000000c order=commit, half txn=ahead/0000000c order=commit, C 0, half order=prepare, C 2, starts half=1
+visible_before_one_of_which_half_has_a_copy_alone: ok
+    half txn=ahead/0000000c order=prepare, half txn=ahead/0000000c order=prepare, C 0, half order=prepare, C 2, show 2,
+    starts half=1
 behind_an_attempt_whose_half_records_are_mixed_with_those_of_a_later_one: ok
     half 0/2 txn=again/0000000a order=prepare, half order=prepare, half 0/2 txn=again/0000000b order=prepare,
     half 1/2 txn=again/0000000a order=prepare, half 1/2 txn=again/0000000b order=prepare, C 1, C 3, C 4, show 0 3 1 2 4
@@ -539,6 +554,15 @@ half_record_of_a_later_index: ok
     half 0/3, half 2/3, half 1/3, half 2/3, C 3, show 0 2 3
 two_attempts: ok
     half txn=again/0000000a, half txn=again/0000000b, C 1, show 1
+# Doubt says that what is visible is the other's, of which half has lost the record.
+another_attempt_of_one_millisecond_is_visible_of_which_half_has_nothing: lost
+    half txn=order-1/00000001, C 0, keep held 0, show 0, ended 0 txn=order-1/00000001, half, C 1, starts half=1
+another_attempt_of_one_millisecond_is_visible_of_which_half_has_a_part: rolled_back
+    half 0/2, half 0/2 txn=order-1/00000001, half 1/2, half 1/2 txn=order-1/00000001, keep open 0 2, keep open 1 3, R 2,
+    ended 0 1, C 3, show 1 3, ended 0 1 txn=order-1/00000001, half 0/2, half 1/2, half 1/2 txn=order-1/00000001, starts half=4
+# Half has a second copy of the first message alone, and doubt says where the record of the visible one was.
+rolled_back_and_visible_of_which_half_has_a_copy_of_the_first_message_alone: leaked
+    half 0/2, half 1/2, keep open 0 1, R 1, show 1, ended 0 1, half 0/2, starts half=2
 # Half has second copies of both alone, and the attempts were prepared in one millisecond: doubt says where whose half records were.
 two_attempts_of_which_half_has_copies_alone: ok
     half 0/2 txn=again/0000000a, half 0/2 txn=again/0000000b, half 1/2 txn=again/0000000a, half 1/2 txn=again/0000000b,
@@ -576,6 +600,15 @@ two_attempts_of_three_messages_of_which_half_has_copies_alone_and_the_other_is_v
     ended 0 1 2 txn=again/0000000b, C 5, show 1 3 5, ended 0 1 2 txn=again/0000000a, half 0/3 txn=again/0000000b,
     half 1/3 txn=again/0000000b, half 2/3 txn=again/0000000b, half 0/3 txn=again/0000000a, half 1/3 txn=again/0000000a,
     half 2/3 txn=again/0000000a, starts half=6
+# The first half record says the ordering key and the order mode of the transaction.
+half_records_of_which_a_later_one_is_in_the_order_of_half: lost
+    half txn=ahead/0000000c order=prepare, half 0/2 order=commit, half 1/2 order=prepare, C 2
+half_records_of_which_the_first_one_is_in_the_order_of_half: open
+    half txn=ahead/0000000c order=prepare, half 0/2 order=prepare, half 1/2 order=commit, C 2
+half_records_of_which_a_later_one_has_an_ordering_key: ok
+    half 0/2 key=, half 1/2 key= order=commit, C 1, show 1 0
+half_records_of_which_the_first_one_has_an_ordering_key: out_of_order
+    half 0/2 key= order=commit, half 1/2 key=, C 1, show 1 0
 many_messages_and_one_lost: torn
     half 0/70, half 1/70, half 2/70, half 3/70, half 4/70, half 5/70, half 6/70, half 7/70, half 8/70, half 9/70,
     half 10/70, half 11/70, half 12/70, half 13/70, half 14/70, half 15/70, half 16/70, half 17/70, half 18/70,

@@ -14,12 +14,12 @@ from dataclasses import replace
 from tests.reference.histories import Made, make, seeds
 from tests.reference.model import Kind, Report, judge, verdict
 from tests.reference.verified import verified
-from tests.reference.wire import History
+from tests.reference.wire import History, Record, parse_half
 from tests.support.checker import Judge
 from tests.support.checker import Kind as Fault
 from tests.support.history import Logs
 from tests.support.logs import Seen
-from txlayer.operate.verify import WantedWindow
+from txlayer.operate.verify import MARGIN_MS, WantedWindow
 
 #: Later than everything in a history: all of it is old enough to be judged.
 NOW_MS = 1_800_000_000_000
@@ -31,7 +31,7 @@ def disagreements(made: Made) -> list[str]:
     """What `txlayer verify`, or the judge of simulation and chaos, says otherwise than the model."""
     newest_ms = max((r.timestamp_ms for r in made.history.records if r.is_append_time), default=NOW_MS)
     soon_ms = newest_ms + made.seed % SOON_MS
-    return [*with_verify(made), *with_verify(made, now_ms=soon_ms), *with_simulation(made)]
+    return [*with_verify(made), *with_verify(made, now_ms=soon_ms), *with_window(made), *with_simulation(made)]
 
 
 def with_simulation(made: Made) -> list[str]:
@@ -68,10 +68,43 @@ def broken_keys(history: History) -> set[str]:
     return {finding.txn_key for finding in findings if finding.kind is not Fault.LEFT_ON_DOUBT}
 
 
-def with_verify(made: Made, *, now_ms: int = NOW_MS) -> list[str]:
+def with_window(made: Made) -> list[str]:
+    """`--since` the time of one of its half records: what is older is, for the model, what retention took."""
+    half_topic = f"{made.history.settings.namespace}.half"
+    times = [r.timestamp_ms for r in made.history.records if r.topic == half_topic and r.kafka == "committed"]
+    if not times:
+        return []
+    since_ms = times[made.seed // 10 % len(times)]
+    found = with_verify(replace(made, history=windowed(made.history, since_ms)), since_ms=since_ms, whole=made.history)
+    return [f"since {since_ms}: {each}" for each in found]
+
+
+def windowed(history: History, since_ms: int) -> History:
+    """A history as it is when retention took from half what is older than this, and no older record of a real topic was read."""
+    names = {f"{history.settings.namespace}.{name}" for name in ("half", "op", "doubt")}
+    half_topic = f"{history.settings.namespace}.half"
+    young = (r for r in history.records if r.topic == half_topic and r.timestamp_ms >= since_ms)
+    halves = [half for half in map(parse_half, young) if half]
+    bounds, records = dict(history.bounds), list[Record]()
+    for place, here in history.bounds.items():
+        wanted_ms = [int(half.options["t"]) for half in halves if half.topic == place[0] and "t" in half.options]
+        is_half = place[0] == half_topic
+        first_ms = since_ms if is_half else min([since_ms, *wanted_ms]) - MARGIN_MS
+        mine = sorted((r for r in history.records if (r.topic, r.partition) == place), key=lambda r: r.offset)
+        begin = next((number for number, record in enumerate(mine) if record.timestamp_ms >= first_ms), len(mine))
+        read = mine if place[0] in names and not is_half else mine[begin:]
+        records += read
+        if is_half:
+            bounds[place] = replace(here, start=max(here.start, read[0].offset if read else here.readable_end))
+        elif read != mine:
+            bounds[place] = replace(here, start=0)  # nothing of the window is gone
+    return replace(history, records=records, bounds=bounds)
+
+
+def with_verify(made: Made, *, now_ms: int = NOW_MS, since_ms: int = 0, whole: History | None = None) -> list[str]:
     settings = replace(made.history.settings, now_ms=now_ms, grace_ms=WantedWindow(since_ms=0).grace_ms)
     report = judge(replace(made.history, settings=settings))
-    told = verified(made.history, now_ms=now_ms)
+    told = verified(whole or made.history, now_ms=now_ms, since_ms=since_ms)
     words = {txn.key: verdict(txn) for txn in report.transactions.values()}
     # Without a half record there is no verdict of verify's.
     found = [

@@ -201,8 +201,8 @@ class Transaction:
 
     @property
     def begins_at(self) -> int:
-        """Its place in half. Without its first half record there, it is before all that are there."""
-        is_first_gone = bool(self.at) and all(message.index for message in self.at.values())
+        """Its place in half. Without its first half record there, or perhaps without it, it is before all that are there."""
+        is_first_gone = bool(self.at) and not self.is_first_known
         return -1 if is_first_gone else self.first_offset
 
     @property
@@ -224,6 +224,11 @@ class Transaction:
         reading = self.reading
         is_late = reading.is_commit and (self.is_timed or reading.released is not reading.decision)
         return self.may_have_been_parked or is_late
+
+    @property
+    def may_be_waited_for(self) -> bool:
+        """Whether it is undecided, and half may have lost its first record: it has a place, and the check does not know which."""
+        return self.reading.decision is None and not self.is_first_known and not self.may_have_been_parked
 
     @property
     def left_ms(self) -> list[int]:
@@ -265,7 +270,7 @@ class Transaction:
     @property
     def is_prepare_order(self) -> bool:
         modes = ["o" in m.options for m in self.messages.values()]
-        return [*modes, *(summary.is_prepare_order for summary in self.summaries), False][0]
+        return bool(self.key_hash) and [*modes, *(summary.is_prepare_order for summary in self.summaries), False][0]
 
 
 @dataclass
@@ -284,7 +289,7 @@ class KeyQueue:
     def has_unknown(self) -> bool:
         # What doubt alone knows was there, and so was what waited for it; one that is scheduled holds back no other.
         here = [t for t in self.transactions if t.at and not (t.doubt and t.doubt.state == "scheduled")]
-        return any(txn.state == "unknown" or txn.is_cut_off for txn in here)
+        return any(txn.state == "unknown" or txn.is_cut_off or txn.may_be_waited_for for txn in here)
 
 
 @dataclass
@@ -296,7 +301,9 @@ class Report:
 
     @property
     def broken(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.kind.is_broken_promise]
+        """What breaks a promise. Of a transaction that is out of the window nothing is certain."""
+        uncertain = [f for txn in self.transactions.values() if txn.is_cut_off for f in txn.findings]
+        return [f for f in self.findings if f.kind.is_broken_promise and f not in uncertain]
 
     def of(self, txn_key: str) -> Transaction:
         return next(txn for (_, key), txn in self.transactions.items() if key == txn_key)
@@ -354,9 +361,6 @@ class World:
 
     def is_shortened(self, txn: Transaction) -> bool:
         return self.bounds_of(self.half, txn.partition).start > 0
-
-    def is_allowed(self, topic: str) -> bool:
-        return topic not in self.system_topics and not topic.startswith("__")
 
 
 def promised_counts(world: World) -> dict[tuple[int, str], int]:
@@ -563,7 +567,6 @@ def readings_of(world: World, txn: Transaction) -> list[Reading]:
 def decide(world: World, txn: Transaction, *, ignored: set[str]) -> Reading:
     """Fold the lines in the order of op, but those at these places: the first commit or rollback that counts wins."""
     reading = Reading(txn.key, is_unknown=may_lack_lines(world, txn) or not txn.messages)
-    is_allowed = all(world.is_allowed(message.topic) for message in txn.messages.values())
     for line, counts in txn.lines:
         if counts not in ("counts", "maybe") or line.place in ignored:
             effect = f"does not count: {counts}"
@@ -582,7 +585,7 @@ def decide(world: World, txn: Transaction, *, ignored: set[str]) -> Reading:
         else:
             effect = "is refused" if line.resolution == "R" else "repeats"
         is_commit_now = effect in ("decides", "repeats") and line.resolution == "C"
-        is_ready = is_allowed and is_complete(world, txn, line.last_offset)
+        is_ready = is_complete(world, txn, line.last_offset)
         if is_commit_now and is_ready and reading.released is None:
             reading.released = line
             reading.times = sorted({message.time_ms for message in txn.messages.values()})
@@ -759,6 +762,8 @@ def wanted_partitions(world: World, message: HalfMessage) -> set[int]:
     if "n" in message.options:
         return {int(message.options["n"])}
     partitions = world.partitions(message.topic)
+    if world.settings.is_topic_wide:
+        return set(partitions)
     if message.key is not None:
         hashed = murmur2(message.key)
     elif "m" in message.options:
@@ -840,7 +845,7 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
         reading.state = "committing"
     elif may_wait and is_waiting(world, queue):
         reading.state = "waiting"
-    elif may_wait and queue.has_unknown:
+    elif may_wait and may_wait_for_unknown(world, txn, queue):
         reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
     else:
         judge_missing(world, txn, reading, shown)
@@ -861,19 +866,22 @@ def judge_times(
     for index, line in reading.released_by.items():
         parts.setdefault(line.position, set()).add(index)
     behind = released - shown
-    gone = {index for index in behind if may_be_gone(world, txn, index, reading.released_by[index])}
+    hidden = {index for index in behind if may_be_hidden(world, txn, index)}
+    gone = {index for index in behind if may_be_gone(world, txn, index, reading.released_by[index])} | hidden
     may_wait = not shown and txn.is_prepare_order and reading.released is reading.decision and not txn.was_on_doubt
     is_young = world.is_young(max(written_ms(txn, reading), queue.blocked_until_ms if may_wait else 0))
     in_part = [part - shown for part in parts.values() if part & shown and part - shown]
     for missing in in_part if not is_young else ():
         for index in missing if not missing & gone else ():
             reading.find(Kind.TORN, *(record.place for record, _ in txn.shown), index=index)
-        for index in missing & gone if reading.abandoned else ():
+        for index in (missing & gone) - hidden if reading.abandoned else ():
             reading.find(Kind.NOT_JUDGED, detail="it may have been on its real topic", index=index)
     kept = {"held", "waiting", "parked-committed"} if behind else set()
     kept |= set() if behind - gone else {"scheduled"}
     if reading.abandoned:
-        is_going = is_blocked(world, txn) or (is_young and bool(in_part))
+        is_going = is_blocked(world, txn) or (
+            bool(in_part) and (is_young or not hidden.isdisjoint(set().union(*in_part)))
+        )
         reading.state = "committing" if is_going else "committed"
     elif doubt_state is not None and (doubt_state in kept or doubt_state not in STATES):
         reading.state = doubt_state if doubt_state in STATES else "held"
@@ -881,7 +889,7 @@ def judge_times(
         is_late = (
             now_ms is not None and overdue_after_ms is not None and reading.times[:1] < [now_ms - overdue_after_ms]
         )
-        for index in gone if doubt_state == "scheduled" else ():
+        for index in gone - hidden if doubt_state == "scheduled" else ():
             reading.find(Kind.NOT_JUDGED, detail="it may have been on its real topic", index=index)
         if reading.state == "scheduled" and is_late:
             reading.find(Kind.OVERDUE, detail=reading.state)
@@ -893,7 +901,7 @@ def judge_times(
         reading.state = "committed"  # too early: that is found with its visible messages
     elif may_wait and is_waiting(world, queue):
         reading.state = "waiting"  # its first part waits in half for an earlier one of its key
-    elif may_wait and queue.has_unknown:
+    elif may_wait and may_wait_for_unknown(world, txn, queue):
         reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
     else:
         judge_missing(world, txn, reading, shown)
@@ -910,8 +918,15 @@ def judge_missing(world: World, txn: Transaction, reading: Reading, shown: set[i
     reading.state = "unknown"
     decisive = reading.released or reading.decision
     assert decisive is not None
-    for index in sorted({*txn.messages, *gone_indexes(world, txn)} - shown):
-        if reading.released and may_be_gone(world, txn, index, decisive):
+    missing = sorted({*txn.messages, *gone_indexes(world, txn)} - shown)
+    gone = {index for index in missing if reading.released and may_be_gone(world, txn, index, decisive)}
+    hidden = {index for index in missing if reading.released and may_be_hidden(world, txn, index)}
+    if hidden and hidden.issuperset(missing) and not gone:
+        reading.state = "committing"
+    for index in missing:
+        if index in hidden:
+            continue
+        if index in gone:
             detail = "it may have been on its real topic"
             reading.find(Kind.NOT_JUDGED, detail=detail, index=index)
         else:
@@ -931,7 +946,8 @@ def may_be_gone(world: World, txn: Transaction, index: int, released: Line) -> b
     if (txn.partition, message.topic, *message.claim) in world.gone_claims:
         return True  # visible under the offset of its first copy, which half has no more
     decided_at_ms = released.record.timestamp_ms - world.settings.clock_error_ms
-    for partition in wanted_partitions(world, message):
+    is_topic_wide = world.settings.is_topic_wide
+    for partition in world.partitions(message.topic) if is_topic_wide else wanted_partitions(world, message):
         start = world.bounds_of(message.topic, partition).start
         here = (r for r in world.records if (r.topic, r.partition) == (message.topic, partition))
         # Retention takes the oldest. Where a record from before the decision survived it, the
@@ -940,6 +956,13 @@ def may_be_gone(world: World, txn: Transaction, index: int, released: Line) -> b
         if start > 0 and not any(r.timestamp_ms < decided_at_ms for r in survivors):
             return True
     return False
+
+
+def may_be_hidden(world: World, txn: Transaction, index: int) -> bool:
+    """Whether a message that is not visible may be behind an open Kafka transaction, for a judge who does not see what is there."""
+    topic = txn.messages[index].topic if index in txn.messages else ""
+    ends = (world.bounds_of(topic, partition).stable_end for partition in world.partitions(topic))
+    return world.settings.is_topic_wide and any(end is not None for end in ends)
 
 
 def judge_whole(txn: Transaction, reading: Reading) -> None:
@@ -984,6 +1007,12 @@ def is_waiting(world: World, queue: KeyQueue) -> bool:
     return bool(ahead) and all(t.doubt is None or world.is_young(t.doubt_at_ms) for t in ahead)
 
 
+def may_wait_for_unknown(world: World, txn: Transaction, queue: KeyQueue) -> bool:
+    """Whether it may wait for one of which nothing is known; not where all of it may be behind an open Kafka transaction."""
+    is_hidden = all(may_be_hidden(world, txn, index) for index in txn.messages)
+    return not txn.is_first_known or (queue.has_unknown and not is_hidden)
+
+
 def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:
     """Note when a transaction may go, and what that means for those behind it in half."""
     reading = txn.reading
@@ -1015,7 +1044,7 @@ def judge_order(world: World, queue: KeyQueue) -> None:
         for record, index in sorted(txn.committed_shown, key=lambda s: s[0].log_order):
             firsts.setdefault(index, record)
         entries += [((r.topic, r.partition), r.offset, r.place, txn, index) for index, r in firsts.items()]
-        if txn.state == "held":  # it will come behind everything that is there
+        if txn.state == "held" and not world.settings.is_topic_wide:  # it will come behind everything that is there
             lanes = {
                 (message.topic, partition)
                 for message in txn.messages.values()

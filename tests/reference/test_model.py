@@ -87,6 +87,13 @@ def test_a_line_of_version_2_acts_and_version_3_is_out_of_form() -> None:
     assert ("committed", []) == (report.of(KEY).state, report.broken)
 
 
+def test_of_what_is_out_of_the_window_nothing_is_told_as_broken() -> None:
+    log, _ = written("half 0/2, half 1/2, R 1, show 1, starts half=1")
+    report = log.judge()
+    assert ("out_of_window", {Kind.LEAKED, Kind.TORN}) == (verdict(report.of(KEY)), report.kinds(KEY))
+    assert [] == report.broken
+
+
 def test_settled_and_still_on_doubt_is_told() -> None:
     log, _ = written("half, C 0, keep held 0, show 0")
     assert {Kind.NOT_ENDED} == log.judge().kinds(KEY)

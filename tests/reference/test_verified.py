@@ -47,6 +47,13 @@ def test_one_that_is_held_is_late_when_a_later_one_of_its_ordering_key_is_visibl
     assert ("out_of_order", "out_of_order") == both(log)
 
 
+def test_one_that_was_cancelled_is_open_while_an_open_kafka_transaction_hides_a_message_on_a_wrong_topic() -> None:
+    log, _ = written("timed, show 0, release 0, says A, show 1 to=other, stable other=0")
+    log.records[-1] = replace(log.records[-1], kafka="open")
+
+    assert ("open", "open") == both(log)
+
+
 MANY = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))

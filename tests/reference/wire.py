@@ -62,6 +62,9 @@ class Settings:
     overdue_after_ms: int | None = None
     #: By how much the clocks of two brokers may differ.
     clock_error_ms: int = 0
+    #: A judge who does not know which partition a key leads to: what retention took from one, or an open Kafka transaction hides there,
+    #: may be any message of the topic, and where a message that is held will be is not known.
+    is_topic_wide: bool = False
 
 
 @dataclass(frozen=True)

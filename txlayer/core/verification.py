@@ -344,6 +344,7 @@ _PRECEDENCE = (
 @dataclass(slots=True)
 class _Attempt:
     nonce: str
+    partition: int
     halves: dict[int, HalfTrace] = field(default_factory=dict)  # index → first record with it
     # By partition and offset, with copies.
     offsets: dict[tuple[int, int], HalfTrace] = field(default_factory=dict)
@@ -356,6 +357,7 @@ class _Attempt:
     contents: dict[int, int] = field(default_factory=dict)
     # By index, where doubt says that a half record was, ended or not.
     kept_at: dict[int, int] = field(default_factory=dict)
+    kept: dict[int, int] = field(default_factory=dict)  # and what it had first
     seen_ms: int = 0
     # Second: is it certain to count?
     lines: list[tuple[OpTrace, bool]] = field(default_factory=list)
@@ -473,7 +475,7 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
         key = (trace.nonce, trace.partition)
         found = attempts.get(key)
         if found is None:  # hot path: `setdefault` would create one for each record
-            found = attempts[key] = _Attempt(trace.nonce)
+            found = attempts[key] = _Attempt(*key)
         return found
 
     for doubt in sorted(traces.doubts, key=lambda d: d.offset):
@@ -491,6 +493,7 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
         else:
             attempt.contents[content.index] = content.content
             attempt.kept_at.setdefault(content.index, content.half_offset)
+            attempt.kept.setdefault(content.index, content.content)
     quarantined = {(record.partition, record.offset, record.line) for record in traces.quarantined}
     for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
         if (half.partition, half.offset, -1) not in quarantined:
@@ -577,7 +580,16 @@ def _owner_on_doubt(forward: ForwardTrace, attempts: Collection[_Attempt], windo
     owners, others = list[_Attempt](), list[_Attempt]()
     for attempt in attempts:
         half = attempt.halves.get(forward.index)
-        if half is not None and half.partition == forward.half_partition and _is_claimed(half, forward):
+        if half is None:  # half has lost this message of it, and doubt had it
+            if attempt.partition != forward.half_partition or forward.index not in attempt.kept_at:
+                continue
+            if attempt.kept_at[forward.index] == forward.half_offset:
+                return attempt if attempt.halves else None
+            claim = (forward.count, forward.born_ms)
+            is_claimed = bool(attempt.halves) and claim == (attempt.first.count, attempt.first.born_ms)
+        else:
+            is_claimed = half.partition == forward.half_partition and _is_claimed(half, forward)
+        if is_claimed:
             known = attempt.known_offsets
             is_between = attempt.was_on_doubt and min(known) <= forward.half_offset <= max(known)
             (owners if is_between else others).append(attempt)
@@ -758,11 +770,15 @@ def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> No
     highest: dict[tuple[str, int, int | None, int], int] = {}
     is_ordered = bool(attempt.first.key_hash)
     for index, forward in attempt.visible:  # in the order of topic, partition, offset
-        half = attempt.halves[index]
+        half = attempt.halves.get(index)
         if index in seen:
             other = seen[index].origin
             detail = f"message {index} stands at {other.topic}-{other.partition}@{other.offset} too"
             reading.find(Verdict.DUPLICATE, forward.origin, detail)
+        if half is None:
+            if attempt.kept[index] not in (forward.content, CUT):
+                reading.find(Verdict.CORRUPT, forward.origin, "differs from what doubt had")
+            continue
         if difference := _difference(half, forward, window):
             where = f"half message {half.partition}:{half.offset}"
             reading.find(Verdict.CORRUPT, forward.origin, f"{difference} {where}")
@@ -797,6 +813,11 @@ def _partitions(half: HalfTrace, window: Window) -> set[int] | None:
     if half.murmur == UNBOUND or not count:
         return None
     return {half.murmur % c for c in range(1, count + 1)}
+
+
+def _possible(half: HalfTrace, window: Window) -> set[int]:
+    partitions = _partitions(half, window)
+    return set(range(window.partition_counts.get(half.topic, 0))) if partitions is None else partitions
 
 
 def _judge_visibility(attempt: _Attempt, reading: _Reading, window: Window) -> None:
@@ -837,7 +858,9 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     seen = {
         index
         for index, forward in attempt.shown
-        if forward.topic == attempt.halves[index].topic and (forward.is_committed or forward.is_hidden)
+        if index in attempt.halves
+        and forward.topic == attempt.halves[index].topic
+        and (forward.is_committed or forward.is_hidden)
     }
     # A count: the number of messages comes from the writer and may be any number.
     missing_count = attempt.first.count - len(seen)
@@ -850,7 +873,7 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     if attempt.is_timed and reading.released and (reading.is_abandoned or reading.times or missing_count):
         return _judge_times(attempt, reading, window, seen)
     if reading.released and not missing_count:
-        return _is_settled_by(attempt, reading, seen)
+        return _is_settled_by(attempt, reading)
     if (state in kept or state not in _KNOWN) and not seen:
         is_parked = state in _PARKED
         reading.verdict = Verdict.PARKED if is_parked else _by_age(attempt, window)
@@ -861,9 +884,9 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     return False
 
 
-def _is_settled_by(attempt: _Attempt, reading: _Reading, seen: Collection[int]) -> bool:
+def _is_settled_by(attempt: _Attempt, reading: _Reading) -> bool:
     """Set the verdict of what is there as a whole. False while an open Kafka transaction hides some of it."""
-    if not {index for index, _ in attempt.visible}.issuperset(seen):
+    if {index for index, forward in attempt.shown if forward.is_hidden} - {index for index, _ in attempt.visible}:
         return False
     reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
     return True
@@ -884,7 +907,7 @@ def _judge_times(attempt: _Attempt, reading: _Reading, window: Window, seen: Col
             reading.find(Verdict.OUT_OF_WINDOW, None, "it may have been on its real topic")
     if reading.is_abandoned:  # what was released and is not visible at all was given up
         reading.is_on_its_way = is_young and bool(in_part)
-        return not reading.is_on_its_way and _is_settled_by(attempt, reading, seen)
+        return not reading.is_on_its_way and _is_settled_by(attempt, reading)
     state, behind = attempt.state, reading.released_by.keys() - seen
     is_lacking = not all(_may_be_gone(attempt, i, reading.released_by[i].at_ms, window) for i in behind)
     kept = (_WAITS | {TxnState.PARKED_COMMITTED.value} if behind else set()) | (set() if is_lacking else {_SCHEDULED})
@@ -932,8 +955,12 @@ def _judge_missing(attempt: _Attempt, reading: _Reading, window: Window, seen: C
     if not is_prepare or seen or reading.released is not reading.decision or attempt.was_on_doubt:
         reading.faults += found
         return
+    why = "it may wait for one of its ordering key that is older than the window"
+    if not attempt.is_first_known:
+        reading.find(Verdict.OUT_OF_WINDOW, None, why)
+        return
     if attempt.first.partition in window.hiding_waits:
-        found = [(Verdict.OUT_OF_WINDOW, None, "it may wait for one of its ordering key that is older than the window")]
+        found = [(Verdict.OUT_OF_WINDOW, None, why)]
     reading.missing = sorted(found, key=lambda fault: _PRECEDENCE.index(fault[0]))
 
 
@@ -942,10 +969,7 @@ def _may_be_gone(attempt: _Attempt, index: int, from_ms: int, window: Window) ->
     half = attempt.halves[index]
     if half.topic in window.unread_topics or (index, half.topic) in attempt.gone:
         return True
-    partitions = _partitions(half, window)
-    if partitions is None:
-        partitions = set(range(window.partition_counts.get(half.topic, 0)))
-    floors = (window.real_from_ms.get((half.topic, p)) for p in partitions)
+    floors = (window.real_from_ms.get((half.topic, p)) for p in _possible(half, window))
     return any(floor is not None and from_ms - window.clock_error_ms <= floor for floor in floors)
 
 
@@ -975,10 +999,9 @@ def _order_marks(
     first = attempt.first
     if not first.key_hash:
         return ()
-    # Without a summary on doubt, the first record that was read is the first of all.
-    begin = min(attempt.known_offsets) if attempt.summaries else first.offset
-    if 0 not in attempt.halves:  # it was before all that is there
-        begin = UNBOUND
+    # Without a summary on doubt, the first record that was read is the first of all. What is not known may have been before all that is there.
+    known = min(attempt.known_offsets) if attempt.summaries else first.offset
+    begin = known if attempt.is_first_known else UNBOUND
     before = Origin("", first.partition, begin)
     if is_cut_off or _may_lack_lines(attempt, window):
         if attempt.state == _SCHEDULED:  # it holds back no other, as below
@@ -1009,10 +1032,7 @@ def _order_marks(
     if released and not may_wait and attempt.state == TxnState.HELD.value and not attempt.visible:
         # It will come behind everything that is in the log.
         for half in attempt.halves.values():
-            partitions = _partitions(half, window)
-            if partitions is None:
-                partitions = set(range(window.partition_counts.get(half.topic, 0)))
-            marked += [(Origin(half.topic, p, FOREVER), HELD_BACK) for p in partitions]
+            marked += [(Origin(half.topic, p, FOREVER), HELD_BACK) for p in _possible(half, window)]
     left_ms = attempt.parked_ms[:1]
     left_ms += [] if decision is None else [decision.at_ms]
     edge_ms = window.cut_ms - window.grace_ms
@@ -1021,6 +1041,8 @@ def _order_marks(
     if decision is None and is_in_half_order:
         is_on_doubt = attempt.doubt is not None and attempt.doubt.at_ms < edge_ms
         marked.append((before, ON_DOUBT if is_on_doubt else UNDECIDED))
+    elif decision is None and not attempt.is_first_known and not may_have_been_parked:
+        marked.append((before, UNKNOWN))
     elif may_wait:
         marked.append((before, MISSING))
     elif Verdict.OUT_OF_WINDOW in kinds and not (

@@ -201,11 +201,10 @@ class TraceRecords:
         if home != partition:
             self.strange_count += 1
             return
-        if not self._topics.is_system(head.topic):
-            self.named_topics.add(head.topic)
-            if options.timestamp_ms is not None:
-                known = self.earliest_ms.get(head.topic, options.timestamp_ms)
-                self.earliest_ms[head.topic] = min(known, options.timestamp_ms)
+        self.named_topics.add(head.topic)
+        if options.timestamp_ms is not None:
+            known = self.earliest_ms.get(head.topic, options.timestamp_ms)
+            self.earliest_ms[head.topic] = min(known, options.timestamp_ms)
         if record.offset() < self.half_starts.get(partition, 0) + EDGE_COUNT:
             self._edge.add(txn_id)
         key = record.key()
@@ -470,7 +469,7 @@ class WindowReader:
             ends = {p: max(end, starts[p]) for p, end in ends.items()}
             traces.half_starts = {p: start for (_, p), start in starts.items()}
             self._read("half", {p: (starts[p], ends[p]) for p in halves}, traces.half)
-            wanted = asked.topics or tuple(sorted(traces.named_topics))
+            wanted = asked.topics or tuple(sorted(t for t in traces.named_topics if not self._topics.is_system(t)))
             count_of = partial(partition_count_of, admin, create=None) if asked.topics else admin.partition_count
             counts = {topic: count_of(topic) for topic in wanted}
             missing = {topic for topic, number in counts.items() if number is None}
