@@ -110,7 +110,11 @@ def test_the_ledger_gives_a_case_its_right_verdict_and_says_what_the_model_says(
 
     assert [] == [str(each) for each in judged[name] if each.expected != each.found]
     # A transaction whose half records are gone may have no row; what is visible of none is an orphan of its own.
-    assert {case.word} >= {each.found for each in judged[name] if each.txn_key == case.txn_key}
+    # Nor does Spark have a partitioner of producers: it cannot know in which partition a key belongs.
+    words = {case.word} | (
+        {"ok"} if name in ("partition_of_the_key_not_kept", "partition_of_the_ordering_key_not_kept") else set()
+    )
+    assert words >= {each.found for each in judged[name] if each.txn_key == case.txn_key}
     ours = [row for row in rows if row.txn_id.startswith(f"{both.renamed[name].number}~")]
     assert case.has_orphan == any("orphan" == row.verdict for row in ours)
 
