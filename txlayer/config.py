@@ -343,7 +343,7 @@ class ProducerConfig(AnsweringConfig):
     transaction_messages_max: int = 10_000
     """Messages of one transaction; they become one Kafka transaction."""
     transaction_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of keys, values and headers of one transaction."""
+    """Bytes of keys, values and headers of one transaction; a message with more than eight headers counts 170 more for each further one."""
     prepare_timeout: timedelta = timedelta(seconds=30)
     """How long half messages may wait for acknowledgement; then `prepare` raises `OutcomeUnknownError`."""
     resolution_timeout: timedelta = timedelta(minutes=5)

@@ -1,5 +1,6 @@
 """One partition: what bounds its bytes and its number of open transactions; content leaves memory oldest first."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -364,6 +365,20 @@ def test_what_is_about_to_be_forwarded_is_not_dropped() -> None:
     driver.ledger.drop_content(99)
 
     assert (True, 0) == (forward.content is not None, driver.ledger.content_bytes)
+
+
+@pytest.mark.promise("P11")
+def test_many_headers_count_what_python_needs_for_them() -> None:
+    """One of 100,000 empty headers takes half a megabyte of half, and 17 of memory."""
+    driver, count = PartitionDriver(), 100_000
+    headers = [(f"h{number % 9}", str(number).encode()) for number in range(count)]
+    driver.log.add_half(half_record(half_header(A_HUNDRED[0]), headers=headers), appended_ms=driver.now_ms)
+    driver.read()
+
+    objects = sum(sys.getsizeof(each) + sum(map(sys.getsizeof, each)) for each in headers)
+    assert objects < driver.ledger.content_bytes < 1.5 * objects
+    driver.ledger.drop_content(1)
+    assert 0 == driver.ledger.content_bytes
 
 
 # --- what is fetched again --------------------------------------------------------------------------------------------

@@ -258,6 +258,8 @@ def test_the_bytes_of_a_transaction_have_a_limit() -> None:
         made.records([message] * 3, ANYWHERE)
     with pytest.raises(RefusedRecordError):
         made.records([Message("orders", b"k", b"v" * 1_000)], ANYWHERE)
+    with pytest.raises(UsageError, match="transaction_bytes_max"):  # what a coordinator needs for them in memory
+        made.records([Message("orders", b"k", b"v", headers=[("h", b"")] * 20)], ANYWHERE)
 
 
 @pytest.mark.promise("P11")

@@ -34,7 +34,7 @@ from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.ledger.batch import NO_LIMIT
-from txlayer.core.ledger.transaction import record_size
+from txlayer.core.ledger.transaction import held_bytes
 from txlayer.core.messages import Undecodable, nonce_of, txn_id_of
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -183,7 +183,7 @@ class RangeReader:
         return first <= start <= self._next[tp] + RUN_GAP_MAX
 
     def _keep(self, tp: TopicPartition, record: Any) -> None:
-        size = record_size(record)
+        size = held_bytes(record)
         self._kept[tp].append((record, size))
         self._kept_count += 1
         self._kept_bytes += size

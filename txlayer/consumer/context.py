@@ -13,7 +13,7 @@ from txlayer.adapters.ports import Record
 from txlayer.adapters.telemetry import trace_context_of
 from txlayer.core.codec import GROUP_HEADER, ID_HEADER, origin_of
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, decode_dead_letter
-from txlayer.core.messages import TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, user_headers
+from txlayer.core.messages import HEADER_OBJECT_BYTES, TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, user_headers
 from txlayer.core.retry import Later
 from txlayer.errors import UsageError
 
@@ -176,15 +176,11 @@ def header_of(record: Any, name: str) -> bytes | None:
     return None
 
 
-HEADER_BYTES = 170
-"""The client's objects for a header, beside what is in them (CPython 3.11): a message may have hundreds of thousands that are empty."""
-
-
 def size_in_memory(record: Any, key: bytes | None) -> int:
     """Bytes of a record's value, key and headers; it counts so much of `record_bytes_max`."""
     size_bytes: int = len(record) + (len(key) if key else 0)
     for name, value in record.headers() or ():
-        size_bytes += HEADER_BYTES + len(name) + (len(value) if value else 0)
+        size_bytes += HEADER_OBJECT_BYTES + len(name) + (len(value) if value else 0)
     return size_bytes
 
 

@@ -339,6 +339,17 @@ class DoubtSummary(NamedTuple):
         return bool(self.times or self.released_to)
 
 
+HEADER_OBJECT_BYTES = 170
+"""Python's objects for a header of a record, beside what is in them (CPython 3.11): a record may have hundreds of thousands that are empty."""
+FEW_HEADERS = 8
+"""A record's first headers are a part of what is allowed for the record itself."""
+
+
+def many_headers_bytes(count: int) -> int:
+    """What a record's headers take in memory beside their names and values, if it has many."""
+    return HEADER_OBJECT_BYTES * (count - FEW_HEADERS) if count > FEW_HEADERS else 0
+
+
 def user_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
     """The headers without txlayer's own, for code that passes a message on."""
     return [(name, value) for name, value in headers or () if not name.startswith(RESERVED_HEADER_PREFIX)]

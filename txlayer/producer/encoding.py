@@ -20,6 +20,7 @@ from txlayer.core.messages import (
     HalfOptions,
     Message,
     is_topic_name,
+    many_headers_bytes,
 )
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
 from txlayer.producer.identity import Placement, now_ms
@@ -189,7 +190,7 @@ class Encoder:
         for message, deliver_at_ms in zip(messages, times, strict=True):
             record, size = self._record(message, placement, deliver_at_ms, "" if records else asked)
             records.append(record)
-            byte_count += size
+            byte_count += size + many_headers_bytes(len(record[3] or ()))
         if byte_count > self._config.transaction_bytes_max:
             raise UsageError(
                 f"{byte_count} bytes in one transaction; transaction_bytes_max is {self._config.transaction_bytes_max}"

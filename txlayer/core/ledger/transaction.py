@@ -20,6 +20,7 @@ from txlayer.core.messages import (
     OrderMode,
     ParkReason,
     UnresolvedAction,
+    many_headers_bytes,
     user_headers,
 )
 
@@ -468,7 +469,7 @@ def user_size(record: Any) -> int:
 
 def held_bytes(record: Any) -> int:
     """Size that a record counts for in memory and in a batch."""
-    return RECORD_BYTES + record_size(record)
+    return RECORD_BYTES + record_size(record) + many_headers_bytes(len(record.headers() or ()))
 
 
 def records_of(txn: Transaction) -> Iterator[tuple[str, Any]]:
