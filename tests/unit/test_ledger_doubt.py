@@ -337,7 +337,7 @@ def test_one_that_stays_on_doubt_keeps_no_settled_ones_in_memory() -> None:
     assert 1 == driver.ledger.open_count
     driver.ledger.schedule = CheckSchedule(driver.ledger.schedule.policies)  # has its own limit
     gc.collect()
-    settled = [o for o in gc.get_objects() if isinstance(o, Transaction) and o.state in SETTLED]
+    settled = [o for o in gc.get_objects() if type(o) is Transaction and o.state in SETTLED]
     assert len(settled) <= 1_024 + 100
 
 
