@@ -188,6 +188,14 @@ class Unstable(Through):
         return self._connections.stored_offsets(group, partitions, is_stable=False)
 
 
+class UpToTheMarkers(Through):
+    """Logs end where a marker is missing."""
+
+    def end_offsets(self, partitions: Collection[TopicPartition], *, is_committed: bool = True) -> Any:
+        del is_committed
+        return self._connections.end_offsets(partitions)
+
+
 class Uncommitted(Through):
     """Doubt and contents are read without regard to markers."""
 

@@ -194,6 +194,43 @@ def test_a_writer_whose_name_was_stored_during_the_recovery_holds_no_reader_up()
     assert [] == read_behind_a_late_writer(un.OnceAskingRecovery)
 
 
+# --- the end of doubt -------------------------------------------------------------------------------------------------
+
+
+def taken_over_before_a_marker(wrap: Callable[[Any], Any]) -> list[str]:
+    """What is visible of one that went to doubt, whose commit comes while the marker there is late."""
+    late_s, key = 40.0, txn_key("moved")
+    stage = StillCoordinator(doubt_after=timedelta(seconds=10))
+    offset = stage.half(key)
+    cluster: Any = stage.kafka.cluster
+    write, late = cluster._write_marker, (stage.topics.doubt, 0)
+
+    def write_later(transaction: Any, participant: Any) -> None:
+        if participant == late and not cluster.markers and stage.world.passed_s < late_s:
+            cluster.markers.append((stage.world.now_ms() + 1_000 * late_s, transaction, participant))
+            cluster.due_at(cluster.markers[0][0])
+        else:
+            write(transaction, participant)
+
+    cluster._write_marker = write_later
+    stage.run(lambda: bool(cluster.markers), seconds=60)
+    stage.start()
+    stage.commit(key, offset)
+    connect = stage.kafka.connect_coordinator
+    stage.coordinator = Coordinator(
+        stage.config, wrap(connect(stage.config, client="successor")), environment=stage.environment
+    )
+    stage.work(seconds=120)
+    return stage.visible()
+
+
+@pytest.mark.promise("P1")
+def test_a_successor_reads_doubt_to_its_end_while_a_marker_is_late() -> None:
+    """The stored position of half is behind what was moved there: if doubt were not read to its end, the commit would find nothing."""
+    assert [txn_id_of(txn_key("moved"))] == taken_over_before_a_marker(lambda connections: connections)
+    assert [] == taken_over_before_a_marker(un.UpToTheMarkers)
+
+
 # --- a client that hangs when it is closed ----------------------------------------------------------------------------
 
 
