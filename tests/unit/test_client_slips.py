@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.commands import run_command
 from txlayer import OrderedConsumer, TransactionalProducer
@@ -15,7 +16,7 @@ from txlayer.adapters.kafka.client import KafkaGroupReader, plain_consumer
 from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
 from txlayer.cli.main import build_app
 from txlayer.config import PROTECTED_CLIENT_SETTINGS, ClientConfig
-from txlayer.errors import ConfigError
+from txlayer.errors import ConfigError, ProducerFencedError
 
 SECRET = "hunter2"
 
@@ -45,6 +46,27 @@ def test_a_client_that_is_closed_refuses_a_record_with_an_error_of_ours() -> Non
         writer.produce("t", b"v", None, 0)
 
     assert "closed" in str(writer.error_of(raised.value, topic="t", txn_id="order-1"))
+
+
+class Fenced:
+    """A client with a fatal error, which `flush` lost while it handed over a report."""
+
+    def flush(self, _timeout_s: float) -> int:
+        raise SystemError("returned NULL without setting an exception")
+
+    def begin_transaction(self) -> None:
+        raise KafkaException(KafkaError(KafkaError._FENCED, "a newer one is there", fatal=True))
+
+
+def test_a_writer_is_fenced_if_its_client_lost_the_error_that_says_so() -> None:
+    writer = KafkaTransactionalWriter(
+        ClientConfig(bootstrap_servers="127.0.0.1:9"), transactional_id="id", timeout_ms=5000, batch_bytes_max=1_000_000
+    )
+    client: Any = Fenced()
+    writer._producer = client
+
+    with pytest.raises(ProducerFencedError, match="a newer one is there"):
+        writer.flush(timeout_s=1)
 
 
 CLIENTS: list[Callable[[ClientConfig], object]] = [half, transactional, member, plain_consumer, admin]

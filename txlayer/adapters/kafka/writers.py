@@ -88,14 +88,15 @@ class KafkaTransactionalWriter(TranslatedWriter):
 
     def _cause(self, error: ClientError) -> ClientError:
         """Why the Kafka transaction cannot go on, where `error` says no more than that it cannot."""
-        if error.code() not in GIVEN_UP_CODES:
-            return error
+        return (self._failed_for() or error) if error.code() in GIVEN_UP_CODES else error
+
+    def _failed_for(self) -> KafkaError | None:
         try:
             self._producer.begin_transaction()  # refused while one is open, and with the reason when it failed
         except KafkaException as exc:
             cause = kafka_error(exc)
-            return error if cause.code() == KafkaError._STATE else cause
-        return error
+            return None if cause.code() == KafkaError._STATE else cause
+        return None
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         partitions = [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()]
@@ -125,7 +126,8 @@ class KafkaTransactionalWriter(TranslatedWriter):
             raise TxLayerError(f"closing {self.transactional_id}: {exc}") from exc
 
     def _error_in(self, exc: Exception) -> ClientError | None:
-        return raised_by_client(exc)
+        # A report that is handed over while the client's error is set can lose it: the SystemError then has no cause.
+        return raised_by_client(exc) or (self._failed_for() if isinstance(exc, SystemError) else None)
 
 
 def raised_by_client(exc: Exception) -> KafkaError | None:
