@@ -12,7 +12,7 @@ import typer
 from txlayer.cli import output
 from txlayer.cli.options import AsJson, command, declared, from_file, option, refuse_password
 from txlayer.config import parse_duration
-from txlayer.errors import ConfigError, UsageError
+from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
     from txlayer.adapters.sql.barrier import SqlBarrier
@@ -107,12 +107,7 @@ def purge_inbox(
 
 def _create(own: OwnTable) -> None:
     own.create_table()
-    name = own.table.name
-    if missing := own.missing_columns():
-        raise UsageError(
-            f"another table has the name {name}: it lacks {', '.join(missing)}; choose a name with --table"
-        )
-    typer.echo(f"{name} is there")
+    typer.echo(f"{own.table.name} is there")
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def tell_when_it_waits():
     # Its innermost call is a wait for something else than this thread, and began in `prepare`.
     while True:
         names = [frame.name for frame in traceback.extract_stack(sys._current_frames()[main])]
-        if "prepare" in names and names[-1] in ("wait", "acquire"):
+        if "prepare" in names and names[-1] in ("wait", "acquire", "_wait_until_done"):
             print("waits", flush=True)
             return
         time.sleep(0.01)

@@ -222,21 +222,19 @@ class OwnTable:
         """Create the table if it does not exist.
 
         Raises:
+            UsageError: there is a table of this name without all the columns: another program made it.
             SQLAlchemyError: the database refused.
         """
+        table = self.table
         try:
-            self.table.create(self._engine, checkfirst=True)
+            table.create(self._engine, checkfirst=True)
         except DBAPIError:  # another process was quicker, or it fails once more
-            self.table.create(self._engine, checkfirst=True)
-
-    def missing_columns(self) -> list[str]:
-        """The columns that the table in the database lacks: another program made it, under the same name.
-
-        Raises:
-            SQLAlchemyError: the database does not answer, or the table does not exist.
-        """
-        found = {each["name"] for each in inspect(self._engine).get_columns(self.table.name, schema=self.table.schema)}
-        return [column.name for column in self.table.columns if column.name not in found]
+            table.create(self._engine, checkfirst=True)
+        found = {each["name"] for each in inspect(self._engine).get_columns(table.name, schema=table.schema)}
+        if missing := [column.name for column in table.columns if column.name not in found]:
+            raise UsageError(
+                f"another table has the name {table.name}: it lacks {', '.join(missing)}; choose another name"
+            )
 
     def _located(self) -> tuple[Table, dict[str, Any]]:
         """The table by its full name, looked up once, and the options of a statement on it.
