@@ -13,13 +13,13 @@ from tests.support.memory_stage import Stage
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.readers import RangeReader
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.contents import fetch_contents
+from txlayer.coordinator.contents import fetch_contents, is_cut
 from txlayer.coordinator.publish import Precautions, Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core.codec import HALF_HEADER, content_key, cut_content, encode_content, encode_origin
 from txlayer.core.ledger.batch import Batch
-from txlayer.core.ledger.transaction import Content, Transaction
-from txlayer.core.messages import NO_OPTIONS
+from txlayer.core.ledger.transaction import Content, DueTimes, Transaction
+from txlayer.core.messages import NO_OPTIONS, HalfOptions
 from txlayer.errors import InvariantError
 from txlayer.operate.history import read_half_records
 
@@ -185,17 +185,38 @@ def far_apart() -> tuple[Stage, CountingClient]:
     return stage, CountingClient(stage.connections().make_reader("read_committed"))
 
 
+def put_without_content(stage: Stage, *times_ms: int) -> None:
+    """Doubt has the origins of A's messages alone; `times_ms` says when they are due, if not at once."""
+    stage.kafka.create_topic("doubt", partitions=1)
+    for index, offset in enumerate(OURS):
+        origin = encode_origin(partition=0, offset=offset, index=index, count=2, born_ms="0")
+        options = HalfOptions(deliver_at_ms=times_ms[index]) if times_ms else NO_OPTIONS
+        headers = [(HALF_HEADER, half_header(A, index=index, count=2, options=options))]
+        whole, kept = encode_content(key=b"k", value=b"too large", headers=headers, origin=origin)
+        value, cut = cut_content(value=whole, headers=kept)
+        stage.kafka.append("doubt", value, key=content_key(A, index), headers=cut)
+
+
+@pytest.mark.promise("P1")
+def test_a_message_that_is_due_is_not_held_up_by_a_later_one_that_half_has_lost() -> None:
+    stage, client = far_apart()
+    put_without_content(stage, 900, 100)
+    stage.kafka.delete_records("source", 0, before=OURS[1])
+    txn = doubtful()
+    txn.ensure_extras().due = DueTimes(part=(0, 101))
+    reader = RangeReader(client, patience_s=5, clock=stage.world.monotonic)
+
+    found = fetch_contents(reader, [(0, txn, 2)], half_topic="source", doubt_topic="doubt", forwarded={(0, A)})
+
+    assert [True, False] == [is_cut(content.record) for content in found[0, A]]
+    assert b"301" == found[0, A][1].record.value()
+
+
 @pytest.mark.promise("P11")
 def test_what_others_stored_between_two_messages_that_doubt_did_not_take_whole_is_not_kept() -> None:
     """Thousands of records may lie between them, and each may have a megabyte."""
     stage, client = far_apart()
-    stage.kafka.create_topic("doubt", partitions=1)
-    for index, offset in enumerate(OURS):
-        origin = encode_origin(partition=0, offset=offset, index=index, count=2, born_ms="0")
-        headers = [(HALF_HEADER, half_header(A, index=index, count=2))]
-        whole, kept = encode_content(key=b"k", value=b"too large", headers=headers, origin=origin)
-        value, cut = cut_content(value=whole, headers=kept)
-        stage.kafka.append("doubt", value, key=content_key(A, index), headers=cut)
+    put_without_content(stage)
     reader = RangeReader(client, patience_s=5, clock=stage.world.monotonic)
 
     found = fetch_contents(reader, [(0, doubtful(), 2)], half_topic="source", doubt_topic="doubt")
