@@ -259,10 +259,9 @@ class Dispatcher:
         if stale:
             self._stale.setdefault(owned.topic_partition, {}).update(stale)
             self._give_back()
+            # What waits behind them is not this process's any more, however long their handlers take.
             for item in (item for chunk in stale for job in chunk.jobs for item in items_of(job)):
-                item.follower = (
-                    None  # what waits behind it is not this process's any more, however long the handler takes
-                )
+                item.follower = None
 
     def _take(self, outcome: JobOutcome) -> None:
         chunk = outcome.chunk
