@@ -605,22 +605,15 @@ def _look(
     return Step([*before, *step], taken, held, list(requests))
 
 
-def _look_and_write(
-    order: ReplayOrder,
-    writer: RequestWriter,
-    logs: Mapping[str, DeadLetterLog],
-    planned: Sequence[FoundLetter],
-    parked: Iterable[Sequence[DeadLetterPosition]],
-) -> Step:
+def _look_and_write(writer: RequestWriter, look: Callable[[], Step]) -> Step:
     step = Step([], [], [], [])
 
-    def look() -> list[Request]:
+    def requests() -> list[Request]:
         nonlocal step
-        step = _look(order, writer, logs, planned, parked)
+        step = look()
         return step.requests
 
-    if planned:
-        writer.write(look)
+    writer.write(requests)
     return step
 
 
@@ -659,7 +652,8 @@ def ask(
                     left += planned_step
                     continue
                 begun = writer.clock()
-                step = _look_and_write(order, writer, logs, planned_step, fresh.parked)
+                look = partial(_look, order, writer, logs, planned_step, fresh.parked)
+                step = _look_and_write(writer, look) if planned_step else Step([], [], [], [])
                 taken += step.taken
                 held += step.held
                 followed += step.asked
