@@ -89,7 +89,7 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
     """
     merged = judged.withColumns({name: F.coalesce(*columns) for name, columns in _MERGED.items()})
     merged = merged.withColumn("hidden_gone_n", F.when(F.col("hidden_gone_n") > 0, F.col("hidden_gone_n")))
-    # Without its first half record it was before all that are there; of what is unplaced nobody knows.
+    # An attempt without its first half record was before all that are there. The place of an unplaced one is not known.
     is_before = (F.shiftright("h_begin", OFFSET_BITS) > 0) | F.col("is_unplaced")
     begin = F.when(is_before, -1).otherwise(F.col("h_first"))
     merged = merged.withColumn("core", F.struct(*ledger.core())).withColumn("h_first", begin)

@@ -107,7 +107,7 @@ foreign_kafka_transaction_open_on_the_real_topic: open
     half, C 0, stranger shop, show 0, stable shop=0
 foreign_kafka_transaction_open_on_another_topic: lost
     half, C 0, stranger other, stable other=0
-# Which topics a coordinator refuses is no part of the records. No reader reads these topics unless it is told to.
+# The records do not say which topics a coordinator refuses. A reader reads these topics only if it is told to.
 visible_on_a_topic_whose_name_begins_with_two_underscores: ok
     half topic=__shop, C 0, show 0 to=__shop
 held_for_a_topic_whose_name_begins_with_two_underscores: open

@@ -54,7 +54,7 @@ def as_it_reads(history: History) -> History:
 
 
 def broken_keys(history: History) -> set[str]:
-    """The id/nonce of every transaction that breaks a promise, as the judge of simulation and chaos says; empty for a record of nobody."""
+    """The id/nonce of every transaction that breaks a promise, as the judge of simulation and chaos says; empty for a record that belongs to no transaction."""
     by_topic: dict[str, list[Seen]] = {topic: [] for topic, _ in history.bounds}
     for r in sorted(history.records, key=lambda r: r.log_order):
         seen = Seen(r.topic, r.partition, r.offset, r.key, r.value, list(r.headers), r.timestamp_ms)

@@ -23,7 +23,7 @@ FOUND = {
     4624967515: "the model let one with times wait whose first commit was incomplete",
     4624968553: "the model took for young what had an incomplete commit, and so waited for nothing",
     4624969199: "the model held one to the order of a later one with times, which was visible undecided",
-    6394974363: "with a window, verify called nobody's what names another half record of a transaction that doubt had as a whole",
+    6394974363: "with a window, verify gave a message to no transaction if it names another half record of one that doubt had as a whole",
     6414967647: "with a window, verify compared with nothing what is visible of a message that half has lost",
     5584967641: "verify called one settled that was cancelled, while an open Kafka transaction hid a message of it on a wrong topic",
     5584969069: "with a window, verify excused a lost attempt by a message of another one, which doubt names",
