@@ -481,6 +481,38 @@ def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit
 
 
 @pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("behind", [(), (ReplayKind.RESUME, ReplayKind.PAUSE)])
+@OF_HANDLERS
+def test_a_replay_of_many_dead_letters_during_a_pause_stays_within_the_limit(
+    behind: Collection[ReplayKind], stage: Stage
+) -> None:
+    """However many requests wait for room, the newest pause or resume behind them counts."""
+    count, limit, size = 20, 5_000, 1_000
+    for n in range(count):
+        stage.write((b"%d" % n).ljust(size, b"x"), key=b"%d" % n)
+    with stage.consumer(lambda *_: Reject("as planned")) as consumer:
+        stage.wait_stored(count)
+        ask_queue(stage, ReplayKind.PAUSE)
+        wait_until_paused(consumer, stage)
+    for letter in stage.lab.read(stage.letters):
+        request_replay(stage, letter.offset, key=letter.key)
+    for kind in behind:
+        ask_queue(stage, kind)
+    with stage.consumer(record_bytes_max=limit) as consumer:
+        wait_until(
+            lambda: any(queue.replay_bytes for queue in queues_of(consumer)), within=PATIENCE_S, what="a dead letter"
+        )
+        wait_until_turned(consumer, seconds=0.5)
+        (queue,) = queues_of(consumer)
+        assert limit <= queue.replay_bytes < limit + 2 * size
+        assert count == len(stage.journal.seen)
+
+        ask_queue(stage, ReplayKind.RESUME)
+        stage.journal.wait_for(2 * count)
+
+
+@pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
 @pytest.mark.promise("P9")
 @OF_HANDLERS
 def test_a_request_that_makes_room_for_parked_keys_is_read_behind_one_that_waits_for_it(stage: Stage) -> None:
@@ -584,6 +616,11 @@ def request_replay(stage: Stage, letter: int, *, key: bytes | None) -> None:
     """Ask for a dead letter to be handled again."""
     request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "ticket-1", letter))
     stage.lab.write(stage.requests, request, key=key)
+
+
+def ask_queue(stage: Stage, kind: ReplayKind) -> None:
+    """Ask for a pause of the stage's one partition, or for its end."""
+    stage.lab.write(stage.requests, encode_replay(ReplayRecord(kind, "ticket-2", None)), key=None)
 
 
 def wait_until_turned(consumer: Any, *, seconds: float) -> None:

@@ -19,6 +19,7 @@ from txlayer.core.dead_letters import (
     DLQ_HEADER,
     AnsweredRequests,
     DeadLetter,
+    ReplayKind,
     ReplayRecord,
     dead_letter_topic,
     decode_replay,
@@ -26,6 +27,7 @@ from txlayer.core.dead_letters import (
     encode_replay,
     replay_topic,
 )
+from txlayer.core.key_queue import PARTITION_REQUESTS
 from txlayer.core.messages import Undecodable
 from txlayer.errors import InvariantError, RetriableError, TxLayerError
 from txlayer.runtime.kafka_transactions import Entry, Fence, KafkaTransactions, WriterConnections
@@ -131,6 +133,22 @@ class ResultSearch:
     """The end of the partition at the first call: later results can only be those of the queue's owner."""
     found: AnsweredRequests = field(default_factory=AnsweredRequests)
 
+    def fold(self, offset: int, request: ReplayRecord) -> None:
+        self.found.fold(offset, request)
+
+
+@dataclass(slots=True)
+class PauseSearch:
+    """Whether a paused partition still is, behind the requests that were looked at."""
+
+    next_offset: int
+    look_at_ms: int = 0  # when to look at what came since
+    is_paused: bool = True
+
+    def fold(self, _offset: int, request: ReplayRecord) -> None:
+        if request.kind in PARTITION_REQUESTS:
+            self.is_paused = request.kind is ReplayKind.PAUSE
+
 
 def _hidden(tp: TopicPartition, offset: int) -> RetriableError:
     return RetriableError(f"{tp[0]}-{tp[1]}@{offset}: an open Kafka transaction hides what is there")
@@ -206,22 +224,30 @@ class DeadLetterReader:
             TxLayerError: the partition could not be read; you may call it again, and it goes on.
         """
         tp = (topic, partition)
-        is_over = self._stop_watch()
-        # Retention may have taken some meanwhile.
-        first = max(search.next_offset, self._connections.start_offsets([tp])[tp])
         if search.end is None:
             written = self._connections.end_offsets([tp], is_committed=False)[tp]
             end = self._connections.end_offsets([tp])[tp]
             if end < written:
                 raise _hidden(tp, end)
             search.end = end
-        for record in self._records({tp: (first, search.end)}):
+        return self._look_on(tp, search, search.end)
+
+    def look_for_pause(self, topic: str, partition: int, search: PauseSearch) -> bool:
+        """Look for the newest pause or resume of a replay topic, as `look_for_results` does."""
+        tp = (topic, partition)
+        return self._look_on(tp, search, self._connections.end_offsets([tp])[tp])
+
+    def _look_on(self, tp: TopicPartition, search: ResultSearch | PauseSearch, end: int) -> bool:
+        is_over = self._stop_watch()
+        # Retention may have taken some meanwhile.
+        first = max(search.next_offset, self._connections.start_offsets([tp])[tp])
+        for record in self._records({tp: (first, end)}):
             request = decode_replay(record.value())
             if not isinstance(request, Undecodable):
-                search.found.fold(record.offset(), request)
+                search.fold(record.offset(), request)
             search.next_offset = record.offset() + 1
             if is_over():
-                return search.next_offset >= search.end
+                return search.next_offset >= end
         return True
 
     def _stop_watch(self) -> Callable[[], bool]:

@@ -7,7 +7,7 @@ from typing import Any
 from txlayer.adapters.ports import Record, StoringGroupReader, TopicPartition
 from txlayer.adapters.telemetry import Log
 from txlayer.consumer.context import size_in_memory
-from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, ResultSearch
+from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, PauseSearch, ResultSearch
 from txlayer.consumer.offsets import FailedTries, OwnedPartition
 from txlayer.core.dead_letters import (
     DeadLetter,
@@ -30,6 +30,9 @@ LETTER_COUNT_MAX = 500
 """Dead letters that are read again together; all of them are in memory at once, within the byte limit."""
 LOOK_FOR_ROOM_MS = 60_000
 """How often a partition without room to park a key looks whether retention has removed the dead letters of parked ones."""
+
+LOOK_FOR_RESUME_MS = 1_000
+"""How often a paused partition whose requests wait for room looks for the end of the pause behind them."""
 
 
 class DeadLetterRecord:
@@ -128,8 +131,8 @@ class Ingest:
     def add_waiting(self, queues: Iterable[OwnedPartition], *, count_max: int, bytes_max: int) -> None:
         """Add waiting requests while there is room for their dead letters, in number and in bytes per queue.
 
-        During an operator's pause there is no limit: nothing is handled, and the request that ends the pause may follow
-        them. If no more keys can be parked, requests are read on until one can make room.
+        During an operator's pause, the request that ends it counts before its turn. If no more keys can be parked, requests
+        are read on until one can make room.
 
         If dead letters cannot be read now, the requests of their queue wait; the other queues go on. One call makes at most one
         try that fails, looks for results in at most one queue, and reads no further after about `SEARCH_S`, because leases, the
@@ -183,7 +186,9 @@ class Ingest:
         while owned.requests:
             room_bytes = bytes_max - queues.replay_bytes
             has_room = room_bytes > 0 and queues.replay_count < count_max
-            if not (has_room or queues.is_paused or queues.needs_requests):
+            if not (has_room or queues.needs_requests):
+                if queues.is_paused:
+                    self._look_for_resume(owned)
                 break
             self._add_requests(owned, bytes_max=room_bytes if has_room else bytes_max)
             if not owned.requests and owned.reached > 0:
@@ -191,6 +196,15 @@ class Ingest:
                 owned.reached = 0
             if self._now_ms() >= give_up_at_ms:
                 break
+
+    def _look_for_resume(self, owned: OwnedPartition) -> None:
+        """End an operator's pause if a request behind those that wait does: nothing is handled before, and nothing makes room."""
+        search = owned.pause_search = owned.pause_search or PauseSearch(owned.requests[0][0].offset())
+        if self._now_ms() < search.look_at_ms:
+            return
+        if self._letters.look_for_pause(*owned.replay_partition, search):
+            search.look_at_ms = self._now_ms() + LOOK_FOR_RESUME_MS
+            owned.queue.is_paused = search.is_paused
 
     def _look_for_results(self, owned: OwnedPartition) -> bool:
         """Go on finding out which requests have ended, if that is not known; True if their topic had to be read for it."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.consumer.context import Lease
-from txlayer.consumer.dead_letters import ResultSearch
+from txlayer.consumer.dead_letters import PauseSearch, ResultSearch
 from txlayer.consumer.handlers import Route
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.core.dead_letters import ReplayRecord, replay_topic
@@ -63,6 +63,7 @@ class OwnedPartition:
     requests: deque[tuple[Any, ReplayRecord | Undecodable]] = field(default_factory=deque)
     """Requests that were read, but whose dead letters have no room in memory yet."""
     search: ResultSearch | None = None  # while results of requests are looked for: how far
+    pause_search: PauseSearch | None = None  # since requests waited for room during an operator's pause
     reached: int = 0  # after these requests, only markers follow up to this offset
     look_at_ms: int = 0  # when to look again whether parked keys still have dead letters, if no more can be parked
     is_over: bool = False  # True if results of its handlers are discarded
