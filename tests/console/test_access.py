@@ -386,7 +386,7 @@ def test_no_path_leads_from_there_to_another_site(path: str) -> None:
 
 
 def test_a_script_without_a_session_is_not_led_to_the_login_page() -> None:
-    answer = ask(with_users(), "/events", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"})
+    answer = ask(with_users(), "/", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"})
 
     assert 401 == answer.status
 

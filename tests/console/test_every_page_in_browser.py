@@ -11,14 +11,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.support.asgi import served
 from tests.support.browser import Visitor, chromium, is_wider_than_its_window, serious
 from tests.support.console_letters import Group
 from tests.support.console_site import Site
 from tests.support.core_records import txn_key
-from tests.support.waiting import wait_until
 from txlayer.console.access import AccessRules, parse_proxy
 from txlayer.console.acting import Note
 from txlayer.console.limits import REQUEST_BURST
@@ -52,6 +51,7 @@ BROKEN_WORDS = r"""() => {
 }"""
 """The words in tables, unless they are very long, that a line ends inside of."""
 LONG = "a-service-with-a-name-that-is-as-long-as-people-make-them.eu-central-1"
+REFRESH_MS = 2_000  # how often a page asks for itself
 GONE = "f" * 11 + "-" + "f" * 8
 
 
@@ -167,7 +167,7 @@ def test_nothing_on_any_page_keeps_people_from_using_it(browser: Browser, monkey
                 found += [f"{name} {problem}" for problem in problems_of(page, name)]
     assert not found, "\n".join(found)
     assert [] == visitor.complaints
-    assert {route.path for route in ROUTES if "GET" in (route.methods or ())} - {"/events"} <= seen | {"/waiting"}
+    assert {route.path for route in ROUTES if "GET" in (route.methods or ())} <= seen | {"/waiting"}
 
 
 def problems_of(page: Page, name: str) -> Iterator[str]:
@@ -188,71 +188,33 @@ def problems_of(page: Page, name: str) -> Iterator[str]:
         yield from serious(page)
 
 
-def test_a_page_follows_again_after_its_stream_was_refused(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy answers 502 while its console restarts, a console with too many streams 503: browsers give such a stream up."""
+def add_row(site: Site) -> None:
+    site.stage.half(txn_key("new"))
+    site.onlooker.look()
+
+
+def test_a_page_that_was_refused_says_so_and_shows_later_what_came_since(browser: Browser) -> None:
+    """A proxy answers 502 while its console restarts."""
     site = busy_site()
-    monkeypatch.setattr("txlayer.console.limits.STREAM_COUNT_MAX", 0)
     with visiting(browser, site) as visitor, visitor.page("/transactions?sort=id") as page:
-        expect(page.locator("#list tbody tr")).to_have_count(4)
-        monkeypatch.undo()
-        wait_until(lambda: site.console.streams._counts.total() == 1, within=60, what="it follows again")
-        site.stage.half(txn_key("new"))
-        site.onlooker.look()
-        expect(page.locator("#list tbody tr")).to_have_count(5)
-
-
-COUNT_CHANGES = """
-  const Stream = window.EventSource;
-  window.changes = 0;
-  window.EventSource = class extends Stream {
-    constructor(address) { super(address); this.addEventListener("changed", () => { window.changes += 1; }); }
-  };
-"""
-
-
-@contextmanager
-def following_list(browser: Browser, site: Site) -> Iterator[Page]:
-    """The list of transactions, which follows by itself; no script of it fails."""
-    with visiting(browser, site) as visitor:
-        with visitor.page("/login") as page:
-            page.add_init_script(COUNT_CHANGES)
-            page.goto("/transactions?sort=id")
-            wait_until(lambda: page.evaluate("changes") > 0, within=60, what="it follows")
-            yield page
-        assert [] == visitor.complaints
-
-
-def test_a_page_shows_what_came_while_its_newer_picture_was_on_its_way(browser: Browser) -> None:
-    """A picture that is overtaken by a change is asked for once more, although no further change comes."""
-    site = busy_site()
-    with following_list(browser, site) as page:
-        rows = page.locator("#list tbody tr")
+        rows, lost = page.locator("#list tbody tr"), page.locator("#following [data-when=lost]")
         expect(rows).to_have_count(4)
-
-        def overtake(route: Route) -> None:
-            """The picture of the first change comes after the event of the second one."""
-            answer = route.fetch()
-            if not overtaken:
-                overtaken.append(answer.text())
-                before = page.evaluate("changes")
-                add("second")
-                wait_until(lambda: page.evaluate("changes") > before, within=60, what="the second change's event")
-            route.fulfill(response=answer)
-
-        def add(name: str) -> None:
-            site.stage.half(txn_key(name))
-            site.onlooker.look()
-
-        overtaken: list[str] = []
-        page.route("**/transactions?sort=id", overtake)
-        add("first")
-        expect(rows).to_have_count(6)
-    assert overtaken
+        page.route("**/transactions?sort=id", lambda route: route.fulfill(status=502))
+        expect(lost).to_be_visible()
+        add_row(site)
+        page.unroute_all()
+        expect(rows).to_have_count(5)
+        expect(lost).to_be_hidden()
+    assert [] == visitor.complaints
 
 
 def test_a_person_chooses_local_times_the_look_and_whether_a_page_moves(browser: Browser) -> None:
     site = busy_site()
-    with following_list(browser, site) as page:
+    with visiting(browser, site) as visitor, visitor.page("/login") as page:
+        page.clock.install()
+        page.goto("/transactions?sort=id")
+        with page.expect_request("**/transactions?sort=id"):
+            page.clock.run_for(REFRESH_MS)
         page.click("#switch-updates")
         shown = page.locator("#truth time")
         utc = shown.inner_text()
@@ -266,10 +228,8 @@ def test_a_person_chooses_local_times_the_look_and_whether_a_page_moves(browser:
         assert utc == shown.get_attribute("title")
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
-        before = page.evaluate("changes")
-        site.stage.half(txn_key("new"))
-        site.onlooker.look()
-        wait_until(lambda: page.evaluate("changes") > before, within=60, what="the event of the change")
+        add_row(site)
+        page.clock.run_for(10 * REFRESH_MS)
         page.evaluate("fetch('/static/icon.svg')")
         assert ["icon.svg"] == [url.rpartition("/")[2] for url in asked]
         rows = page.locator("#list tbody tr")
@@ -280,6 +240,7 @@ def test_a_person_chooses_local_times_the_look_and_whether_a_page_moves(browser:
         page.goto("/queues")
         assert "dark" == page.evaluate("getComputedStyle(document.documentElement).colorScheme")
         assert page.locator("#truth time").inner_text().endswith("+01:00")
+    assert [] == visitor.complaints
 
 
 @pytest.mark.parametrize("name", ["settle", "letters"])

@@ -1,18 +1,18 @@
-"""What one client may take: sizes, rates and streams by themselves, and on a real server what slow and many clients do."""
+"""What one client may take: sizes and rates by themselves, and on a real server what slow and many clients do."""
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from tests.support.asgi import ask, served
 from tests.support.certificates import Authority
@@ -25,10 +25,7 @@ from txlayer.console.limits import (
     HEADER_COUNT_MAX,
     REQUEST_BURST,
     REQUEST_RATE,
-    STREAM_COUNT_MAX,
-    STREAM_COUNT_OF_PERSON_MAX,
     Connections,
-    EventStreams,
     Limits,
     TokenBuckets,
 )
@@ -37,24 +34,17 @@ BIG = 32 * 1024 * 1024
 """More than all buffers between a server and a client that takes nothing."""
 
 
-FIRST = "event: state\ndata: first\n\n"
-LARGE = f"data: {'x' * 64 * 1024}\n\n"
-
-
 class Site:
-    """An app with a page, a form, something big and a stream, and what happened to it."""
+    """An app with a page, a form, something big and an answer without an end, and what happened to it."""
 
     def __init__(self) -> None:
         self.connections = Connections()
-        self.streams = EventStreams(self.connections.ending)
-        self.made_count = 0
         self.got: list[int] = []
         self._pages = Starlette(
             routes=[
                 Route("/", lambda _: PlainTextResponse("a page")),
                 Route("/big", lambda _: Response(b"x" * BIG)),
-                Route("/events", self._events),
-                Route("/flood", self._flood),
+                Route("/endless", lambda _: StreamingResponse(_endless())),
             ]
         )
         self.app = Limits(self._answer, client_of=lambda scope: dict(scope["headers"]).get(b"client", b"").decode())
@@ -67,20 +57,10 @@ class Site:
         self.got.append(len(await Request(scope, receive).body()))
         await PlainTextResponse("taken")(scope, receive, send)
 
-    async def _events(self, request: Request) -> Response:
-        first = iter([FIRST])
-        return self.streams.respond(request.query_params["person"], lambda: next(first, ""))
 
-    async def _flood(self, _: Request) -> Response:
-        return self.streams.respond("flood", self._large)
-
-    def _large(self) -> str:
-        self.made_count += 1
-        return LARGE
-
-    @property
-    def stream_count(self) -> int:
-        return self.streams._counts.total()
+async def _endless() -> AsyncIterator[bytes]:
+    yield b"first"
+    await asyncio.Future()
 
 
 @pytest.fixture
@@ -319,109 +299,13 @@ def test_connections_that_wait_give_way_to_a_request(port: int) -> None:
         assert b"" == read(idle[0])
 
 
-@limited(CONNECTION_COUNT_MAX=8, PING_S=0.1, TICK_S=0.05)
+@limited(CONNECTION_COUNT_MAX=8)
 def test_connections_that_are_answered_do_not_give_way(port: int) -> None:
     with ExitStack() as stack:
-        streams = [stack.enter_context(request(port, get(f"/events?person={n}"))) for n in range(8)]
-        for each in streams:
+        for each in [stack.enter_context(request(port, get("/endless"))) for _ in range(8)]:
             assert b"first" in read(each, b"first")
 
         assert b"" == page_of(port)
-        assert b"quiet" in read(streams[0], b"quiet")
-
-
-# --- event streams ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.threat("reach the port of the console")
-def test_a_thousand_event_streams_do_not_stop_pages(site: Site, port: int) -> None:
-    with ExitStack() as stack:
-        statuses = []
-        for number in range(1_000):
-            headers = (f"Client: {number}",)
-            sock = stack.enter_context(request(port, get(f"/events?person={number}", *headers)))
-            head = read(sock, b"\r\n\r\n")
-            statuses.append(head.split()[1])
-            assert b" 200 " in head or b"retry-after: 31" in head.lower()
-
-        assert STREAM_COUNT_MAX == statuses.count(b"200")
-        assert 1_000 - STREAM_COUNT_MAX == statuses.count(b"503")
-        assert b"a page" in page_of(port)
-    wait_until(lambda: not site.stream_count, within=20, what="all streams are closed")
-    with request(port, get("/events?person=later")) as sock:
-        assert b"first" in read(sock, b"first")
-
-
-def test_a_person_has_only_so_many_streams(port: int) -> None:
-    with ExitStack() as stack:
-        for _ in range(STREAM_COUNT_OF_PERSON_MAX):
-            own = stack.enter_context(request(port, get("/events?person=alice")))
-            assert b" 200 " in read(own, b"first")
-        more = stack.enter_context(request(port, get("/events?person=alice")))
-        other = stack.enter_context(request(port, get("/events?person=bob")))
-
-        assert b" 503 " in read(more, b"\r\n\r\n")
-        assert b" 200 " in read(other, b"first")
-
-
-@limited(PING_S=0.1, TICK_S=0.05)
-def test_a_quiet_stream_is_kept_alive(port: int) -> None:
-    with request(port, get("/events?person=alice")) as sock:
-        assert b": quiet\n\n" in read(sock, b": quiet\n\n")
-
-
-@limited(STREAM_S=0.2, PING_S=0.1, TICK_S=0.05)
-def test_a_stream_ends_after_its_time(site: Site, port: int) -> None:
-    with request(port, get("/events?person=alice")) as sock:
-        assert read(sock, b"\r\n0\r\n\r\n").endswith(b"\r\n0\r\n\r\n")
-    wait_until(lambda: not site.stream_count, within=20, what="its place is free")
-
-
-@pytest.mark.threat("reach the port of the console")
-@limited(TAKE_S=0.5, LOOK_S=0.1, TICK_S=0.0)
-def test_a_stream_that_is_not_read_makes_no_more_events_and_ends(site: Site, port: int) -> None:
-    with request(port, get("/flood")) as slow:
-        wait_until(lambda: site.made_count and not site.stream_count, within=20, what="the server hangs up")
-        made_count = site.made_count
-        assert b"a page" in page_of(port)
-        assert made_count == site.made_count
-        assert made_count * 64 * 1024 < BIG
-        assert _is_reset(slow)
-
-
-def test_open_streams_do_not_keep_the_server_from_ending(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    with ExitStack() as stack, served(site.app, site.connections) as port:
-        sock = stack.enter_context(request(port, get("/events?person=alice")))
-        assert b"first" in read(sock, b"first")
-    assert 0 == site.stream_count
-    assert "Cancel" not in caplog.text  # what the server says when it ends what does not end by itself
-
-
-def test_an_error_of_the_source_ends_its_stream_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TICK_S", 0.0)
-    events = iter([FIRST])
-
-    def broken() -> str:
-        for event in events:
-            return event
-        raise ValueError("broken")
-
-    async def run() -> None:
-        sent: list[Message] = []
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        async def receive() -> Message:
-            return await asyncio.Future()
-
-        with pytest.raises(ValueError, match="broken"):
-            await site.streams.respond("alice", broken)({"type": "http"}, receive, send)
-
-    asyncio.run(run())
-
-    assert 0 == site.stream_count
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------

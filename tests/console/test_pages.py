@@ -20,7 +20,6 @@ from txlayer.adapters.ports import StoredOffset
 from txlayer.console import show
 from txlayer.console.access import AccessRules
 from txlayer.console.acting import Desk, Jobs
-from txlayer.console.pages.overview import changes
 from txlayer.core.codec import HALF_HEADER, encode_op
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.leases import LockKind
@@ -713,17 +712,6 @@ def test_without_scripts_a_page_that_shows_progress_asks_for_itself_again(site: 
     # Without the address a browser stays where it is, because the form led to a fragment of the page.
     again = f'<noscript><meta http-equiv="refresh" content="3; url={address}"></noscript>'
     assert [False, True] == [again in page for page in (before, during)]
-
-
-def test_a_stream_says_when_there_is_a_newer_picture(site: Site) -> None:
-    look = changes(site.console)
-    first, again = look(), look()
-    site.onlooker.look()
-    changed = look()
-
-    assert first.startswith("event: changed\ndata: 0\n")
-    assert not again
-    assert f"data: {site.console.view.state.true_ms}\n" in changed
 
 
 # --- work that takes its time -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.console import show
 from txlayer.console.access import AccessRules, protected
 from txlayer.console.acting import Action, Desk, Jobs
-from txlayer.console.limits import Connections, EventStreams
+from txlayer.console.limits import Connections
 from txlayer.console.pages import LOOKS, ROUTES, SECTIONS
 from txlayer.console.pages.settle import WORDS
 from txlayer.console.people import SecondPerson
@@ -54,15 +54,12 @@ class Console:
     consumers: ConsumerConfig | None = None  # the consumers' settings, for the leases; None: their defaults
     second_person: SecondPerson[Action] = field(default_factory=SecondPerson)
     """The actions that wait for another person; the event loop alone uses it."""
-    connections: Connections = field(default_factory=Connections)
-    """Those of the server, which the event streams end with."""
-    streams: EventStreams = field(init=False)
+    connections: Connections = field(default_factory=Connections)  # those of the server
     looks: Looks = field(init=False)
     view: LiveView = field(init=False)
     templates: Templates = field(init=False)
 
     def __post_init__(self) -> None:
-        self.streams = EventStreams(self.connections.ending)
         self.looks = Looks(self.environment)
         self.view = LiveView(self.connect, environment=self.environment)
         # Undefined names are mistakes of ours; everything that is put into a page is escaped.

@@ -1,4 +1,4 @@
-"""What one client may take of the console: bytes, requests, connections, time, and event streams.
+"""What one client may take of the console: bytes, requests, connections and time.
 
 uvicorn bounds the bytes of an incomplete request head and the time between two requests. It bounds neither the time for a
 request head, nor that for taking an answer, and beyond its `limit_concurrency` it refuses every client alike. So the time of
@@ -13,13 +13,12 @@ import socket
 import struct
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -37,12 +36,6 @@ LOOK_S = 1.0  # between two looks for connections whose time has ended
 CONNECTION_COUNT_MAX = 512
 REQUEST_RATE, REQUEST_BURST = 20.0, 100.0  # requests of one client: per second, and at once
 CLIENT_COUNT_MAX = 4_096  # clients whose requests are counted; about 1 MB
-STREAM_COUNT_MAX = 256  # half of the connections: the other half is for pages
-STREAM_COUNT_OF_PERSON_MAX = 16
-STREAM_S = 300.0  # then a stream ends, and the browser opens it again with its present rights
-TICK_S = 2.0  # between two looks whether a page has changed
-PING_S = 15.0  # a line on a quiet stream, so that no proxy ends it
-RETRY_S = 30  # when to ask for an event stream again
 
 
 class TokenBuckets:
@@ -167,7 +160,6 @@ class Connections:
     def __init__(self) -> None:
         self._open: dict[BoundedProtocol, None] = {}  # oldest first
         self._watch: asyncio.TimerHandle | None = None
-        self.ending = asyncio.Event()  # set when the server ends
 
     def add(self, new: BoundedProtocol) -> None:
         if len(self._open) >= CONNECTION_COUNT_MAX:
@@ -230,10 +222,6 @@ class BoundedProtocol(H11Protocol):
         self.head_due_s = self.loop.time() + HEAD_S
         super().on_response_complete()
 
-    def shutdown(self) -> None:
-        self._connections.ending.set()
-        super().shutdown()
-
     def is_overdue(self, now_s: float) -> bool:
         if self.transport.get_write_buffer_size() or self.transport.is_closing():
             self._take_due_s = self._take_due_s or now_s + TAKE_S
@@ -274,60 +262,3 @@ def server_settings(connections: Connections) -> dict[str, Any]:
         "log_config": None,
         "log_level": "error",
     }
-
-
-# --- event streams ----------------------------------------------------------------------------------------------------
-
-
-class EventStreams:
-    """The open event streams, bounded in number, in all and for each person.
-
-    A stream ends after `STREAM_S`, when its browser has gone, or when the server ends. Each looks for an event every `TICK_S`,
-    after the browser has taken the last one; on a quiet one a comment is sent every `PING_S`.
-    """
-
-    def __init__(self, ending: asyncio.Event) -> None:
-        self.ending = ending
-        self._counts: Counter[str] = Counter()
-
-    def respond(self, person: str, look: Callable[[], str]) -> Response:
-        """The answer that sends this person the events that `look` finds, empty where none is new; beyond a limit 503."""
-        return _EventStream(self, person, look)
-
-    @contextmanager
-    def place(self, person: str) -> Iterator[bool]:
-        """True: the person has a place for one more stream within the block."""
-        is_free = self._counts.total() < STREAM_COUNT_MAX and self._counts[person] < STREAM_COUNT_OF_PERSON_MAX
-        self._counts[person] += is_free
-        try:
-            yield is_free
-        finally:
-            self._counts[person] -= is_free
-            self._counts = +self._counts  # forgets those without a stream
-
-
-class _EventStream(StreamingResponse):
-    def __init__(self, streams: EventStreams, person: str, look: Callable[[], str]) -> None:
-        events, headers = _events(streams.ending, look), {"X-Accel-Buffering": "no"}
-        super().__init__(events, headers=headers, media_type="text/event-stream")
-        self._place = streams.place(person)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._place as is_free:
-            if is_free:
-                await super().__call__(scope, receive, send)
-        if not is_free:
-            text = "too many pages follow the log; this one does not"
-            await answer(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_s=RETRY_S)(scope, receive, send)
-
-
-async def _events(ending: asyncio.Event, look: Callable[[], str]) -> AsyncGenerator[str, None]:
-    now_s = asyncio.get_running_loop().time
-    ends_s, ping_s = now_s() + STREAM_S, now_s() + PING_S
-    while not ending.is_set() and now_s() < ends_s:
-        event = look()
-        if event or now_s() >= ping_s:
-            ping_s = now_s() + PING_S
-            yield event or ": quiet\n\n"
-        with suppress(TimeoutError):
-            await asyncio.wait_for(ending.wait(), TICK_S)

@@ -68,10 +68,6 @@ class Looks:
         kept.ended_at = environment.clock()
         kept.took_s = kept.ended_at - began
 
-    def ended(self) -> tuple[float, ...]:
-        """Changes with each look that ends."""
-        return tuple(kept.ended_at for kept in list(self._kept.values()))
-
     def _kept_of(self, name: str) -> _Kept:
         with self._lock:
             return self._kept.setdefault(name, _Kept())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -89,37 +88,4 @@ async def start(console: Console, request: Request) -> Response:
     return RedirectResponse(f"/#{name}", 303)
 
 
-# --- what moves -------------------------------------------------------------------------------------------------------
-
-
-async def events(console: Console, request: Request) -> Response:
-    """A stream that says whenever there is a newer picture; the page then asks for itself again."""
-    return console.streams.respond(request.state.person.name, changes(console))
-
-
-def changes(console: Console) -> Callable[[], str]:
-    """Returns an event for each new picture."""
-    seen: object = None
-
-    def look() -> str:
-        nonlocal seen
-        before, seen = seen, _version(console)
-        return "" if seen == before else f"event: changed\ndata: {console.view.state.true_ms}\n\n"
-
-    return look
-
-
-def _version(console: Console) -> tuple[object, ...]:
-    state = console.view.state
-    return (
-        state.true_ms,
-        state.problem,
-        state.is_ready,
-        state.read_count,
-        state.group_ms,
-        console.looks.ended(),
-        *map(id, console.jobs.named("")),
-    )
-
-
-ROUTES = [route("/", overview), route("/events", events), route("/run/{name:str}", start, "POST")]
+ROUTES = [route("/", overview), route("/run/{name:str}", start, "POST")]

@@ -1,6 +1,6 @@
 "use strict";
-// Everything works without this script. With it, what is live in a page is replaced when there is a newer picture, times can be
-// shown in local time, and light or dark can be chosen.
+// Everything works without this script. With it, what is live in a page is kept current, times can be shown in local time, and
+// light or dark can be chosen.
 (() => {
   const kept = {
     get: (name) => { try { return localStorage.getItem(name); } catch { return null; } },
@@ -39,17 +39,18 @@
 
   const say = (what) => { for (const note of document.querySelectorAll("#following p")) note.hidden = note.dataset.when !== what; };
 
-  // A picture that is on its way may be older than the change that is heard of meanwhile: then it is asked for once more.
-  let isPaused = false, isBusy = false, isBehind = false, isOvertaken = false;
+  // A page asks for itself again after each answer; more seldom while there is none.
+  const REFRESH_MS = 2000, REFRESH_MAX_MS = 30000;
+  let isPaused = false, isBusy = false, timer = null, waitMs = REFRESH_MS;
   const refresh = async () => {
-    if (isBusy) { isOvertaken = true; return; }
-    if (isPaused || document.hidden || !document.querySelector("main [data-live]")) { isBehind = true; return; }
+    clearTimeout(timer);
+    if (isBusy || isPaused || document.hidden || !document.querySelector("main [data-live]")) return;
     isBusy = true;
-    isBehind = isOvertaken = false;
+    let isWell = false;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (answer.redirected || answer.status === 401) { isBehind = true; say("logged-out"); return; }
-      if (!answer.ok) { isBehind = answer.status >= 429; if (answer.status >= 500) say("lost"); return; }
+      if (answer.redirected || answer.status === 401) { say("logged-out"); return; }
+      if (!answer.ok) { if (answer.status >= 500) say("lost"); return; }
       say("");
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const old of document.querySelectorAll("[data-live]")) {
@@ -62,32 +63,13 @@
         showTimes(fresh);
         if (fresh.innerHTML !== old.innerHTML) replace(old, document.adoptNode(fresh), active);
       }
-    } catch { isBehind = true; say("lost"); } finally {
+      isWell = true;
+    } catch { say("lost"); } finally {
       isBusy = false;
-      if (isOvertaken) refresh();
+      waitMs = isWell ? REFRESH_MS : Math.min(2 * waitMs, REFRESH_MAX_MS);
+      timer = setTimeout(refresh, waitMs);
     }
   };
-
-  // A browser connects again after a stream that ended, and never after one that was refused: too many streams, a proxy without
-  // its console, a session that is over. So this connects again, later each time, and asks for the page as well.
-  const RETRY_FIRST_MS = 2000, RETRY_MAX_MS = 30000;
-  let stream = null, retry = null, retryMs = RETRY_FIRST_MS;
-  const follow = () => {
-    stream = new EventSource("/events");
-    stream.addEventListener("open", () => { retryMs = RETRY_FIRST_MS; if (isBehind) refresh(); });
-    stream.addEventListener("changed", refresh);
-    stream.addEventListener("error", () => {
-      isBehind = true;
-      retry ??= setTimeout(again, retryMs * (1 + Math.random()));
-      retryMs = Math.min(2 * retryMs, RETRY_MAX_MS);
-    });
-  };
-  const again = () => {
-    retry = null;
-    if (stream.readyState === EventSource.CLOSED) follow();
-    if (isBehind) refresh();
-  };
-  const leave = () => { clearTimeout(retry); retry = null; stream.close(); };
 
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelector(".switches")?.removeAttribute("hidden");
@@ -112,9 +94,8 @@
       if (!isPaused) refresh();
     });
     if (!document.querySelector("main [data-live]")) { if (updates) updates.hidden = true; return; }
-    follow();
-    document.addEventListener("visibilitychange", () => { if (!document.hidden && isBehind) refresh(); });
-    addEventListener("pagehide", leave);
-    addEventListener("pageshow", (event) => { if (event.persisted) { isBehind = true; follow(); } });
+    timer = setTimeout(refresh, REFRESH_MS);
+    document.addEventListener("visibilitychange", refresh);
+    addEventListener("pageshow", (event) => { if (event.persisted) refresh(); });
   });
 })();
