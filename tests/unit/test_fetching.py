@@ -143,6 +143,28 @@ def test_a_transaction_whose_content_is_not_all_there_is_not_forwarded_in_part()
         fetch(stage, transaction(0), 1)
 
 
+@pytest.mark.promise("P3")
+def test_the_content_of_one_on_doubt_is_not_taken_from_half_also_where_another_is_read_there() -> None:
+    """Half may hold a later record under its key, which never belonged to it: it has other bytes."""
+    stage = on_doubt((A, 0), (A, 1))
+    stage.kafka.append("source", b"of b", headers=[(HALF_HEADER, half_header(B, count=2))])
+    for index in range(2):
+        stage.kafka.append("source", b"of nobody", headers=[(HALF_HEADER, half_header(A, index=index, count=2))])
+    stage.kafka.append("source", b"of b", headers=[(HALF_HEADER, half_header(B, index=1, count=2))])
+    in_half = Transaction(B, "shop", "orders", 0, 0, "0", (0, 0), None)
+    in_half.count = in_half.seen = 2
+    in_half.last_offset, in_half.ensure_extras().offsets = 3, [0, 3]
+
+    for _ in range(10):  # whichever topic the broker serves first
+        found = fetch_contents(
+            range_reader(stage), [(0, doubtful(), 2), (0, in_half, 2)], half_topic="source", doubt_topic="doubt"
+        )
+
+        assert {A: [b"0", b"1"], B: [b"of b", b"of b"]} == {
+            key: [content.record.value() for content in contents] for (_, key), contents in found.items()
+        }
+
+
 class Held:
     """A record that is counted as long as something refers to it."""
 
