@@ -102,9 +102,9 @@ class Contents:
         self, absent: Mapping[PartitionAndKey, Needed], ledgers: Mapping[int, Ledger]
     ) -> dict[PartitionAndKey, list[Content]]:
         found: dict[PartitionAndKey, list[Content]] = {}
-        for which, (p, txn, count) in absent.items():
+        for which, (p, txn, _) in absent.items():
             contents = self._read_ahead(*which)
-            if contents is not None and len(contents) == count and not ledgers[p].is_beyond_limit(txn):
+            if contents is not None and not ledgers[p].is_beyond_limit(txn):
                 found[which] = contents
         return found
 
