@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.unguarded import coordinator_with
-from tests.support.core_records import FAR_AWAY, GROUP, op_line, txn_key
+from tests.support.core_records import FAR_AWAY, GROUP, half_header, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator, seen_by, slow_for
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.readers import MemoryAdmin
@@ -17,10 +17,10 @@ from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import QUICK_REBUILD_COUNT
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX, GroupPresence
-from txlayer.core.codec import encode_check, encode_summary
+from txlayer.core.codec import HALF_HEADER, WHY_HEADER, encode_check, encode_summary, quarantine_key
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.transaction import contents_of, held_bytes
-from txlayer.core.messages import NONCE_LENGTH, Message, Source
+from txlayer.core.messages import HEADERS_READ_MAX, NONCE_LENGTH, Message, Origin, Source
 from txlayer.core.partitions import half_partition
 from txlayer.producer.encoding import Encoder
 from txlayer.producer.identity import ANYWHERE
@@ -414,6 +414,28 @@ def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(*, is
     assert left == {k: on.reason for k, on in still.on_doubt().items()}
     sizes = [len(record.value() or b"") for record in still.kafka.records("small")]
     assert ([] if is_late else [size]) == sizes
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+def test_headers_that_could_not_be_read_on_doubt_are_read_in_half() -> None:
+    """Kafka's client shows no header at all of a record that has more, and doubt adds some of its own."""
+    still, key = StillCoordinator(doubt_after=timedelta(seconds=1)), txn_key("many")
+    many = [("h", b"")] * (HEADERS_READ_MAX - 1)
+    offset = still.kafka.append(
+        still.topics.half, b"v", key=b"k", partition=0, headers=[*many, (HALF_HEADER, half_header(key))]
+    )
+    malformed = still.kafka.append(still.topics.half, b"v", partition=0, headers=[*many, *many[:1]])
+    still.work(seconds=20)
+    assert {key: ""} == {k: on.reason for k, on in still.on_doubt().items()}
+
+    still.commit(key, offset)
+    still.work(seconds=20)
+
+    assert [b"v"] == [record.value() for record in still.kafka.records("orders")]
+    kept = {record.key(): record.headers() for record in still.kafka.records(still.topics.doubt)}
+    whys = [name for name, _ in kept[quarantine_key(Origin(still.topics.half, 0, malformed))] or ()]
+    assert [WHY_HEADER] == whys
 
 
 @pytest.mark.promise("P1")

@@ -7,7 +7,7 @@ import pytest
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
-from txlayer.core.messages import TOPICS_BYTES_MAX, Message
+from txlayer.core.messages import HEADERS_MAX, TOPICS_BYTES_MAX, Message
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
 from txlayer.producer.encoding import Encoder, headers_of, size_of
 from txlayer.producer.identity import ANYWHERE, Identity
@@ -260,6 +260,16 @@ def test_the_bytes_of_a_transaction_have_a_limit() -> None:
         made.records([Message("orders", b"k", b"v" * 1_000)], ANYWHERE)
     with pytest.raises(UsageError, match="transaction_bytes_max"):  # what a coordinator needs for them in memory
         made.records([Message("orders", b"k", b"v", headers=[("h", b"")] * 20)], ANYWHERE)
+
+
+@pytest.mark.promise("P1")
+def test_a_message_has_no_more_headers_than_a_client_can_read() -> None:
+    """The coordinator's client shows none of a record that has more than 100,000: what is committed would be lost."""
+    made, header = encoder(), ("h", b"")
+
+    assert made.records([Message("orders", b"k", b"v", headers=[header] * HEADERS_MAX)], ANYWHERE) is not None
+    with pytest.raises(UsageError, match="99001 headers"):
+        made.records([Message("orders", b"k", b"v", headers=[header] * HEADERS_MAX, tags="one")], ANYWHERE)
 
 
 @pytest.mark.promise("P11")

@@ -31,7 +31,7 @@ from txlayer.core.ledger.transaction import (
     due_contents,
     held_bytes,
 )
-from txlayer.core.messages import NONCE_LENGTH, txn_id_of, user_headers
+from txlayer.core.messages import HEADERS_READ_MAX, NONCE_LENGTH, txn_id_of, user_headers
 from txlayer.core.partitions import target_partition
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -551,10 +551,12 @@ class _Records:
             raise
 
     def _is_cut(self, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> bool:
-        """True when doubt refused this record before, or is known to take none of its size."""
+        """True when doubt refused this record before, or is known to take none of its size, or nobody could read it there."""
         limit = self._doubt_bytes_max
-        return key in self._precautions.cut_keys or (
-            limit is not None and len(key) + _size(value, headers) + FORWARD_OVERHEAD_BYTES > limit
+        return (
+            key in self._precautions.cut_keys
+            or len(headers) >= HEADERS_READ_MAX  # one more says why a record was quarantined
+            or (limit is not None and len(key) + _size(value, headers) + FORWARD_OVERHEAD_BYTES > limit)
         )
 
     def _put_doubt(

@@ -339,6 +339,9 @@ class DoubtSummary(NamedTuple):
         return bool(self.times or self.released_to)
 
 
+HEADERS_READ_MAX = 100_000  # Kafka's client shows no header at all of a record that has more
+HEADERS_MAX = 99_000
+"""Headers of a message, so that it can be read wherever it goes: txlayer, traces and dead letters add some of their own."""
 HEADER_OBJECT_BYTES = 170
 """Python's objects for a header of a record, beside what is in them (CPython 3.11): a record may have hundreds of thousands that are empty."""
 FEW_HEADERS = 8

@@ -13,6 +13,7 @@ from txlayer.config import ProducerConfig, milliseconds
 from txlayer.core.codec import GROUP_HEADER, HEADER_BYTES, WHOLE_MAX, encode_options
 from txlayer.core.ledger.transaction import TIMES_MAX
 from txlayer.core.messages import (
+    HEADERS_MAX,
     RESERVED_HEADER_PREFIX,
     TAGS_HEADER,
     TOPICS_BYTES_MAX,
@@ -211,6 +212,8 @@ class Encoder:
             value = self._serialize(message.value, topic=topic, headers=headers)
             if not isinstance(value, bytes | None):
                 raise UsageError(f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent")
+        if len(headers) > HEADERS_MAX:
+            raise UsageError(f"{len(headers)} headers of one message; it may have {HEADERS_MAX}. Nothing was sent")
         known = self._known[topic]
         size = size_of(key, value, headers) + len(asked)
         if size > known.message_bytes_max:

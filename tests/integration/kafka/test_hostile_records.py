@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import confluent_kafka
 import pytest
 
 from tests.support.arena import Arena
+from tests.support.logs import Seen, read_log
 from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
-from txlayer.core.messages import NO_OPTIONS, HalfHeader
+from txlayer.core.messages import HEADERS_READ_MAX, NO_OPTIONS, HalfHeader
 from txlayer.testing.stage import RunningCoordinator
 
 _END, _TOPIC, _PARTITION, _VALUE, _FLAGS, _HEADER = 0, 1, 3, 4, 7, 9
@@ -126,6 +128,27 @@ def test_a_thousand_headers_are_forwarded_as_they_are(arena: Arena, coordinator:
     (record,) = arena.wait_until_visible(mine.txn_id)
     assert coordinator.failure is None
     assert headers == record.headers[:1_000]
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
+def test_a_message_that_would_have_too_many_headers_on_doubt_stops_nobody(arena: Arena) -> None:
+    """Kafka's client shows no header at all of a record that has more than 100,000, and doubt adds two to those of half."""
+    raw, config = RawWriter(arena), CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
+    config = replace(config, session_timeout=SESSION, doubt_after=timedelta(milliseconds=300))
+    with RunningCoordinator(config) as running:
+        mine = raw.prepare((arena.targets[0], b"k", b"v"), headers=[("h", b"")] * (HEADERS_READ_MAX - 2))
+        arena.wait_for_doubt(mine.key)
+        raw.commit(mine)
+
+        wait_until(lambda: b"v" in [record.value for record in real(arena)], within=30, what="it is forwarded")
+        assert running.failure is None
+
+
+def real(arena: Arena) -> list[Seen]:
+    """What a `read_committed` reader sees of the first real topic: its headers are too many to be shown."""
+    return read_log(arena.servers, arena.targets[:1])[arena.targets[0]]
 
 
 def kept_aside(arena: Arena, offset: int) -> bytes | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.world import ClientError, RefusedError
-from txlayer.core.messages import Headers
+from txlayer.core.messages import HEADERS_READ_MAX, Headers
 
 HOUR_MS = 3_600_000
 
@@ -125,7 +125,7 @@ class MemoryRecord:
         self._partition = partition
         self._key = key
         self._value = value
-        self._headers = headers
+        self._headers = headers if len(headers or ()) <= HEADERS_READ_MAX else None
         self._stamp = stamp
         self._error = error
         self.log_offset = log_offset
