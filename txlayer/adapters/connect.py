@@ -216,7 +216,6 @@ class CoordinatorConnections(_Connected):
             group=self.config.topics.coordinator_group,
             session_timeout_ms=milliseconds(self.config.session_timeout),
             tells_end=True,
-            prefetches=False,
         )
 
     def close(self) -> None:

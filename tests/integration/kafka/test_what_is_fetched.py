@@ -1,0 +1,66 @@
+"""What a client has fetched and nobody has read yet has a limit, whatever its records consist of."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import Broker
+from tests.support.broker import create_topic, unique_name
+from tests.support.topic_records import Record, RecordWriter
+from tests.support.waiting import wait_until
+from txlayer.adapters.kafka import client
+from txlayer.config import ClientConfig
+
+pytestmark = pytest.mark.kafka
+
+HEADER = b"x" * 300_000
+AHEAD_MAX = 16 + 4 * 1024 * 1024 // len(HEADER) + 1
+"""So many wait at most: 15 when the last fetch began, and what one fetch brings."""
+
+
+@pytest.mark.promise("P11")
+def test_records_of_headers_alone_are_not_fetched_without_a_limit(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client counts the bytes of values alone: by that, all of these would take none."""
+    topic, waiting = create_topic(broker.bootstrap_servers, unique_name("topic"), partitions=1), list[int]()
+    RecordWriter(broker.bootstrap_servers).write(
+        Record(topic, None, b"k", [("large", HEADER)]) for _ in range(AHEAD_MAX * 4)
+    )
+
+    def see(said: str) -> None:
+        partitions = json.loads(said)["topics"].get(topic, {"partitions": {}})["partitions"]
+        waiting.append(partitions.get("0", {"fetchq_cnt": 0})["fetchq_cnt"])
+
+    make = client.new_client
+
+    def watched(kind: Any, settings: Any) -> Any:
+        return make(kind, {**settings, "statistics.interval.ms": 100, "stats_cb": see})
+
+    monkeypatch.setattr(client, "new_client", watched)
+    reader = client.KafkaStoringGroupReader(
+        ClientConfig(bootstrap_servers=broker.bootstrap_servers),
+        group=unique_name("group"),
+        session_timeout_ms=6_000,
+        instance_id="",
+    )
+    try:
+        reader.start([topic])
+
+        def has_a_share() -> bool:
+            reader.read(record_count_max=1, timeout_s=0.05)
+            return reader.take_assignment() is not None
+
+        wait_until(has_a_share, within=60, what="the group assigns the partition")
+        reader.resume_at({(topic, 0): 0})
+
+        def has_waited() -> bool:
+            reader.read(record_count_max=1, timeout_s=0.05)
+            return sum(count > 0 for count in waiting) >= 10
+
+        wait_until(has_waited, within=60, what="the client said ten times how much waits")
+    finally:
+        reader.close()
+
+    assert max(waiting) <= AHEAD_MAX
