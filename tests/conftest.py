@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.support.broker import GivenBroker
-from tests.support.class_archive import use_archive
+from tests.support.class_archive import quick_spark, use_archive
 from tests.support.debian import IS_CI
 from tests.support.nightly import Choice
 from tests.support.repeats import Repeats
@@ -54,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Repeats are counted where the results of all workers come together, and a wrong choice ends the run there, before a worker starts."""
     Choice.of(config.getoption("nightly"))
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_spark())  # for every session, also of a test's own process
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Repeats())
 

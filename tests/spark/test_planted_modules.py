@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.class_archive import quick_spark
 from tests.support.spark_processes import FIRST_COMPILER
 
 pytestmark = pytest.mark.spark
@@ -35,7 +36,7 @@ def test_sparks_workers_run_no_module_of_the_working_directory(tmp_path: Path) -
     ran = subprocess.run(
         [sys.executable, str(elsewhere / "program.py")],
         cwd=tmp_path,
-        env={**os.environ, "MARK": str(mark), "SPARK_SUBMIT_OPTS": FIRST_COMPILER},
+        env={**os.environ, "MARK": str(mark), "SPARK_SUBMIT_OPTS": f"{FIRST_COMPILER} {quick_spark()}"},
         capture_output=True,
         text=True,
         timeout=300,
