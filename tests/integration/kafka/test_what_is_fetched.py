@@ -19,9 +19,15 @@ AHEAD_MAX = 16 + 4 * 1024 * 1024 // len(HEADER) + 1
 """So many wait at most: 15 when the last fetch began, and what one fetch brings."""
 
 
+@pytest.fixture(params=["member", "reader", "sparing"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Whose client it is."""
+    return str(request.param)
+
+
 @pytest.mark.promise("P11")
 def test_records_of_headers_alone_are_not_fetched_without_a_limit(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client counts the bytes of values alone: by that, all of these would take none."""
     topic, waiting = create_topic(broker.bootstrap_servers, unique_name("topic"), partitions=1), list[int]()
@@ -35,25 +41,13 @@ def test_records_of_headers_alone_are_not_fetched_without_a_limit(
 
     make = client.new_client
 
-    def watched(kind: Any, settings: Any) -> Any:
-        return make(kind, {**settings, "statistics.interval.ms": 100, "stats_cb": see})
+    def watched(of: Any, settings: Any) -> Any:
+        return make(of, {**settings, "statistics.interval.ms": 100, "stats_cb": see})
 
     monkeypatch.setattr(client, "new_client", watched)
-    reader = client.KafkaStoringGroupReader(
-        ClientConfig(bootstrap_servers=broker.bootstrap_servers),
-        group=unique_name("group"),
-        session_timeout_ms=6_000,
-        instance_id="",
-    )
+    config = ClientConfig(bootstrap_servers=broker.bootstrap_servers)
+    reader = member_of(config, topic) if kind == "member" else plain_reader(config, topic, is_sparing=kind == "sparing")
     try:
-        reader.start([topic])
-
-        def has_a_share() -> bool:
-            reader.read(record_count_max=1, timeout_s=0.05)
-            return reader.take_assignment() is not None
-
-        wait_until(has_a_share, within=60, what="the group assigns the partition")
-        reader.resume_at({(topic, 0): 0})
 
         def has_waited() -> bool:
             reader.read(record_count_max=1, timeout_s=0.05)
@@ -64,3 +58,26 @@ def test_records_of_headers_alone_are_not_fetched_without_a_limit(
         reader.close()
 
     assert max(waiting) <= AHEAD_MAX
+
+
+def member_of(config: ClientConfig, topic: str) -> client.KafkaStoringGroupReader:
+    """A consumer's client, which reads its partition from the start."""
+    reader = client.KafkaStoringGroupReader(
+        config, group=unique_name("group"), session_timeout_ms=6_000, instance_id=""
+    )
+    reader.start([topic])
+
+    def has_a_share() -> bool:
+        reader.read(record_count_max=1, timeout_s=0.05)
+        return reader.take_assignment() is not None
+
+    wait_until(has_a_share, within=60, what="the group assigns the partition")
+    reader.resume_at({(topic, 0): 0})
+    return reader
+
+
+def plain_reader(config: ClientConfig, topic: str, *, is_sparing: bool) -> client.PlainReader:
+    """A client that a restart, or a command, reads with."""
+    reader = client.PlainReader(config, is_sparing=is_sparing)
+    reader.assign({(topic, 0): 0})
+    return reader
