@@ -697,6 +697,14 @@ def test_verify_runs_beside_the_page(site: Site, ahead_s: int) -> None:
     assert 403 == site.browser.post("/run/what").status_code
 
 
+def test_the_doctor_runs_beside_the_page(site: Site) -> None:
+    answer = site.post(site.get("/"), "/run/doctor")
+    site.wait_for("doctor")
+
+    assert (303, "/#doctor") == (answer.status_code, answer.headers["location"])
+    assert "checks in order" in site.get("/")
+
+
 @pytest.mark.parametrize("name", ["verify", "verdict"])
 def test_without_scripts_a_page_that_shows_progress_asks_for_itself_again(site: Site, name: str) -> None:
     key, may_end = txn_key("a"), threading.Event()

@@ -14,6 +14,8 @@ from tests.support.onlooking import Onlooker, still_environment
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.waiting import wait_until
 from txlayer.adapters.memory import memory_clients
+from txlayer.adapters.ports import ClusterFacts
+from txlayer.config import ConsumerConfig
 from txlayer.console.access import AccessRules
 from txlayer.console.app import Console, build_app
 from txlayer.core.partitions import half_partition
@@ -55,6 +57,8 @@ class Site:
         self.console = Console(
             self.stage.config,
             clients,
+            consumers=ConsumerConfig(namespace=self.stage.config.namespace),
+            inspect=self._inspect,
             rules=rules or AccessRules(),
             environment=replace(still_environment(self.stage), **(environment or {})),
             report_address=report_address,
@@ -78,6 +82,17 @@ class Site:
             return under_lock
 
         world.exchange, world.change = locked(exchange), locked(change)
+
+    def _inspect(self) -> ClusterFacts:
+        topics = self.stage.config.topics
+        return ClusterFacts(
+            namespace=topics.namespace,
+            half=topics.half,
+            op=topics.op,
+            now_ms=self.stage.world.now_ms(),
+            brokers=(),
+            topics=(),
+        )
 
     def go_ahead(self, seconds: float) -> None:
         """Of the brokers' clock, with the clock of the console's machine."""

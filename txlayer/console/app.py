@@ -44,14 +44,14 @@ class Console:
 
     config: CoordinatorConfig
     clients: Clients
-    inspect: Callable[[], Any] | None = None  # reads the facts that `doctor` judges; None: this cluster has none
+    consumers: ConsumerConfig  # the consumers' settings, for the leases
+    inspect: Callable[[], Any]  # reads the facts that `doctor` judges
     rules: AccessRules = field(default_factory=AccessRules)  # who may use it, and from where
     environment: Environment = REAL
     trace_address: str = ""  # where a trace is shown; `{trace_id}` stands for its id
     report_address: str = ""  # where the report of `txlayer-spark` is shown
     desk: Desk = field(default_factory=Desk)
     jobs: Jobs = field(default_factory=Jobs)
-    consumers: ConsumerConfig | None = None  # the consumers' settings, for the leases; None: their defaults
     second_person: SecondPerson[Action] = field(default_factory=SecondPerson)
     """The actions that wait for another person; the event loop alone uses it."""
     connections: Connections = field(default_factory=Connections)  # those of the server

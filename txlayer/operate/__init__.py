@@ -40,11 +40,6 @@ def time_text(at_ms: int | None) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}Z"
 
 
-def age_of_old_look(age_max: float, *, took: float) -> float:
-    """How old a look at the cluster may be before it is repeated; all in one unit. Looks take one part in twenty of the time at most."""
-    return max(age_max, 19 * took)
-
-
 def problem_of(error: Exception, logger: logging.Logger, event: str, **extra: str) -> str:
     """What is shown of an error that came to the border of a thread; a defect is logged, too. Call it where the error is handled."""
     if isinstance(error, TxLayerError):

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from txlayer.operate import age_of_old_look, problem_of
+from txlayer.operate import problem_of
 from txlayer.runtime.environment import REAL, Environment
 
 logger = logging.getLogger("txlayer.operate")
+
+LOOK_SHARE = (
+    19  # so many times as long as a look took, it is not repeated: looks take one part in twenty of the time at most
+)
 
 
 class Look(NamedTuple):
@@ -41,7 +45,7 @@ class Looks:
     def newest(self, name: str, read: Callable[[], Any], *, age_s: float) -> Look:
         """What was seen last. If that is older than `age_s`, reading begins; what takes long to read is read less often."""
         kept = self._kept_of(name)
-        is_old = self._environment.clock() - kept.ended_at > age_of_old_look(age_s, took=kept.took_s)
+        is_old = self._environment.clock() - kept.ended_at > max(age_s, LOOK_SHARE * kept.took_s)
         if is_old and not kept.is_reading:
             self.again(name, read)
         return kept.look

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from txlayer.config import ConsumerConfig
 from txlayer.console.acting import Action, act, route
 from txlayer.console.show import query
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
@@ -57,11 +56,7 @@ def _is_pending(asked: Any, *, is_paused: bool) -> bool:
 
 
 def _read(console: Console) -> Queues:
-    return read_queues(console.clients, _consumers(console))
-
-
-def _consumers(console: Console) -> ConsumerConfig:
-    return console.consumers or ConsumerConfig(namespace=console.config.namespace)
+    return read_queues(console.clients, console.consumers)
 
 
 def request_writer(console: Console, group: str) -> AbstractContextManager[RequestWriter]:
@@ -81,7 +76,7 @@ async def queue(console: Console, request: Request) -> Response:
     name = check_queue(request.query_params.get("name", ""))
 
     def read() -> tuple[Any, list[Any]]:
-        with opened_locks(console.clients, _consumers(console)) as locks:
+        with opened_locks(console.clients, console.consumers) as locks:
             locks.read()
             return locks.status(name), [record_json(folded) for folded in locks.history(name)]
 
@@ -107,7 +102,7 @@ async def release(console: Console, request: Request) -> Response:
 
     def carry_out(operator: str) -> str:
         signature = signature_of("console", operator=operator, reason=reason)
-        with opened_locks(console.clients, _consumers(console)) as locks:
+        with opened_locks(console.clients, console.consumers) as locks:
             locks.read()
             status = locks.status(name)
             if status is None or str(status.lease.token) != token or status.state is LockState.RELEASED:

@@ -145,13 +145,13 @@ async def transaction(console: Console, request: Request) -> Response:
 
 async def values(console: Console, request: Request) -> Response:
     """The same page with the messages' values. That somebody has seen them is logged."""
-    form = dict(getattr(request.state, "form", {}))
+    form = dict(request.state.form)
     return await _answer(console, request, form | {"id": unquote(form.get("id", ""))}, has_values=True)
 
 
 async def verdict(console: Console, request: Request) -> Response:
     """Begin to verify the moment at which it was prepared, and show the page again, which shows the progress."""
-    form = dict(getattr(request.state, "form", {}))
+    form = dict(request.state.form)
     what, at_ms = unquote(form.get("id", "")), number_of(form, "at", digit_count_max=18)
     console.jobs.start(VERDICT, lambda note: _verdicts(console, what, at_ms, note), now_ms=console.now_ms, subject=what)
     return RedirectResponse("/transaction?" + transaction_query(what, form.get("since")) + "#verdict", 303)
@@ -172,9 +172,8 @@ async def _answer(console: Console, request: Request, fields: dict[str, str], *,
     what, since, by = fields.get("id", "").strip(), fields.get("since", ""), fields.get("by", "")
     found = await console.desk.call(_look_up, console, what, since=since, is_id=by == "id", has_values=has_values)
     if has_values:
-        person = getattr(getattr(request.state, "person", None), "name", "local")
         shown = [f"{attempt['txn_id']}/{attempt['nonce']}" for attempt in found.attempts]
-        logger.info("console.values_shown", extra={"person": person, "transactions": shown})
+        logger.info("console.values_shown", extra={"person": request.state.person.name, "transactions": shown})
     status = 200 if found.attempts or found.rows else 404
     return console.page(
         request,
