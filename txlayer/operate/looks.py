@@ -45,42 +45,34 @@ class Looks:
     def newest(self, name: str, read: Callable[[], Any], *, age_s: float) -> Look:
         """What was seen last. If that is older than `age_s`, reading begins; what takes long to read is read less often."""
         kept = self._kept_of(name)
-        is_old = self._environment.clock() - kept.ended_at > max(age_s, LOOK_SHARE * kept.took_s)
-        if is_old and not kept.is_reading:
-            self.again(name, read)
+        with self._lock:
+            is_old = self._environment.clock() - kept.ended_at > max(age_s, LOOK_SHARE * kept.took_s)
+            begins = is_old and not kept.is_reading
+            kept.is_reading |= begins
+        if begins:
+            self._environment.background.start(partial(self.read, name, read), name=f"txlayer-{name}")
         return kept.look
 
-    def again(self, name: str, read: Callable[[], Any]) -> None:
-        """Read it now: something was changed. What is being read is read once more afterwards."""
+    def forget(self, name: str) -> None:
+        """Something was changed: what was seen is old, and so is what is being read."""
         kept = self._kept_of(name)
         with self._lock:
-            kept.is_stale = True
-            if kept.is_reading:
-                return
-            kept.is_reading = True
-        work = partial(self._read_while_stale, name, read)
-        self._environment.background.start(work, name=f"txlayer-{name}")
+            kept.ended_at, kept.is_stale = float("-inf"), True
 
     def read(self, name: str, read: Callable[[], Any]) -> None:
         """Read it in the caller's thread."""
         kept, environment = self._kept_of(name), self._environment
+        kept.is_stale = False
         began, at_ms = environment.clock(), int(environment.wall_clock() * 1000)
         try:
             kept.look = Look(at_ms, read())
         except Exception as exc:  # noqa: BLE001 - border of a thread
             kept.look = kept.look._replace(problem=problem_of(exc, logger, "look.failed", look=name))
-        kept.ended_at = environment.clock()
-        kept.took_s = kept.ended_at - began
+        with self._lock:
+            kept.took_s = environment.clock() - began
+            kept.ended_at = float("-inf") if kept.is_stale else began + kept.took_s
+            kept.is_reading = False
 
     def _kept_of(self, name: str) -> _Kept:
         with self._lock:
             return self._kept.setdefault(name, _Kept())
-
-    def _read_while_stale(self, name: str, read: Callable[[], Any]) -> None:
-        kept = self._kept_of(name)
-        while True:
-            with self._lock:
-                kept.is_reading, kept.is_stale = kept.is_stale, False
-                if not kept.is_reading:
-                    return
-            self.read(name, read)

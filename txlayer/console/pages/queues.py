@@ -29,7 +29,7 @@ WORDS = {"pause": ReplayKind.PAUSE, "resume": ReplayKind.RESUME}
 
 def queues_now(console: Console) -> Look:
     """The queues, as they were seen last; read again beside the page if that is long ago."""
-    return console.looks.newest(QUEUES, lambda: _read(console), age_s=AGE_S)
+    return console.looks.newest(QUEUES, lambda: read_queues(console.clients, console.consumers), age_s=AGE_S)
 
 
 async def queues(console: Console, request: Request) -> Response:
@@ -53,10 +53,6 @@ async def queues(console: Console, request: Request) -> Response:
 def _is_pending(asked: Any, *, is_paused: bool) -> bool:
     """True if the newest request to pause or to resume is not carried out yet."""
     return asked is not None and (asked.record.kind is ReplayKind.PAUSE) != is_paused
-
-
-def _read(console: Console) -> Queues:
-    return read_queues(console.clients, console.consumers)
 
 
 def request_writer(console: Console, group: str) -> AbstractContextManager[RequestWriter]:
@@ -108,7 +104,7 @@ async def release(console: Console, request: Request) -> Response:
             if status is None or str(status.lease.token) != token or status.state is LockState.RELEASED:
                 raise UsageError("the lease has changed meanwhile; nothing was released. Look at the queue again")
             locks.release(status.lease, reason=signature)
-        console.looks.again(QUEUES, lambda: _read(console))
+        console.looks.forget(QUEUES)
         return "/queue?" + query({"name": name})
 
     return await act(console, request, Action(f"release the lease {token[:20]} of {name}", reason, carry_out))
@@ -129,7 +125,7 @@ async def pause(console: Console, request: Request) -> Response:
         record = ReplayRecord(kind, author.request_id, None, text=author.text)
         with opened_logs(console.clients, group, [topic]) as logs, request_writer(console, group) as writer:
             ask_queues(logs[topic], writer, record, partitions=[int(number)] if number else [])
-        console.looks.again(QUEUES, lambda: _read(console))
+        console.looks.forget(QUEUES)
         return "/queues?" + query({"group": group, "topic": topic})
 
     return await act(console, request, Action(f"{word} {where} of {topic[:250]} for {group[:250]}", reason, carry_out))
