@@ -1,7 +1,6 @@
 """A parked key is replayed in order, whatever was asked before; also a partition that is one chain, in which a message without a key followed (P9)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -129,9 +128,7 @@ def test_what_is_left_first_and_asked_for_later_has_one_result(field: Field) -> 
                 field.say(ask(each), answer(each, ReplayOutcome.HANDLED))
 
     writer: Any = Answering(field)
-    outcomes = ask_for(
-        order, writer, logs, choose(order, logs), say=lambda _: None, progress=lambda *_: nullcontext(int)
-    )
+    outcomes = ask_for(order, writer, logs, choose(order, logs))
 
     assert [(each, DeadLetterResult.HANDLED) for each in (first, second, third)] == [
         each[:2] for each in sorted(outcomes)
@@ -172,8 +169,7 @@ def carry_out(
     field: Field, order: ReplayOrder, choice: DeadLetterSelection, writer: RecordedWriter, **more: Any
 ) -> list[tuple[DeadLetterPosition, DeadLetterResult]]:
     logs = {field.stage.topic: field.log()}
-    quiet: dict[str, Any] = {"say": lambda _: None, "progress": lambda *_: nullcontext(int)}
-    outcomes = ask_for(order, cast("Any", writer), logs, choice, **quiet, **more)
+    outcomes = ask_for(order, cast("Any", writer), logs, choice, **more)
     return [each[:2] for each in sorted(outcomes)]
 
 
@@ -266,9 +262,8 @@ def test_a_request_waits_for_an_edit_that_is_under_way(field: Field, monkeypatch
 
     monkeypatch.setattr(log, "is_hidden", look)
     order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, is_all=True)
-    quiet: dict[str, Any] = {"say": lambda _: None, "progress": lambda *_: nullcontext(int)}
 
-    outcomes = ask_for(order, cast("Any", writer), {field.stage.topic: log}, choice, **quiet)
+    outcomes = ask_for(order, cast("Any", writer), {field.stage.topic: log}, choice)
 
     assert ([], [(letter, DeadLetterResult.REQUESTED_ALREADY)]) == (writer.asked, [each[:2] for each in outcomes])
 

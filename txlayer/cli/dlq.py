@@ -267,10 +267,10 @@ def _carry_out(order: replaying.ReplayOrder, asking: Asking, cluster: ClusterOpt
             with (
                 closing(replaying.RequestWriter(clients, group=order.group)) as writer,
                 saying(replaying.standing(order.author), RetriableError, OutcomeUnknownError),
+                output.two_step_progress("asked for", "answered") as (asked, answered),
             ):
-                outcomes = replaying.ask(
-                    order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
-                )
+                say = partial(typer.echo, err=True)
+                outcomes = replaying.ask(order, writer, logs, choice, say=say, on_asked=asked, on_answered=answered)
     is_waiting = order.patience_s > 0
     output.report(
         outcomes,

@@ -24,7 +24,7 @@ from txlayer.errors import UsageError
 from txlayer.operate import Json, length_text, time_text
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
 T = TypeVar("T")
 
@@ -193,35 +193,20 @@ def report(
         raise typer.Exit(ExitCode.FINDING)
 
 
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, moved by the function that the block gets; none without a terminal."""
-    with _bars(is_shown=total > 0) as bars:
-        task = bars.add_task(what, total=total)
-        yield lambda count: bars.update(task, completed=count)
-
-
 Step = Callable[..., None]  # moves the bar of one step: so many are done, of so many; the total may come later
 
 
 @contextmanager
 def two_step_progress(first: str, second: str) -> Iterator[tuple[Step, Step]]:
-    """Bars for two steps, one after the other; none without a terminal."""
-    with _bars() as bars:
+    """Bars on standard error for two steps, one after the other; none without a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks = (bars.add_task(first, total=None), bars.add_task(second, total=None, visible=False))
 
         def step_of(task: TaskID) -> Step:
             return lambda count, total=None: bars.update(task, completed=count, total=total, visible=True)
 
         yield step_of(tasks[0]), step_of(tasks[1])
-
-
-@contextmanager
-def _bars(*, is_shown: bool = True) -> Iterator[Progress]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    is_off = not (console.is_terminal and is_shown)
-    with Progress(*columns, console=console, transient=True, disable=is_off) as bars:
-        yield bars

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from functools import partial
@@ -513,10 +513,6 @@ def requests_for(
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""(what, total) → a function that gets the number of those done, for the time of a block."""
-
-
 def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterOutcome]:
     return [
         *choice.unable,
@@ -623,8 +619,9 @@ def ask(
     logs: Logs,
     choice: DeadLetterSelection,
     *,
-    say: Callable[[str], None],
-    progress: Progress,
+    say: Callable[[str], None] = lambda _text: None,
+    on_asked: Callable[[int, int], None] = lambda _count, _total: None,
+    on_answered: Callable[[int, int], None] = lambda _count, _total: None,
     watch: Watch | None = None,
 ) -> list[DeadLetterOutcome]:
     """Ask the group's consumers for the chosen, wait for their answers, and return what became of each.
@@ -641,32 +638,28 @@ def ask(
         say(f"request id {author.request_id}")  # the name to run it again with
     due: float | None = None  # with a rate: when the next step may begin
     for _ in range(ROUND_COUNT_MAX):
-        with progress("asked for", len(fresh.chosen)) as on_progress:
-            count = 0
-            for planned_step in _steps(order, fresh.in_turn, watch):
-                while (
-                    due is not None and (early_s := due - writer.clock()) > 0 and (watch is None or watch.is_going_on())
-                ):
-                    writer.pause(min(early_s, LOOK_AGAIN_S))
-                if watch is not None and not watch.is_going_on():
-                    left += planned_step
-                    continue
-                begun = writer.clock()
-                look = partial(_look, order, writer, logs, planned_step, fresh.parked)
-                step = _look_and_write(writer, look) if planned_step else Step([], [], [], [])
-                taken += step.taken
-                held += step.held
-                followed += step.asked
-                if order.rate is not None:
-                    due = begun + len(step.asked) / order.rate
-                count += len(step.asked)
-                on_progress(count)
-                if watch is not None:
-                    _wait_for_answers(order, logs, followed, lambda _count: None, watch)
-                    watch.look(order, logs, followed)
+        count = 0
+        for planned_step in _steps(order, fresh.in_turn, watch):
+            while due is not None and (early_s := due - writer.clock()) > 0 and (watch is None or watch.is_going_on()):
+                writer.pause(min(early_s, LOOK_AGAIN_S))
+            if watch is not None and not watch.is_going_on():
+                left += planned_step
+                continue
+            begun = writer.clock()
+            look = partial(_look, order, writer, logs, planned_step, fresh.parked)
+            step = _look_and_write(writer, look) if planned_step else Step([], [], [], [])
+            taken += step.taken
+            held += step.held
+            followed += step.asked
+            if order.rate is not None:
+                due = begun + len(step.asked) / order.rate
+            count += len(step.asked)
+            on_asked(count, len(fresh.chosen))
+            if watch is not None:
+                _wait_for_answers(order, logs, followed, on_answered, watch)
+                watch.look(order, logs, followed)
         if watch is None:
-            with progress("answered", len(followed)) as on_progress:
-                _wait_for_answers(order, logs, followed, on_progress, watch)
+            _wait_for_answers(order, logs, followed, on_answered, watch)
         is_over = not order.is_whole or (watch is not None and watch.stopped)
         fresh = DeadLetterSelection() if is_over else newcomers(order, logs, followed)
         if not fresh.chosen:
@@ -701,7 +694,7 @@ def _wait_for_answers(
     order: ReplayOrder,
     logs: Logs,
     asked: Sequence[FoundLetter],
-    on_progress: Callable[[int], None],
+    on_answered: Callable[[int, int], None],
     watch: Watch | None,
 ) -> None:
     """Return when all have a result, when for the order's patience none came, or when the watch is to stop."""
@@ -713,7 +706,7 @@ def _wait_for_answers(
             logs[topic].follow()
         positions = (each.position for each in asked)
         answered = sum(order.author.request_id in logs[p.topic].history(p).results for p in positions)
-        on_progress(answered)
+        on_answered(answered, len(asked))
         if answered > answered_before:
             give_up_at, answered_before = time.monotonic() + order.patience_s, answered
         if answered >= len(asked) or time.monotonic() >= give_up_at or (watch is not None and watch.should_stop()):

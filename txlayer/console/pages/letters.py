@@ -8,7 +8,6 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -344,15 +343,7 @@ def _work_off(
             failed_count_max,
             note=lambda asked, done, failed: note(f"{asked:,} asked for, {failed:,} failed;", done, max(total, asked)),
         )
-        outcomes = ask(
-            order,
-            writer,
-            logs,
-            choice,
-            say=lambda _text: None,
-            progress=lambda _what, _total: nullcontext(lambda _count: None),
-            watch=watch,
-        )
+        outcomes = ask(order, writer, logs, choice, watch=watch)
     return Counter(each.result for each in outcomes), watch.stopped
 
 
