@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +41,7 @@ class Audit:
     """No promise is broken."""
     page: str
     took_s: float
-    """Since nothing was under way any more."""
+    """From when nothing was under way any more to the page."""
 
 
 class Auditor:
@@ -50,6 +51,7 @@ class Auditor:
         self._line = [sys.executable, str(PROGRAM), f"--bootstrap-servers={bootstrap_servers}", f"--folder={folder}"]
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
+        self._began = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -81,15 +83,24 @@ class Auditor:
             )
         return self._process
 
+    def begin(self) -> subprocess.Popen[str]:
+        """Have the rest read and judged: nothing is under way any more. It does not wait for that."""
+        process = self._process or self.open()
+        self._began = time.monotonic()
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):  # it has ended: `judge` says why
+                process.stdin.write("judge\n")
+                process.stdin.flush()
+        return process
+
     def judge(self) -> Audit:
-        """Have the rest read, judge, and write the page; nothing is under way any more.
+        """The judgement, when the page is written; it begins now, unless it has.
 
         Raises:
             AuditTroubleError: it could not run to its end.
         """
-        began = time.monotonic()
-        process = self._process or self.open()
-        told, _ = process.communicate("judge\n")
+        process = self._process if self._process and self._began else self.begin()
+        told, _ = process.communicate()
         if process.returncode not in JUDGED or not told:
             said = (self._folder / LOG_FILE).read_text("utf-8", "replace")
             raise AuditTroubleError(said.strip() or f"{PROGRAM.name}: {process.returncode}")
@@ -98,7 +109,7 @@ class Auditor:
             verdicts=answer["verdicts"],
             is_good=process.returncode == 0,
             page=answer["page"],
-            took_s=time.monotonic() - began,
+            took_s=time.monotonic() - self._began,
         )
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -71,9 +72,9 @@ class Coordinators:
 
     def have_settled(self) -> bool:
         """True when everything that was said has been carried out, and nothing is undecided any more."""
-        if self._status()["op_lag"]:
-            return False
-        return not self._answer("tx", "list", "--json")
+        with ThreadPoolExecutor() as threads:
+            listed = threads.submit(self._answer, "tx", "list", "--json")
+            return not self._status()["op_lag"] and not listed.result()
 
     def kill(self, number: int) -> int:
         """SIGKILL, which no process can answer; returns the id of the one that is dead now.

@@ -22,7 +22,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from audit import PAGE_FILE, Auditor, AuditTroubleError
@@ -138,9 +140,8 @@ def run(  # the whole day from morning to evening, in one piece
     with LocalBroker(data=folder / "kafka", config=LocalConfig.from_environ(os.environ)) as broker:
         servers = broker.bootstrap_servers
         show.tell(f"Kafka is ready at {servers}")
-        apply_topics(servers)
         create_topics(servers, [ORDERS, LOYALTY])
-        apply_group_topics(servers)
+        together(partial(apply_topics, servers), partial(apply_group_topics, servers))
         with (
             Coordinators(bootstrap_servers=servers, log_folder=folder) as coordinators,
             SellingShop(
@@ -172,14 +173,17 @@ def run(  # the whole day from morning to evening, in one piece
                     time.sleep(TICK_S)
                 closed = time.monotonic()
                 settling_s = settle(coordinators, watcher, tick=tick, database_file=database_file)
-                rewards = reward(loyalty, tick=tick, folder=folder, show=show)
-            shop.close()
-            coordinators.stop()
-            # Nobody forwards any more: what the topics hold now is all that they will ever hold.
-            comparison = compare(database_file, bootstrap_servers=servers, purchases=purchases)
-            checks = read_checks(servers)
-            whole_s = show.elapsed_s
+
+                def close() -> None:
+                    together(loyalty.close, shop.close, coordinators.stop)
+                    # Nobody forwards any more: what the topics hold now is all that they will ever hold.
+                    auditor.begin()
+
+                rewards = reward(loyalty, tick=tick, close=close, folder=folder, show=show)
             with show.working("Spark reads the rest of all topics and judges each transaction"):
+                # Beside it: neither knows what the other one finds.
+                comparison = compare(database_file, bootstrap_servers=servers, purchases=purchases)
+                checks = read_checks(servers)
                 judged = auditor.judge()
             report = Report(
                 purchase_count=len(purchases),
@@ -188,7 +192,7 @@ def run(  # the whole day from morning to evening, in one piece
                 checks=checks,
                 selling_s=closed - opened,
                 settling_s=settling_s,
-                whole_s=whole_s,
+                whole_s=show.elapsed_s - judged.took_s,
                 buying=Percentiles.of(shop.took_ms),
                 forwarding=Percentiles.of(comparison.forward_ms),
                 comparison=comparison,
@@ -205,8 +209,17 @@ def run(  # the whole day from morning to evening, in one piece
     return report
 
 
-def reward(loyalty: RewardingService, *, tick: Callable[[], None], folder: Path, show: Show) -> Rewards:
-    """Let the loyalty service catch up, mend the broken account, replay its dead letters, and compare."""
+def together(*works: Callable[[], object]) -> None:
+    """Do them at the same time: each waits for other processes."""
+    with ThreadPoolExecutor(len(works)) as threads:
+        for done in [threads.submit(work) for work in works]:
+            done.result()
+
+
+def reward(
+    loyalty: RewardingService, *, tick: Callable[[], None], close: Callable[[], None], folder: Path, show: Show
+) -> Rewards:
+    """Let the loyalty service catch up, mend the broken account, replay its dead letters, close, and compare."""
     began = time.monotonic()
     stored = stored_purchases(folder / DATABASE_FILE)
     broken_count = sum(purchase.customer == loyalty.broken for purchase in stored)
@@ -215,7 +228,7 @@ def reward(loyalty: RewardingService, *, tick: Callable[[], None], folder: Path,
     show.tell(f"{dead_letter_count} dead letters of customer {loyalty.broken}: mended, now replayed")
     replayed_count = loyalty.mend_and_replay()
     took_s = time.monotonic() - began
-    loyalty.close()
+    close()
     return Rewards(
         handled_count=loyalty.handled_count,
         again_count=loyalty.again_count,

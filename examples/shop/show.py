@@ -69,7 +69,7 @@ class Report:
     settling_s: float | None
     """From the last purchase until every decision was carried out; None: not within the time allowed."""
     whole_s: float
-    """Until the comparison; the audit comes on top of it."""
+    """Until nothing was under way any more; the audit, and the comparisons beside it, come on top of it."""
     buying: Percentiles
     forwarding: Percentiles
     comparison: Comparison
