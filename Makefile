@@ -39,11 +39,11 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
 .PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas sparks object-store container mysql bench images docs setup form lint compiled jars rights kills audit sbom clean
 
-# CONSOLE=1 shows the day in a browser, and leaves it open at the end.
+# CONSOLE=1 shows the day in a browser, and leaves it open at the end. Spark starts from an archive of classes, if `make jars` made one.
 demo: $(DEMO_STAMP)
 	@$(BIN)/python -m txlayer broker fetch
 	@$(BIN)/txlayer-spark jars
-	$(BIN)/python examples/shop/demo.py $(if $(CONSOLE),--console)
+	SPARK_SUBMIT_OPTS="$$($(BIN)/python -c 'from tests.support.class_archive import quick_spark; print(quick_spark())') $$SPARK_SUBMIT_OPTS" $(BIN)/python examples/shop/demo.py $(if $(CONSOLE),--console)
 
 # One pytest at the end, so that the last lines are its summary. NIGHTLY=3/60 runs the third of sixty shares of the nightly tests, too.
 test: setup jars
