@@ -62,9 +62,9 @@ collect_ignore = [] if find_spec("grpc") else ["test_connect.py"]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test here needs Spark, which leaves the sockets of its results to the collector of garbage."""
-    here = Path(__file__).parent
+    here = str(Path(__file__).parent)
     for item in items:
-        if here in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 

@@ -14,7 +14,7 @@ COMPOSE_FILES = (ALONE, "docker-compose.override.yml", "docker-compose.three.yml
 
 def documents(path: Path) -> list[dict[str, Any]]:
     """Every document of a YAML file."""
-    return [found for found in yaml.safe_load_all(path.read_text("utf-8")) if found]
+    return [found for found in yaml.load_all(path.read_text("utf-8"), yaml.CSafeLoader) if found]
 
 
 def services(name: str = ALONE) -> dict[str, dict[str, Any]]:
