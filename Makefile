@@ -23,7 +23,8 @@ MINUTES ?= 1
 INPUTS ?= 1000000
 HISTORIES ?= 10000
 WORKERS ?= 4
-CHECK_WORKERS ?= 4
+# One for each core: all of these tests compute.
+CHECK_WORKERS ?= logical
 NIGHTLY ?= none
 STAGES ?=
 FILES ?=
