@@ -13,8 +13,18 @@ from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.ingest import Ingest, ReadLimits
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
-from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
+from txlayer.core.dead_letters import (
+    DLQ_HEADER,
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    encode_dead_letter,
+    encode_replay,
+)
 from txlayer.core.key_queue import ItemSource, PartitionQueue, QueueSettings, Start
+from txlayer.core.messages import Origin
 
 
 class Queues:
@@ -146,6 +156,50 @@ def test_requests_whose_dead_letters_are_gone_count_with_their_own_bytes() -> No
 
     assert 100_000 * queues.replay_count <= queues.replay_bytes
     assert 500 == queues.replay_count
+
+
+class OneLetter:
+    """A dead letter of key `k`."""
+
+    def __init__(self, group: str, origin: Origin) -> None:
+        letter = DeadLetter(DeadLetterReason.REJECTED, origin, 1, 1, 1, 1, "", "", group)
+        headers = [(DLQ_HEADER, encode_dead_letter(letter))]
+        self._record = MemoryRecord("g.orders.dlq", 0, b"k", b"", headers, (1, 0), log_offset=7)
+
+    def fetch(self, *_: object, **__: object) -> dict[int, MemoryRecord]:
+        return {7: self._record}
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize(
+    ("group", "origin", "key", "expected"),
+    [
+        ("g", Origin("orders", 0, 3), b"k", None),
+        ("other", Origin("orders", 0, 3), b"k", ReplayOutcome.MISSING),
+        ("g", Origin("orders", 1, 3), b"k", ReplayOutcome.MISSING),
+        ("g", Origin("other", 0, 3), b"k", ReplayOutcome.MISSING),
+        ("g", Origin("orders", 0, 3), b"j", ReplayOutcome.MISSING),
+        ("g", Origin("orders", 0, 3), None, ReplayOutcome.MISSING),
+    ],
+)
+def test_a_request_under_another_key_than_its_dead_letters_or_about_one_of_others_is_not_handled(
+    group: str, origin: Origin, key: bytes | None, expected: ReplayOutcome | None
+) -> None:
+    """Another program wrote it: under another key it would be handled beside the messages of its dead letter's."""
+    ingest = Ingest(group="g", letters=cast("Any", OneLetter(group, origin)), now_ms=lambda: 1_000)
+    owned = owned_with(empty_queue())
+    handlers = HandlerSet(is_async=False)
+    handlers.add(lambda *_: None, topics=(), tags="*", retry=None)
+    owned.route = handlers.routes(["orders"])["orders"]
+    request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "a", 7))
+    record = MemoryRecord(*owned.replay_partition, key, request, None, (1, 0), log_offset=0)
+    ingest.add([record], {owned.replay_partition: owned})
+
+    ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
+
+    due = [item.more and item.more.end for item in owned.queue.take_due(10)]
+    assert ([] if expected is None else [expected]) == due
+    assert (expected is None) == bool(owned.queue.take(10, now_ms=1_000))
 
 
 class SlowLetters:

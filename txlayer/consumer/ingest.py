@@ -281,7 +281,7 @@ class Ingest:
             content: Any = record
             outcome: ReplayOutcome | None = None
             if request.kind is ReplayKind.REPLAY:
-                content, outcome = self._letter(owned, request, letters)
+                content, outcome = self._letter(owned, request, record.key(), letters)
             owned.queue.add_replay(
                 request,
                 offset=offset,
@@ -294,7 +294,7 @@ class Ingest:
         owned.queue.reach(ItemSource.REPLAY, offset + 1)
 
     def _letter(
-        self, owned: OwnedPartition, request: ReplayRecord, letters: Mapping[int, Record | None]
+        self, owned: OwnedPartition, request: ReplayRecord, key: bytes | None, letters: Mapping[int, Record | None]
     ) -> tuple[DeadLetterRecord | None, ReplayOutcome | None]:
         found = letters.get(request.dead_letter_offset or 0)
         letter = None if found is None else dead_letter_of(found.headers())
@@ -302,6 +302,8 @@ class Ingest:
             return None, ReplayOutcome.MISSING
         if letter.consumer_group != self._group or letter.origin[:2] != owned.topic_partition:
             return None, ReplayOutcome.MISSING  # another group's dead letter has the same form
+        if found.key() != key:
+            return None, ReplayOutcome.MISSING  # it would be handled beside the messages of its key
         content = DeadLetterRecord(found, letter)
         if owned.route.handler_of(content) is None:
             return None, ReplayOutcome.UNKNOWN
