@@ -1,6 +1,7 @@
 """Which dead letters a command is about, over both logs: filters, what was asked before, parked keys."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from hashlib import blake2b
 
 import pytest
@@ -17,7 +18,16 @@ from txlayer.core.progress import KEY_HASH_BYTES, StoredProgress, encode, fixed_
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import TopicMismatchError
 from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPosition, topics_of
-from txlayer.operate.replay import Author, DeadLetterResult, DeadLetterSelection, ReplayOrder, choose, still_able
+from txlayer.operate.replay import (
+    Author,
+    DeadLetterResult,
+    DeadLetterSelection,
+    ReplayOrder,
+    RequestWriter,
+    choose,
+    still_able,
+)
+from txlayer.operate.replay import ask as carry_out
 
 AUTHOR = Author("zoe: mended", "r")
 REJECTED, PARKED = DeadLetterReason.REJECTED, DeadLetterReason.KEY_PARKED
@@ -287,6 +297,23 @@ def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) 
     assert ([second], [first]) == ([c.position for c in able], [c.position for c in taken])
     assert DeadLetterState.REQUESTED is taken[0].history.state
     assert 2 == len(still_able(logs, chosen, is_again=True)[0])
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+@OF_HANDLERS
+def test_what_the_same_request_asked_for_meanwhile_is_not_asked_for_again(field: Field, *, is_again: bool) -> None:
+    """A person runs a command a second time while the first one is still on its way."""
+    (first,) = field.plant((b"k", REJECTED))
+    logs = {field.stage.topic: field.log()}
+    order = ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR, names=(first,), is_again=is_again)
+    choice = choose(order, logs)
+    field.say(ask(first), answer(first, ReplayOutcome.FAILED))
+
+    with closing(RequestWriter(field.stage.connections, group=field.stage.group)) as writer:
+        outcomes = carry_out(order, writer, logs, choice)
+
+    assert [(first, DeadLetterResult.FAILED)] == [each[:2] for each in outcomes]
+    assert 2 == len(field.stage.lab.read(field.stage.replays))
 
 
 @OF_HANDLERS

@@ -111,6 +111,18 @@ def test_what_followed_meanwhile_is_left_where_another_key_of_a_parked_partition
     assert [] == newcomers(order, {field.stage.topic: log}, asked).chosen
 
 
+@pytest.mark.promise("P9")
+def test_of_a_key_that_fails_anew_when_it_was_released_nothing_is_replayed_unasked(field: Field) -> None:
+    (first,) = field.plant((b"p", REJECTED), parked={hash_of_key(b"p"): 0})
+    field.say(ask(first), answer(first, ReplayOutcome.HANDLED))
+    field.plant((b"p", REJECTED), parked={hash_of_key(b"p"): 1})
+    log, order = field.log(), ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR)
+    asked = [found for found in log.letters() if found.position == first]
+
+    assert 1 == len(asked)
+    assert [] == newcomers(order, {field.stage.topic: log}, asked).chosen
+
+
 def test_what_is_left_first_and_asked_for_later_has_one_result(field: Field) -> None:
     first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={hash_of_key(b"p"): 2})
     field.say(ask(second, request_id="a"))
