@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, TOPICS, LockStage, Process
+from txlayer.adapters import lock_log
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory import Fault
 from txlayer.adapters.memory.world import ClientError, ClientFailureError
@@ -137,6 +138,23 @@ def test_nothing_is_claimed_before_the_log_was_read_to_its_end(stage: LockStage)
 
     assert any(record.holder == "b" for _, _, record in stage.log())
     assert [] == b.history
+
+
+@pytest.mark.promise("P10")
+def test_nothing_is_claimed_behind_the_first_of_many_records(stage: LockStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_log, "READ_COUNT_MAX", 1)
+    fill(stage, stage.assigned("a", generation=5), ms=3 * MINUTE_MS)
+    count = len(stage.log())
+    b = stage.process("b")
+    b.registry.assigned([QUEUE], generation=6)
+
+    for _ in range(count - 1):
+        b.turn()
+    assert count == len(stage.log())
+    stage.run()
+
+    assert count > 5
+    assert b.may_start()
 
 
 @pytest.mark.promise("P10")
