@@ -103,6 +103,16 @@ def test_a_stale_token_changes_nothing(engine: Engine) -> None:
 
 
 @each_database
+@pytest.mark.promise("P10")
+def test_a_newer_token_in_another_row_stops_nothing(engine: Engine) -> None:
+    """Tokens of different queues cannot be compared, and rows of many queues are in one table."""
+    name, _ = customer(engine), customer(engine, fence=9)
+
+    assert 1 == add(engine, name, token=8)
+    assert (1, 8) == standing(engine, name)
+
+
+@each_database
 def test_one_row_of_a_newer_holder_stops_all(engine: Engine) -> None:
     free, newer = customer(engine), customer(engine, fence=9)
 
