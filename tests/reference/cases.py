@@ -250,6 +250,14 @@ line_ahead_of_its_half_record: open
     lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer||, half
 line_ahead_of_its_half_record_visible: ok
     lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer||, half, show 0
+# Half has lost its end. Doubt names the half record that was there: the line counted.
+rolled_back_by_a_line_ahead_of_half_that_lost_its_end: rolled_back
+    half 0/2, half 1/2, keep open 0 1, R 1, ended 0 1, stable txlayer.half=1
+committed_by_a_line_ahead_of_half_that_lost_its_end: out_of_window
+    half 0/2, half 1/2, keep open 0 1, C 1, show 0 1, ended 0 1, stable txlayer.half=1
+# Without doubt nothing was there.
+line_ahead_of_half: open
+    half 0/2, half 1/2, R 1, stable txlayer.half=1
 copy_whose_first_record_is_gone_and_visible_under_that: out_of_window
     half, C 0, show 0, half, starts half=1
 copy_of_one_message_and_the_last_record_is_gone: out_of_window

@@ -459,8 +459,6 @@ def place_line(world: World, line: Line) -> str:
     if origin.encode() in world.kept_aside:
         return "it was given up"
     txn = world.transactions.get((partition, line.txn_key))
-    if line.last_offset >= bounds.readable_end:
-        return "half has not reached its offset"
     if txn is None and line.last_offset < bounds.start:
         world.transaction(partition, line.txn_key)
         return "maybe"

@@ -303,10 +303,10 @@ def commit(txn_id: str, *, last_offset: str) -> str:
     return f"1|C|{txn_id}/0123abcd|shop|{last_offset}|1700000000000|producer||"
 
 
-def kept_ids(*lines: str) -> list[str]:
+def kept_ids(*lines: str, is_past: bool = True) -> list[str]:
     with TraceIndex() as shelf:
         traces = TraceRecords(shelf, SystemTopics("ns"), partition_count=1)
-        traces.half_starts, traces.half_ends = {0: 100}, {0: 200}
+        traces.half_starts, traces.half_ends, traces.is_past = {0: 100}, {0: 200}, is_past
         value = "\n".join(lines).encode()
         traces.op(MemoryRecord("ns.op", 0, None, value, None, (1, 1_700_000_000_000), log_offset=7))
         return [found.txn_id for found in shelf.each()]
@@ -321,6 +321,10 @@ def test_lines_that_name_no_half_record_of_the_window_are_passed_over() -> None:
     )
 
     assert ["first", "last"] == ids
+
+
+def test_a_line_behind_the_end_of_half_is_read_if_the_window_has_no_end() -> None:
+    assert ["behind"] == kept_ids(commit("behind", last_offset="200"), is_past=False)
 
 
 def test_an_offset_of_thousands_of_digits_is_malformed_and_stops_nothing() -> None:

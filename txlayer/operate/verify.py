@@ -238,7 +238,9 @@ class TraceRecords:
         if isinstance(lines, Undecodable):
             self.strange_count += 1
             return
-        first, end = self.half_starts.get(partition, 0), self.half_ends.get(partition, 1 << 62)
+        first = self.half_starts.get(partition, 0)
+        # Where half has lost its end, doubt may tell of the half record that a line names.
+        end = self.half_ends.get(partition, 1 << 62) if self.is_past else 1 << 62
         for number, line in enumerate(lines):
             # A line counts only where it names a half record: most lines of a long op log name one outside the window.
             fields = line.split("|", 5)
