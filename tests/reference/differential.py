@@ -9,12 +9,13 @@ import argparse
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 from tests.reference.histories import Made, make, seeds
 from tests.reference.model import Kind, Report, judge, verdict
-from tests.reference.verified import verified
-from tests.reference.wire import History, Record, parse_half
+from tests.reference.verified import Admin, Cluster, verified
+from tests.reference.wire import History, Record, parse_half, parse_origin
 from tests.support.checker import Judge
 from tests.support.checker import Kind as Fault
 from tests.support.history import Logs
@@ -31,7 +32,13 @@ def disagreements(made: Made) -> list[str]:
     """What `txlayer verify`, or the judge of simulation and chaos, says otherwise than the model."""
     newest_ms = max((r.timestamp_ms for r in made.history.records if r.is_append_time), default=NOW_MS)
     soon_ms = newest_ms + made.seed % SOON_MS
-    return [*with_verify(made), *with_verify(made, now_ms=soon_ms), *with_window(made), *with_simulation(made)]
+    return [
+        *with_verify(made),
+        *with_verify(made, now_ms=soon_ms),
+        *with_window(made),
+        *with_end(made),
+        *with_simulation(made),
+    ]
 
 
 def with_simulation(made: Made) -> list[str]:
@@ -70,13 +77,26 @@ def broken_keys(history: History) -> set[str]:
 
 def with_window(made: Made) -> list[str]:
     """`--since` the time of one of its half records: what is older is, for the model, what retention took."""
-    half_topic = f"{made.history.settings.namespace}.half"
-    times = [r.timestamp_ms for r in made.history.records if r.topic == half_topic and r.kafka == "committed"]
+    times = half_times(made.history)
     if not times:
         return []
     since_ms = times[made.seed // 10 % len(times)]
     found = with_verify(replace(made, history=windowed(made.history, since_ms)), since_ms=since_ms, whole=made.history)
     return [f"since {since_ms}: {each}" for each in found]
+
+
+def half_times(history: History) -> list[int]:
+    half_topic = f"{history.settings.namespace}.half"
+    return [r.timestamp_ms for r in history.records if r.topic == half_topic and r.kafka == "committed"]
+
+
+def with_end(made: Made) -> list[str]:
+    """`--until` the time of one of its half records: verify says nothing of what begins there or later."""
+    times = half_times(made.history)
+    if not times:
+        return []
+    until_ms = times[made.seed // 100 % len(times)]
+    return [f"until {until_ms}: {each}" for each in with_verify(made, until_ms=until_ms)]
 
 
 def windowed(history: History, since_ms: int) -> History:
@@ -101,22 +121,66 @@ def windowed(history: History, since_ms: int) -> History:
     return replace(history, records=records, bounds=bounds)
 
 
-def with_verify(made: Made, *, now_ms: int = NOW_MS, since_ms: int = 0, whole: History | None = None) -> list[str]:
+def with_verify(
+    made: Made, *, now_ms: int = NOW_MS, since_ms: int = 0, until_ms: int | None = None, whole: History | None = None
+) -> list[str]:
     settings = replace(made.history.settings, now_ms=now_ms, grace_ms=WantedWindow(since_ms=0).grace_ms)
     report = judge(replace(made.history, settings=settings))
-    told = verified(whole or made.history, now_ms=now_ms, since_ms=since_ms)
+    told = verified(whole or made.history, now_ms=now_ms, since_ms=since_ms, until_ms=until_ms)
     words = {txn.key: verdict(txn) for txn in report.transactions.values()}
+    orphans = orphan_places(report)
+    if until_ms is not None:
+        ends = ends_at(made.history, until_ms)
+        later = {txn.key for txn in report.transactions.values() if txn.begins_at >= ends[txn.partition]}
+        words = {key: word for key, word in words.items() if key not in later}
+        # Nor does it judge the order of one that is behind a later one; and half records that one lacks may be behind the end.
+        alone = judge(replace(without(made.history, report, later), settings=settings))
+        orders = {txn.key: verdict(txn) for txn in alone.transactions.values()}
+        words |= {key: orders[key] for key, word in words.items() if word == "out_of_order"}
+        lacking = {t.key for t in report.transactions.values() if len({m.index for m in t.at.values()}) < t.count}
+        words |= {key: "out_of_window" for key in words.keys() & lacking if told.words.get(key) == "out_of_window"}
+        orphans -= naming_later(made.history)
     # Without a half record there is no verdict of verify's.
     found = [
         f"{key}: the model says {words.get(key)}, verify {told.words.get(key)}"
         for key in sorted({*words, *told.words})
         if words.get(key) != told.words.get(key, "out_of_window")
     ]
-    orphans = orphan_places(report)
     return found + [
         f"{place}: {'only the model' if place in orphans else 'only verify'} says that it belongs to nobody"
         for place in sorted(orphans ^ told.orphans)
     ]
+
+
+def without(history: History, report: Report, keys: Collection[str]) -> History:
+    """A history without the half records of these transactions, and without what is on doubt and visible of them."""
+    shown = {r.place for txn in report.transactions.values() if txn.key in keys for r, _ in txn.shown}
+
+    def is_of_them(record: Record) -> bool:
+        half, doubt_key = parse_half(record), (record.key or b"").decode("latin-1")
+        is_half = record.topic == f"{history.settings.namespace}.half" and half is not None and half.txn_key in keys
+        is_doubt = record.topic == f"{history.settings.namespace}.doubt" and "/".join(doubt_key.split("/")[:2]) in keys
+        return is_half or is_doubt or record.place in shown
+
+    return replace(history, records=[r for r in history.records if not is_of_them(r)])
+
+
+def ends_at(history: History, until_ms: int) -> dict[int, int]:
+    """By partition of half, where the records of that time begin."""
+    half_topic = f"{history.settings.namespace}.half"
+    places = [place for place in history.bounds if place[0] == half_topic]
+    admin = Admin(Cluster(history, now_ms=NOW_MS, tombstones_ms=0))
+    return {partition: end for (_, partition), end in admin.offsets_at(places, at_ms=until_ms).items()}
+
+
+def naming_later(history: History) -> frozenset[str]:
+    """Records on real topics that name a half record behind the end of half: for `--until` they are of later transactions."""
+    half_topic = f"{history.settings.namespace}.half"
+    named = ((r, parse_origin(dict(r.headers).get("txl-origin"))) for r in history.records)
+    ends = {place: bounds.readable_end for place, bounds in history.bounds.items()}
+    return frozenset(
+        r.place for r, origin in named if origin and origin.offset >= ends.get((half_topic, origin.partition), 1 << 62)
+    )
 
 
 def orphan_places(report: Report) -> frozenset[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.reference.differential import NOW_MS
 from tests.reference.model import judge, verdict
-from tests.reference.steps import DOUBT, HALF, HASH, KEY, OP, Log, written
+from tests.reference.steps import DOUBT, HALF, HASH, KEY, MINUTE, OP, Log, written
 from tests.reference.verified import verified
 
 AHEAD = "ahead/0000000c"
@@ -219,3 +219,14 @@ def test_a_line_in_the_middle_of_one_that_doubt_may_have_forgotten_need_not_have
     log, _ = written("half 0/3, half 1/3, half 2/3, R 1, C 2, show 0 1 2")
 
     assert expected == verified(log.history(), now_ms=NOW_MS, tombstones_ms=tombstones_ms).words[KEY]
+
+
+@pytest.mark.parametrize(
+    "steps", ["R 1, ended 0 1", "C 1, summary held 0 1, content 1", "C 1, content 1, show 0 1, ended 0 1"]
+)
+def test_one_whose_last_half_record_is_far_behind_the_window_is_not_at_fault(steps: str) -> None:
+    """Its producer took longer than the margin."""
+    log, _ = written(f"half 0/2, content 0, summary open 0 count=2, at 1700000700000, half 1/2, {steps}")
+
+    until_ms = 1_700_000_000_000 + MINUTE
+    assert {KEY: "out_of_window"} == verified(log.history(), now_ms=NOW_MS, until_ms=until_ms).words

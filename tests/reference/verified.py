@@ -28,9 +28,15 @@ class Told:
 
 
 def verified(
-    history: History, *, now_ms: int, since_ms: int = 0, tombstones_ms: int = 1 << 60, overdue_ms: int = 1 << 62
+    history: History,
+    *,
+    now_ms: int,
+    since_ms: int = 0,
+    until_ms: int | None = None,
+    tombstones_ms: int = 1 << 60,
+    overdue_ms: int = 1 << 62,
 ) -> Told:
-    """Read and judge what was stored since then, as `txlayer verify --since` does; compaction keeps null values for so long."""
+    """Read and judge what was stored between those times, as `txlayer verify --since --until` does; compaction keeps null values for so long."""
     cluster = Cluster(history, now_ms=now_ms, tombstones_ms=tombstones_ms)
     clients = SimpleNamespace(
         config=ClientConfig(bootstrap_servers="localhost:1", namespace=history.settings.namespace),
@@ -41,7 +47,11 @@ def verified(
     reader = WindowReader(cast("Clients", clients))
     topics = tuple(cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")})
     asked = WantedWindow(
-        since_ms=since_ms, topics=topics, overdue_ms=overdue_ms, clock_error_ms=history.settings.clock_error_ms
+        since_ms=since_ms,
+        until_ms=until_ms,
+        topics=topics,
+        overdue_ms=overdue_ms,
+        clock_error_ms=history.settings.clock_error_ms,
     )
     with TraceIndex() as shelf:
         window = reader.read(asked, shelf).window

@@ -417,6 +417,13 @@ class _Attempt:
             for op, is_certain in self.lines
         )
 
+    @property
+    def begins_at(self) -> int:
+        """Its place in half. What is not known may have been before all that is there."""
+        # Without a summary on doubt, the first record that was read is the first of all.
+        known = min(self.known_offsets) if self.summaries else self.first.offset
+        return known if self.is_first_known else UNBOUND
+
 
 @dataclass(slots=True)
 class _Reading:
@@ -459,7 +466,7 @@ def judge(traces: Traces, window: Window) -> list[Judged]:
     found = [
         _judged(traces.txn_id, attempt, reading, window, is_several=is_several)
         for attempt, reading in pairs
-        if attempt.first.offset < window.ends.get(attempt.first.partition, 0)
+        if attempt.begins_at < window.ends.get(attempt.first.partition, 0)
     ]
     return [*found, *_strangers(traces.txn_id, strangers, window)]
 
@@ -691,9 +698,11 @@ def _read(attempt: _Attempt, window: Window, counting: Sequence[OpTrace]) -> _Re
         _apply(attempt, reading, op, window)
     _compare_visible(attempt, reading, window)
     lacks_some = len(attempt.halves) < attempt.first.count
+    was_ended = attempt.was_on_doubt and not attempt.state
+    was_decided = bool(attempt.shown) or was_ended or attempt.state not in _UNDECIDED
     if _may_lack_lines(attempt, window):
         reading.find(Verdict.OUT_OF_WINDOW, None, "op lines of it may be older than the window")
-    elif reading.decision is None and attempt.shown and lacks_some and window.is_past:
+    elif reading.decision is None and was_decided and lacks_some and window.is_past:
         # A prepare that took long: then the line that decides names one of them.
         reading.find(Verdict.OUT_OF_WINDOW, None, "half messages of it may be later than the window")
     else:
@@ -999,9 +1008,7 @@ def _order_marks(
     first = attempt.first
     if not first.key_hash:
         return ()
-    # Without a summary on doubt, the first record that was read is the first of all. What is not known may have been before all that is there.
-    known = min(attempt.known_offsets) if attempt.summaries else first.offset
-    begin = known if attempt.is_first_known else UNBOUND
+    begin = attempt.begins_at
     before = Origin("", first.partition, begin)
     if is_cut_off or _may_lack_lines(attempt, window):
         if attempt.state == _SCHEDULED:  # it holds back no other, as below
