@@ -226,8 +226,10 @@ def with_less_fault(rows: DataFrame, judging: Judging, *attempt: str) -> DataFra
     first, that one.
     """
     faults = [name for name, severity in SEVERITIES.items() if severity is Severity.FAULT]
-    # Whether other attempts of the id are visible no reading changes, nor may it hide what is wrong in one.
-    alone = rows.withColumns({"_attempts": F.col("attempts_visible"), "attempts_visible": F.lit(1)})
+    # What is wrong in every reading chooses none, nor may it hide what is wrong in one: other attempts, and messages that are
+    # visible twice or differ.
+    same = {"attempts_visible": F.lit(1), "v_n": F.col("v_distinct"), "is_differing": F.lit(False)}
+    alone = rows.withColumns({f"_{name}": F.col(name) for name in same} | same)
     alone = alone.withColumn("verdict", verdict_column(judging))
     is_fault = F.col("verdict").isin(*faults)
     is_kept = F.col("verdict").isin("ok", "rolled_back", "conflicting") & sure(ledger.doubt_state() != "")
@@ -236,7 +238,8 @@ def with_less_fault(rows: DataFrame, judging: Judging, *attempt: str) -> DataFra
     rank = F.when((F.col("reading") == 0) & ~is_wrong, -1).when(is_fault, 2).otherwise(is_unsure.cast("int"))
     least = F.min(F.struct(rank, "reading")).over(Window.partitionBy(*attempt))
     chosen = alone.withColumn("_chosen", least["reading"]).where(F.col("reading") == F.col("_chosen"))
-    chosen = chosen.withColumn("attempts_visible", F.col("_attempts")).drop("_chosen", "_attempts")
+    chosen = chosen.withColumns({name: F.col(f"_{name}") for name in same})
+    chosen = chosen.drop("_chosen", *(f"_{name}" for name in same))
     return chosen.withColumn("verdict", verdict_column(judging))
 
 

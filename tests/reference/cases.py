@@ -190,6 +190,16 @@ rollback_at_the_last_half_record_on_doubt_before_one_came_too_late: rolled_back
 rollback_at_what_was_the_last_half_record_on_doubt_visible: leaked
     half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2,
     show 0 1 2, ended 0 1 2
+# Whichever line counted, that is wrong: it is no reason to take the line that makes more of it wrong.
+rollback_at_what_was_the_last_half_record_on_doubt_and_a_message_visible_twice: duplicate
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2,
+    C 2, show 0 1 2 2, ended 0 1 2
+rollback_at_what_was_the_last_half_record_on_doubt_and_another_value: corrupt
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2,
+    C 2, show 0 1, show 2 value=another, ended 0 1 2
+rollback_at_what_was_the_last_half_record_on_doubt_and_messages_in_reverse: out_of_order
+    half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2,
+    C 2, show 1 0 2, ended 0 1 2
 # Doubt has it still, and what settles a transaction ends it there: the line did not count.
 rollback_at_what_was_the_last_half_record_on_doubt_undecided: open
     half 0/3, half 1/3, content 0, content 1, summary open 0 1 count=3, R 1, half 2/3, content 2, summary open 0 1 2

@@ -668,6 +668,7 @@ def judge(history: History) -> Report:
         is_wrong = readings[0].is_broken or is_settled_on_doubt(txn, readings[0])
         if is_wrong and not txn.is_cut_off:
             txn.reading = min(readings, key=lambda reading: doubts_about(txn, reading))
+        judge_shown(world, txn, txn.reading)
         acquire_slot(txn, queue)
         queue.transactions.append(txn)
     for queue in queues.values():
@@ -695,7 +696,6 @@ def judge_one(world: World, txn: Transaction, reading: Reading, queue: KeyQueue)
     for line, effect in reading.effects:
         if effect == "is refused":
             reading.find(Kind.REFUSED, line.place, detail=f"{line.resolution} by {line.source}")
-    judge_shown(world, txn, reading)
     if reading.is_unknown:
         reading.find(Kind.NOT_JUDGED, detail="half records or op lines of it are gone")
     else:

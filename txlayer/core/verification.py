@@ -661,6 +661,7 @@ def _is_cut_off(attempt: _Attempt, reading: _Reading) -> bool:
 
 
 def _judged(txn_id: str, attempt: _Attempt, reading: _Reading, window: Window, *, is_several: bool) -> Judged:
+    _compare_visible(attempt, reading, window)
     first, visible, faults = attempt.first, attempt.visible, reading.faults
     if visible and is_several:
         faults.append((Verdict.DUPLICATE, visible[0][1].origin, "another attempt of the id is visible"))
@@ -696,7 +697,6 @@ def _read(attempt: _Attempt, window: Window, counting: Sequence[OpTrace]) -> _Re
     reading = _Reading(seen_ms=max([attempt.seen_ms, *(op.at_ms for op in counting)]))
     for op in counting:
         _apply(attempt, reading, op, window)
-    _compare_visible(attempt, reading, window)
     lacks_some = len(attempt.halves) < attempt.first.count
     was_ended = attempt.was_on_doubt and not attempt.state
     was_decided = bool(attempt.shown) or was_ended or attempt.state not in _UNDECIDED
