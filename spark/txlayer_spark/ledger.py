@@ -1046,6 +1046,8 @@ _CERTAIN = ("corrupt", "duplicate")
 MAY_WAIT = "may_wait"
 """Stored instead of `out_of_window` of what is so only because it may have been visible: what may wait for an undecided one of its
 key, and what was cancelled after a part of it may have been visible, for which nothing waits."""
+LOST_OR = "lost or "
+"""Stored before the verdict of what is lost if a line counted of which the records do not show it, and may wait then."""
 
 
 def _is_unknown() -> Column:
@@ -1069,9 +1071,14 @@ def _is_unknown() -> Column:
     )
 
 
+def is_lost() -> Column:
+    """Whether a stored row is lost, perhaps only if a line counted (`LOST_OR`)."""
+    return F.col("verdict").startswith("lost")
+
+
 def is_missing_in_order() -> Column:
     """Whether a stored row is of messages that are nowhere, and may have waited for others of their ordering key."""
-    return (F.col("verdict") == "lost") & is_prepare_order() & F.isnotnull("h_key") & F.isnull("v_n")
+    return is_lost() & is_prepare_order() & F.isnotnull("h_key") & F.isnull("v_n")
 
 
 def with_ahead(stored: DataFrame, ahead: DataFrame) -> DataFrame:

@@ -371,10 +371,10 @@ class Shelf:
             stored = stored.withColumn("_late", F.col("_late") | F.col("_went_before"))
             waits, is_unsure = F.coalesce("_waits", waits), F.coalesce("_is_unsure", is_unsure)
         is_nowhere = F.isnull("v_n")
-        may_wait = is_nowhere & F.col("verdict").isin("lost", ledger.MAY_WAIT)
-        is_unsure = (F.col("verdict") == ledger.MAY_WAIT) | (is_nowhere & (F.col("verdict") == "lost") & is_unsure)
+        may_wait = is_nowhere & (ledger.is_lost() | (F.col("verdict") == ledger.MAY_WAIT))
+        is_unsure = (F.col("verdict") == ledger.MAY_WAIT) | (is_nowhere & ledger.is_lost() & is_unsure)
         verdict = F.when(may_wait & waits, "open").when(is_unsure, "out_of_window")
-        stored = stored.withColumn("verdict", verdict.otherwise(F.col("verdict")))
+        stored = stored.withColumn("verdict", verdict.otherwise(F.replace("verdict", F.lit(ledger.LOST_OR), F.lit(""))))
         rows = to_ledger(stored, names, "_late")
         return with_late(rows, "_late").drop("_late")
 

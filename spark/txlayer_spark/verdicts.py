@@ -223,7 +223,7 @@ def with_less_fault(rows: DataFrame, judging: Judging, *attempt: str) -> DataFra
     """Rows of an attempt in several readings (`reading`) → the one with the least fault, of equals the first, with its `verdict`.
 
     What settles a transaction ends it on doubt: of what doubt has, one that does not call it settled. Where nothing is wrong with the
-    first, that one.
+    first, that one: what is lost by it may wait for others of its key, which only the whole ledger shows (`ledger.LOST_OR`).
     """
     faults = [name for name, severity in SEVERITIES.items() if severity is Severity.FAULT]
     # What is wrong in every reading chooses none, nor may it hide what is wrong in one: other attempts, and messages that are
@@ -236,11 +236,14 @@ def with_less_fault(rows: DataFrame, judging: Judging, *attempt: str) -> DataFra
     is_wrong = is_fault | is_kept
     is_unsure = is_kept | F.col("verdict").isin("out_of_window", ledger.MAY_WAIT)
     rank = F.when((F.col("reading") == 0) & ~is_wrong, -1).when(is_fault, 2).otherwise(is_unsure.cast("int"))
-    least = F.min(F.struct(rank, "reading")).over(Window.partitionBy(*attempt))
-    chosen = alone.withColumn("_chosen", least["reading"]).where(F.col("reading") == F.col("_chosen"))
-    chosen = chosen.withColumns({name: F.col(f"_{name}") for name in same})
-    chosen = chosen.drop("_chosen", *(f"_{name}" for name in same))
-    return chosen.withColumn("verdict", verdict_column(judging))
+    of_attempt = Window.partitionBy(*attempt)
+    least = F.min(F.struct(rank, "reading")).over(of_attempt)
+    is_lost = F.max((F.col("reading") == 0) & ledger.is_missing_in_order()).over(of_attempt)
+    alone = alone.withColumns({"_chosen": least["reading"], "_is_lost": is_lost})
+    chosen = alone.where(F.col("reading") == F.col("_chosen")).withColumns({name: F.col(f"_{name}") for name in same})
+    before = F.when(sure("_is_lost") & (F.col("reading") > 0), ledger.LOST_OR).otherwise("")
+    chosen = chosen.withColumn("verdict", F.concat(before, verdict_column(judging)))
+    return chosen.drop("_chosen", "_is_lost", *(f"_{name}" for name in same))
 
 
 def with_late(rows: DataFrame, is_late: str) -> DataFrame:

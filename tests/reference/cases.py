@@ -260,6 +260,10 @@ line_ahead_of_its_half_record: open
     lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer||, half
 line_ahead_of_its_half_record_visible: ok
     lines 1|C|order-1/5f3a90c2|orders|0|1700000000000|producer||, half, show 0
+# If it counted, the message may wait for the other one of its key, which is older than half.
+line_ahead_of_its_half_record_in_the_order_of_half: out_of_window
+    half 0/2 txn=ahead/0000000c order=prepare, lines 1|C|order-1/5f3a90c2|orders|2|1700000000000|producer||,
+    half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, starts half=1
 # Half has lost its end. Doubt names the half record that was there: the line counted.
 rolled_back_by_a_line_ahead_of_half_that_lost_its_end: rolled_back
     half 0/2, half 1/2, keep open 0 1, R 1, ended 0 1, stable txlayer.half=1

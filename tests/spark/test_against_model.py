@@ -54,6 +54,7 @@ SEEDS = (
     1320002207,
     5614967637,
     5614968517,
+    6494967605,
     6494967695,
 )
 """Random histories that the two once judged otherwise."""
