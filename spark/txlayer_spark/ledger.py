@@ -979,7 +979,6 @@ def is_keyed(*, doubt_from_ms: int, doubt_gone_ms: int, stored_ms: Column, extra
         & (F.col("verdict") != "out_of_window")
         & (F.col("v_n") > 0)
         & F.isnull(f"{extras}d_parked_ms")
-        & F.isnull(f"{extras}o_abandon_ms")
     )
 
 

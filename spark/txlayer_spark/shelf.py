@@ -388,8 +388,8 @@ class Shelf:
         """Stored rows with `_late`: whether a run found their attempt out of order, whichever run judged it last."""
         late = self.ids("late", run.late).select("txn_id", F.col("nonce").alias("nonce_max"))
         late = F.broadcast(late.distinct().withColumn("_late", F.lit(True)))
-        # Parked or abandoned since: then it held no other up.
-        is_free = F.isnull("more.d_parked_ms") & F.isnull("more.o_abandon_ms")
+        # Parked since: then it held no other up. An abandon has no effect on what is visible.
+        is_free = F.isnull("more.d_parked_ms")
         found = stored.join(late, ["txn_id", "nonce_max"], "left")
         return found.withColumn("_late", F.col("_late") & is_free)
 

@@ -499,6 +499,11 @@ behind_one_of_its_ordering_key_that_was_cancelled_and_is_visible_in_part_twice: 
 behind_one_of_its_ordering_key_that_was_cancelled_and_of_which_another_part_is_visible: lost
     half 0/3 txn=ahead/0000000c order=prepare, half 1/3 txn=ahead/0000000c options=d+60000 order=prepare,
     half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, half order=prepare, C 2, show 1, A 2, C 3
+# An abandon has no effect on what is visible.
+behind_a_later_one_in_the_order_of_half_that_was_abandoned_when_it_was_visible: out_of_order
+    half order=commit, half txn=ahead/0000000c order=prepare, C 0, C 1, show 1, A 1, show 0
+behind_one_of_its_ordering_key_that_was_decided_later_and_abandoned_when_it_was_visible: out_of_order
+    half order=commit, half txn=ahead/0000000c order=commit, C 0, C 1, show 1 0, A 0
 # It is decided, and nothing of it may be gone.
 behind_one_of_its_ordering_key_of_which_a_part_was_committed_and_a_part_is_visible: lost
     half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, C 0, show 0,

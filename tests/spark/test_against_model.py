@@ -56,6 +56,7 @@ SEEDS = (
     5614968517,
     6494967605,
     6494967695,
+    2700000062,
 )
 """Random histories that the two once judged otherwise."""
 
