@@ -59,21 +59,17 @@ def plain_reader(servers: str, *, isolation: str, wait_ms: int = 10) -> Consumer
 
 def partition_counts(servers: str, topics: Sequence[str]) -> dict[str, int]:
     """{topic: partitions} of those that exist."""
-    return _counts(AdminClient({"bootstrap.servers": servers, "log_level": 0}), topics)
-
-
-def _counts(client: Any, topics: Sequence[str]) -> dict[str, int]:
-    # One by one: the broker of the tests has thousands of others.
-    found = {topic: len(client.list_topics(topic, timeout=20).topics[topic].partitions) for topic in topics}
-    return {topic: count for topic, count in found.items() if count}
+    found = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=20)
+    return {t: len(found.topics[t].partitions) for t in topics if t in found.topics}
 
 
 def read_log(servers: str, topics: Sequence[str], *, isolation: str = "read_committed") -> dict[str, list[Seen]]:
     """Every record of the topics up to their ends as `isolation` sees them, in offset order per partition."""
+    counts = partition_counts(servers, topics)
+    open_ones = {(t, p) for t, count in counts.items() for p in range(count)}
     records: dict[str, list[Seen]] = {topic: [] for topic in topics}
     reader = plain_reader(servers, isolation=isolation)
     try:
-        open_ones = {(t, p) for t, count in _counts(reader, topics).items() for p in range(count)}
         reader.assign([TopicPartition(t, p, 0) for t, p in sorted(open_ones)])
         give_up_at = time.monotonic() + READ_PATIENCE_S
         while open_ones:
@@ -103,7 +99,7 @@ def ends(servers: str, topics: Sequence[str], *, isolation: str) -> dict[tuple[s
     try:
         return {
             (t, p): int(reader.get_watermark_offsets(TopicPartition(t, p), timeout=10)[1])
-            for t, count in _counts(reader, topics).items()
+            for t, count in partition_counts(servers, topics).items()
             for p in range(count)
         }
     finally:
