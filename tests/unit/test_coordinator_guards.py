@@ -289,3 +289,23 @@ def test_time_goes_on_behind_a_marker_in_op_while_another_partition_is_never_idl
     stage.coordinator.run(should_stop=brings_more)
 
     assert left in stage.on_doubt()
+
+
+# --- a record of op that is applied in part ---------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P2")
+def test_a_restart_within_a_record_of_op_forwards_nothing_twice() -> None:
+    """An older transaction is open, so half is read again from there: what the record's first line committed must not be open, too."""
+    still, (old, first, second) = StillCoordinator(batch_lines_max=1), map(txn_key, ("x", "a", "b"))
+    still.half(old)
+    offsets = still.half(first), still.half(second)
+    still.op(op_line("C", first, offsets[0]), op_line("C", second, offsets[1]))
+    still.run(lambda: len(still.kafka.records("orders")) == 1, seconds=5)
+
+    still.start()
+    still.commit(first, offsets[0])  # its producer says so again
+    still.work(seconds=5)
+
+    headers = [dict(record.headers() or ()) for record in still.kafka.records("orders")]
+    assert [txn_id_of(first), txn_id_of(second)] == [(found[codec.ID_HEADER] or b"").decode() for found in headers]
