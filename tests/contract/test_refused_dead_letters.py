@@ -23,6 +23,7 @@ from txlayer.core.dead_letters import (
     encode_replay,
     is_cut,
 )
+from txlayer.core.messages import HEADERS_READ_MAX
 from txlayer.core.retry import HandlerResult, Reject
 
 LARGE = b"x" * 20_000
@@ -153,6 +154,23 @@ def wide(broker: Broker) -> Iterator[Stage]:
     yield made
     made.close()
     lab.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_would_have_too_many_headers_is_kept_without_them(broker: Broker, wide: Stage) -> None:
+    """Kafka's client shows no header at all of a record that has more, and a dead letter has one more than its message."""
+    headers = [("h", b"")] * HEADERS_READ_MAX
+    RecordWriter(broker.bootstrap_servers).write([Record(wide.topic, LARGE, b"bad", headers)])
+
+    with wide.consumer(reject_large):
+        wide.wait_stored(1)
+
+    (letter,) = wide.lab.read(wide.letters)
+    said = dead_letter_of(letter.headers)
+    assert isinstance(said, DeadLetter)
+    assert ((wide.topic, 0, 0), b"bad") == (tuple(said.origin), letter.key)
+    assert is_cut(letter.headers, letter.value)
 
 
 @pytest.mark.fault("consumer: a dead letter, or its key alone, is too large for its topic")

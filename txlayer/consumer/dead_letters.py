@@ -28,7 +28,7 @@ from txlayer.core.dead_letters import (
     replay_topic,
 )
 from txlayer.core.key_queue import PARTITION_REQUESTS
-from txlayer.core.messages import Undecodable
+from txlayer.core.messages import HEADERS_READ_MAX, Undecodable
 from txlayer.errors import InvariantError, RetriableError, TxLayerError
 from txlayer.runtime.kafka_transactions import Entry, Fence, KafkaTransactions, WriterConnections
 
@@ -103,7 +103,9 @@ class DeadLetterWriter(KafkaTransactions):
     def _dead_letter(self, given_up: GivenUpMessage) -> Entry:
         record, letter, cut = given_up
         topic, partition = dead_letter_topic(self._group, letter.origin.topic), letter.origin.partition
-        if cut is not Truncation.NOTHING:
+        headers = record.headers() or ()
+        # Its own header is one more than those of its message.
+        if cut is not Truncation.NOTHING or len(headers) >= HEADERS_READ_MAX:
             key, size_bytes = record.key(), len(record)
             if cut is Truncation.KEY_TOO:
                 key, size_bytes = None, size_bytes + len(key or b"")
@@ -111,8 +113,8 @@ class DeadLetterWriter(KafkaTransactions):
             letter = letter._replace(txn_id=sender.txn_id or "", producer_group=sender.producer_group or "")
             left = [(CUT_HEADER, b"%d" % size_bytes), (DLQ_HEADER, encode_dead_letter(letter))]
             return Entry(topic, partition, key, None, left)
-        headers = [*(record.headers() or ()), (DLQ_HEADER, encode_dead_letter(letter))]
-        return Entry(topic, partition, record.key(), record.value(), headers)
+        own = (DLQ_HEADER, encode_dead_letter(letter))
+        return Entry(topic, partition, record.key(), record.value(), [*headers, own])
 
     def _answer(self, answer: Answered) -> Entry:
         topic = replay_topic(self._group, answer.topic)
