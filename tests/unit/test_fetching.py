@@ -165,6 +165,28 @@ def test_the_content_of_one_on_doubt_is_not_taken_from_half_also_where_another_i
         }
 
 
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("has_half_lost_it", [False, True])
+def test_beyond_the_limit_only_what_half_still_has_is_reduced_to_its_place_there(*, has_half_lost_it: bool) -> None:
+    """A limit may be lowered when half has lost the records: then doubt alone has them."""
+    stage = on_doubt((A, 0), (A, 1))
+    for _ in range(2):
+        stage.kafka.append("source", b"v")
+    if has_half_lost_it:
+        stage.kafka.delete_records("source", 0, before=2)
+
+    found = fetch_contents(
+        range_reader(stage),
+        [(0, doubtful(), 2)],
+        half_topic="source",
+        doubt_topic="doubt",
+        forwarded=(),
+        to_cut={(0, A)},
+    )
+
+    assert [not has_half_lost_it] * 2 == [is_cut(content.record) for content in found[0, A]]
+
+
 class Held:
     """A record that is counted as long as something refers to it."""
 
