@@ -299,7 +299,7 @@ class CoordinatorConfig(ClientConfig):
     """How long a coordinator waits for a broker at start before it exits with code 3."""
     misplaced_after: timedelta = timedelta(seconds=10)
     """Time after which an op line is misplaced if the half position it names holds no record, once half is read to its high
-    watermark. Lines behind it wait meanwhile; time-based work goes on."""
+    watermark, or is paused and the position is behind that. Lines behind it wait meanwhile; time-based work goes on."""
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)

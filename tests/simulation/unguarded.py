@@ -323,7 +323,7 @@ class CredulousLedger(Ledger):
 class PatientLedger(Ledger):
     """Waits for ever for a half record that an op line names."""
 
-    def give_up_waiting_for_half(self, *, before: int) -> None:
+    def give_up_waiting_for_half(self, *, before: int, half_end: int) -> None:
         pass
 
 

@@ -108,3 +108,22 @@ def test_a_line_that_names_nothing_is_given_up_although_half_never_stops_growing
 
     assert waiting.waits_for() is None
     assert [committed] == waiting.driver.log.forwarded
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P7")
+def test_a_line_that_names_nothing_is_given_up_although_half_waits_for_memory() -> None:
+    """What would make room is behind that line."""
+    waiting, committed, unread = Waiting(), txn_key("committed"), txn_key("unread")
+    waiting.driver.op("C", txn_key("a"), FAR_AWAY)
+    waiting.driver.op("C", committed, waiting.driver.half(committed))
+    waiting.driver.op("C", unread, 3)
+    waiting.driver.turn()
+    waiting.half.end = 5  # the broker has more, and half is paused
+
+    waiting.look(after_s=0.0)
+    waiting.look(after_s=PATIENCE_S)
+    waiting.look(after_s=PATIENCE_S)
+
+    assert ([committed], 3) == (waiting.driver.log.forwarded, waiting.waits_for())
+    assert 1 == len(waiting.driver.log.kept_aside)

@@ -201,15 +201,16 @@ class Shard:
             return
         self.lines_ahead.read_to(ledger.ops.read_to(ledger.op_next), now)
         half = (topics.half, ledger.partition)
-        before = self.lines_ahead.given_up_before(
+        given_up = self.lines_ahead.given_up_before(
             op_next=ledger.op_next[0],
+            named=ledger.waits_for_half,
             half_next=ledger.half_next,
             half_end=lambda: connections.end_offsets([half], is_committed=False)[half],
             now=now,
             patience_s=patience_s,
         )
-        if before is not None:
-            ledger.give_up_waiting_for_half(before=before)
+        if given_up is not None:
+            ledger.give_up_waiting_for_half(before=given_up[0], half_end=given_up[1])
 
 
 def pause_those_too_full(

@@ -860,19 +860,20 @@ class LiveView:
         if ledger.waits_for_half is None:
             followed.lines_ahead.clear()
             return
-        before: int | None = reached[0]
+        given_up: tuple[int, int] | None = (reached[0], ledger.half_next)
         if ledger.op_next >= reached:
             now = self._clock()
             followed.lines_ahead.read_to(ledger.ops.read_to(ledger.op_next), now)
-            before = followed.lines_ahead.given_up_before(
+            given_up = followed.lines_ahead.given_up_before(
                 op_next=ledger.op_next[0],
+                named=ledger.waits_for_half,
                 half_next=ledger.half_next,
                 half_end=lambda: poll.ends[half],
                 now=now,
                 patience_s=self._config.misplaced_after.total_seconds(),
             )
-        if before is not None:
-            ledger.give_up_waiting_for_half(before=before)
+        if given_up is not None:
+            ledger.give_up_waiting_for_half(before=given_up[0], half_end=given_up[1])
             self._advance(followed)
 
     def _show_committing(self, followed: _Followed) -> None:

@@ -178,7 +178,7 @@ def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[
             continue
         if ledger.waits_for_half is None or not is_half_read:
             return
-        ledger.give_up_waiting_for_half(before=ledger.ops.read_to(ledger.op_next))
+        ledger.give_up_waiting_for_half(before=ledger.ops.read_to(ledger.op_next), half_end=ledger.half_next)
 
 
 class _NoContent:

@@ -197,7 +197,8 @@ class Ledger:
         self.waits_for_half: int | None = None
         self.is_replaying = False
         self._replay_low = 0  # half offset where the replay begins to read
-        self._misplaced_before = 0  # earlier op records waited long enough for half
+        # Earlier op records waited long enough for half, of which the lines that name an offset from the other one on.
+        self._misplaced_before, self._misplaced_from = 0, 0
         # Those before this half offset, and those of these keys that wait in half, must move to doubt.
         self._leave_before, self._keys_to_leave = 0, dict[str, None]()
         self.doubt_index = DoubtIndex(self._doubt_offset_of)
@@ -1249,7 +1250,8 @@ class Ledger:
         if isinstance(op, Undecodable):
             self._quarantine_line(op, line, position)
         elif self._is_without_half(op.last_offset):
-            if op.last_offset >= self.half_next and (position[0] >= self._misplaced_before or self._behind):
+            is_early = position[0] >= self._misplaced_before or op.last_offset < self._misplaced_from
+            if op.last_offset >= self.half_next and (is_early or self._behind):
                 self.waits_for_half = op.last_offset
                 return False
             self._quarantine_misplaced_line(op, line, position)
@@ -1450,9 +1452,9 @@ class Ledger:
     # --- misplaced records --------------------------------------------------------------------------------------------
     # The rule: txlayer/core/ledger/misplaced_records.py.
 
-    def give_up_waiting_for_half(self, *, before: int) -> None:
+    def give_up_waiting_for_half(self, *, before: int, half_end: int) -> None:
         """Treat lines of op records before this offset that name an offset beyond half's end as misplaced: they waited long enough."""
-        self._misplaced_before = before
+        self._misplaced_before, self._misplaced_from = before, half_end
         self.waits_for_half = None
 
     def _quarantine_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:

@@ -45,7 +45,8 @@ class LinesAheadOfHalf:
     """Op lines of one partition that name offsets without a record: since when they wait, and when their waiting is over.
 
     The end of half is the high watermark when the patience is over: a record behind an open Kafka transaction exists, but is not
-    read yet. Half may grow all the time, so lines are given up when half is read to that end, not to a later one.
+    read yet. Half may grow all the time, so lines are given up when half is read to that end, not to a later one. If it is paused,
+    those are given up that name an offset from there on.
     Each line waits from the time at which it was read: lines behind others that wait have no additional wait.
     """
 
@@ -66,9 +67,12 @@ class LinesAheadOfHalf:
             self._waits.append((op_offset, now))
 
     def given_up_before(
-        self, *, op_next: int, half_next: int, half_end: Callable[[], int], now: float, patience_s: float
-    ) -> int | None:
-        """The op offset before which lines that wait are misplaced; None: there are none. `half_end` asks the broker."""
+        self, *, op_next: int, named: int, half_next: int, half_end: Callable[[], int], now: float, patience_s: float
+    ) -> tuple[int, int] | None:
+        """The op offset before which lines that wait are misplaced, if they name an offset from the other one on; None: there are none.
+
+        The first line that waits names `named`. `half_end` asks the broker.
+        """
         if self._over is None:
             before = 0
             while self._waits and now - self._waits[0][1] >= patience_s:
@@ -76,9 +80,9 @@ class LinesAheadOfHalf:
             if before <= op_next:
                 return None
             self._over = before, half_end()
-        before, end = self._over
+        over, end = self._over, self._over[1]
         # An offset before the end has been read: it holds a transaction marker, or a record that was given up.
-        if half_next < end:
+        if half_next < end and named < end:
             return None
         self._over = None
-        return before
+        return over
