@@ -160,7 +160,7 @@ def wide(broker: Broker) -> Iterator[Stage]:
 @pytest.mark.promise("P9")
 def test_a_dead_letter_that_would_have_too_many_headers_is_kept_without_them(broker: Broker, wide: Stage) -> None:
     """Kafka's client shows no header at all of a record that has more, and a dead letter has one more than its message."""
-    headers = [("h", b"")] * HEADERS_READ_MAX
+    headers: list[tuple[str, bytes | None]] = [("h", b"")] * HEADERS_READ_MAX
     RecordWriter(broker.bootstrap_servers).write([Record(wide.topic, LARGE, b"bad", headers)])
 
     with wide.consumer(reject_large):
