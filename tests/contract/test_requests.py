@@ -1,7 +1,7 @@
 """Requests on their way to the replay topic, over both logs: in order, acknowledged, and nobody else's between look and request."""
 
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -80,8 +80,7 @@ def test_of_two_people_who_ask_at_the_same_moment_one_is_told_of_the_other(
                 look()
 
             log.follow = follow_and_wait  # type: ignore[method-assign]  # this one alone
-            quiet: dict[str, Any] = {"say": lambda _: None, "progress": lambda *_: nullcontext(lambda _count: None)}
-            return [each.result for each in ask(order, writing, logs, choice, **quiet)]
+            return [each.result for each in ask(order, writing, logs, choice)]
 
     second: list[DeadLetterResult] = []
 

@@ -14,6 +14,8 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
+    GROUP_LENGTH_MAX,
+    TXN_ID_LENGTH_MAX,
     CheckKind,
     CheckRecord,
     DoubtSummary,
@@ -162,6 +164,8 @@ DEAD_LETTERS = st.builds(
     error_type=st.text(st.characters(codec="utf-8"), max_size=TYPE_LENGTH_MAX),
     error_message=st.text(st.characters(codec="utf-8"), max_size=MESSAGE_LENGTH_MAX),
     consumer_group=st.text(st.characters(codec="utf-8"), min_size=1, max_size=60),
+    txn_id=st.text(st.characters(codec="utf-8"), max_size=TXN_ID_LENGTH_MAX),
+    producer_group=st.text(st.characters(codec="utf-8"), max_size=GROUP_LENGTH_MAX),
 )
 
 

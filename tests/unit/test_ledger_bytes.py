@@ -15,7 +15,7 @@ from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.transaction import Transaction, accepting_target
 from txlayer.core.ledger.unsettled import UnsettledInHalf
-from txlayer.core.messages import CheckKind, OrderMode, Source
+from txlayer.core.messages import HEADERS_MAX, CheckKind, OrderMode, Source
 
 KEYS = [txn_key(f"t{number}") for number in range(12)]
 LARGE = b"x" * 1_000
@@ -369,8 +369,8 @@ def test_what_is_about_to_be_forwarded_is_not_dropped() -> None:
 
 @pytest.mark.promise("P11")
 def test_many_headers_count_what_python_needs_for_them() -> None:
-    """One of 100,000 empty headers takes half a megabyte of half, and 17 of memory."""
-    driver, count = PartitionDriver(), 100_000
+    """One of 99,000 empty headers takes half a megabyte of half, and 17 of memory."""
+    driver, count = PartitionDriver(), HEADERS_MAX
     headers = [(f"h{number % 9}", str(number).encode()) for number in range(count)]
     driver.log.add_half(half_record(half_header(A_HUNDRED[0]), headers=headers), appended_ms=driver.now_ms)
     driver.read()
