@@ -139,10 +139,10 @@ def test_a_message_that_would_have_too_many_headers_on_doubt_stops_nobody(arena:
     config = replace(config, session_timeout=SESSION, doubt_after=timedelta(milliseconds=300))
     with RunningCoordinator(config) as running:
         mine = raw.prepare((arena.targets[0], b"k", b"v"), headers=[("h", b"")] * (HEADERS_READ_MAX - 2))
-        arena.wait_for_doubt(mine.key)
+        arena.wait_for_doubt(mine.key, within=90)
         raw.commit(mine)
 
-        wait_until(lambda: b"v" in [record.value for record in real(arena)], within=30, what="it is forwarded")
+        wait_until(lambda: b"v" in [record.value for record in real(arena)], within=90, what="it is forwarded")
         assert running.failure is None
 
 
