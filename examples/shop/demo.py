@@ -176,7 +176,7 @@ def run(  # the whole day from morning to evening, in one piece
 
                 def close() -> None:
                     together(loyalty.close, shop.close, coordinators.stop)
-                    # Nobody forwards any more: what the topics hold now is all that they will ever hold.
+                    # Nothing is forwarded any more, so the topics will not change.
                     auditor.begin()
 
                 rewards = reward(loyalty, tick=tick, close=close, folder=folder, show=show)

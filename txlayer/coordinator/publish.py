@@ -551,7 +551,7 @@ class _Records:
             raise
 
     def _is_cut(self, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> bool:
-        """True when doubt refused this record before, or is known to take none of its size, or nobody could read it there."""
+        """True when doubt refused this record before or takes none of its size, or when no client could read it there."""
         limit = self._doubt_bytes_max
         return (
             key in self._precautions.cut_keys

@@ -1,4 +1,4 @@
-"""What a client has fetched and nobody has read yet has a limit, whatever its records consist of."""
+"""Records that a client has fetched, and that are not read yet, have a limit in bytes, whatever they consist of."""
 
 import json
 from typing import Any
