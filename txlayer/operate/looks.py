@@ -12,9 +12,8 @@ from txlayer.runtime.environment import REAL, Environment
 
 logger = logging.getLogger("txlayer.operate")
 
-LOOK_SHARE = (
-    19  # so many times as long as a look took, it is not repeated: looks take one part in twenty of the time at most
-)
+LOOK_SHARE = 19
+"""A look is not repeated for so many times as long as it took: looks take one part in twenty of the time at most."""
 
 
 class Look(NamedTuple):
