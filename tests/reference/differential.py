@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tests.reference.histories import Made, make, seeds
-from tests.reference.model import Kind, Report, judge, verdict
+from tests.reference.model import BROKEN_HEADERS, Kind, Report, judge, verdict
 from tests.reference.verified import Admin, Cluster, verified
 from tests.reference.wire import History, Record, parse_half, parse_origin
 from tests.support.checker import Judge
@@ -139,7 +139,7 @@ def with_verify(
         words |= {key: orders[key] for key, word in words.items() if word == "out_of_order"}
         lacking = {t.key for t in report.transactions.values() if len({m.index for m in t.at.values()}) < t.count}
         words |= {key: "out_of_window" for key in words.keys() & lacking if told.words.get(key) == "out_of_window"}
-        orphans -= naming_later(made.history)
+        orphans -= naming_later(made.history, report)
     # Without a half record there is no verdict of verify's.
     found = [
         f"{key}: the model says {words.get(key)}, verify {told.words.get(key)}"
@@ -173,14 +173,16 @@ def ends_at(history: History, until_ms: int) -> dict[int, int]:
     return {partition: end for (_, partition), end in admin.offsets_at(places, at_ms=until_ms).items()}
 
 
-def naming_later(history: History) -> frozenset[str]:
-    """Records on real topics that name a half record behind the end of half: for `--until` they are of later transactions."""
+def naming_later(history: History, report: Report) -> frozenset[str]:
+    """Records on real topics that name a half record behind the end of half: for `--until` they are of later transactions, if their headers are whole."""
+    broken = {finding.places[0] for finding in report.findings if finding.detail == BROKEN_HEADERS}
     half_topic = f"{history.settings.namespace}.half"
     named = ((r, parse_origin(dict(r.headers).get("txl-origin"))) for r in history.records)
     ends = {place: bounds.readable_end for place, bounds in history.bounds.items()}
-    return frozenset(
+    later = (
         r.place for r, origin in named if origin and origin.offset >= ends.get((half_topic, origin.partition), 1 << 62)
     )
+    return frozenset(later) - broken
 
 
 def orphan_places(report: Report) -> frozenset[str]:

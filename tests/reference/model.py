@@ -80,6 +80,10 @@ class Kind(enum.StrEnum):
         return list(Kind).index(self) <= list(Kind).index(Kind.PHANTOM)
 
 
+#: Why a record is a phantom whatever it names: the headers of ours on it are not those that a coordinator writes.
+BROKEN_HEADERS = "its headers of ours are broken"
+
+
 @dataclass(frozen=True)
 class Finding:
     kind: Kind
@@ -493,8 +497,7 @@ def read_real(world: World) -> None:
         ids = [value for name, value in record.headers if name == "txl-id"]
         has_others = any(name.startswith("txl") and name not in ("txl-group", "txl-id", "txl-origin") for name in names)
         if len(ids) != 1 or len(origins) != 1 or origins[0] is None or has_others:
-            detail = "its headers of ours are broken"
-            world.find(Kind.PHANTOM, None, record.place, detail=detail)
+            world.find(Kind.PHANTOM, None, record.place, detail=BROKEN_HEADERS)
         else:
             attach(world, record, (ids[0] or b"").decode("latin-1"), origins[0])
 

@@ -27,6 +27,7 @@ FOUND = {
     6414967647: "with a window, verify compared with nothing what is visible of a message that half has lost",
     5584967641: "verify called one settled that was cancelled, while an open Kafka transaction hid a message of it on a wrong topic",
     5584969069: "with a window, verify excused a lost attempt by a message of another one, which doubt names",
+    6944975187: "with an end, the comparison excused a phantom with broken headers, because it named a later half record",
     5545067539: "verify gave an attempt on doubt what is visible of a half record that belongs to no transaction",
 }
 """Seeds of histories about which two judges differed, and who was wrong."""
