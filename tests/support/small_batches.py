@@ -1,6 +1,6 @@
 """Limits of a batch as after many time-outs, for one ledger."""
 
-from txlayer.core.batch_size import BatchSize
+from txlayer.core.ledger.batch import BatchSize
 from txlayer.core.ledger.ledger import KEY_IN_HALF_MAX
 
 

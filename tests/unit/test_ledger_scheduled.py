@@ -8,8 +8,8 @@ from tests.support.core_records import GROUP, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS, Entry
 from txlayer.core import codec
-from txlayer.core.batch_size import RELEASE_LINES_MIN, ReleaseLines
 from txlayer.core.codec import WHOLE_MAX
+from txlayer.core.ledger.batch import RELEASE_LINES_MIN, ReleaseLines
 from txlayer.core.ledger.ledger import RELEASE_LINES_MAX
 from txlayer.core.ledger.transaction import TIMES_MAX, Target
 from txlayer.core.ledger.transitions import TxnState

@@ -14,8 +14,7 @@ from tests.support.core_records import GROUP, op_line, options, plain_record, tx
 from tests.support.still_coordinator import AT_ONCE_MAX, AtOnce, StillCoordinator, seen_by, slow_for
 from txlayer.config import CoordinatorConfig, milliseconds
 from txlayer.coordinator.publish import Publisher
-from txlayer.core.batch_size import PASSES_TO_GROW, BatchSize, Bisection
-from txlayer.core.ledger.batch import Batch, MoveToDoubt, RecordToQuarantine
+from txlayer.core.ledger.batch import PASSES_TO_GROW, Batch, BatchSize, Bisection, MoveToDoubt, RecordToQuarantine
 from txlayer.core.ledger.transaction import Content, Transaction
 from txlayer.core.messages import NO_OPTIONS, OrderMode, Origin, Undecodable
 from txlayer.errors import BrokerUnavailableError, ProducerFencedError

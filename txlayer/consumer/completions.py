@@ -8,7 +8,6 @@ from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.adapters.telemetry import Log
 from txlayer.consumer.dead_letters import Answered, DeadLetterWriter, GivenUpMessage, Truncation
 from txlayer.consumer.offsets import FailedTries, OwnedPartition
-from txlayer.core.batch_size import HALVINGS_MAX, BatchSize
 from txlayer.core.dead_letters import (
     DeadLetter,
     DeadLetterReason,
@@ -18,6 +17,7 @@ from txlayer.core.dead_letters import (
     dead_letter_topic,
 )
 from txlayer.core.key_queue import DUE_BYTES_MAX, Item, Snapshots, letter_bytes
+from txlayer.core.ledger.batch import HALVINGS_MAX, BatchSize
 from txlayer.core.messages import Origin
 from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, TxLayerError
 

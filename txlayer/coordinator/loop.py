@@ -34,8 +34,7 @@ from txlayer.coordinator.shard import (
 )
 from txlayer.coordinator.targets import Availability, GroupPresence, Targets
 from txlayer.core import codec
-from txlayer.core.batch_size import BatchSize, ReleaseLines
-from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.batch import Batch, BatchSize, ReleaseLines
 from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, RELEASE_OFFSETS_MAX, Ledger
 from txlayer.core.messages import ParkReason
 from txlayer.errors import (

@@ -15,8 +15,7 @@ from txlayer.coordinator.publish import SLOW_BYTES_MIN, TOO_SLOW, Precautions
 from txlayer.coordinator.shard import LogTime
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch_size import Bisection
-from txlayer.core.ledger.batch import NO_LIMIT, Batch
+from txlayer.core.ledger.batch import NO_LIMIT, Batch, Bisection
 from txlayer.core.ledger.transaction import held_bytes
 from txlayer.core.messages import ParkReason, txn_id_of
 from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedRecordError, TxLayerError

@@ -20,7 +20,6 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.batch_size import BatchSize
 from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, OpenLimits
 from txlayer.core.codec import (
     KEY_INDEX,
@@ -32,7 +31,16 @@ from txlayer.core.codec import (
     PlainHeaders,
     is_key,
 )
-from txlayer.core.ledger.batch import NO_LIMIT, Batch, MoveToDoubt, Positions, RecordToQuarantine, Report, ReportKind
+from txlayer.core.ledger.batch import (
+    NO_LIMIT,
+    Batch,
+    BatchSize,
+    MoveToDoubt,
+    Positions,
+    RecordToQuarantine,
+    Report,
+    ReportKind,
+)
 from txlayer.core.ledger.dormant import DormantTransactions, ReleaseTimes
 from txlayer.core.ledger.doubt import DoubtFold, DoubtIndex
 from txlayer.core.ledger.forward_order import ForwardOrder
