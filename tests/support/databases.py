@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.support.debian import install, program
@@ -89,38 +89,57 @@ class _Owner:
 @contextmanager
 def postgresql_server(*, is_durable: bool = False) -> Iterator[str]:
     """A PostgreSQL server; its address for SQLAlchemy and psycopg."""
+    with crashing_postgresql(fsync="on" if is_durable else "off") as (url, _):
+        yield url
+
+
+@contextmanager
+def crashing_postgresql(**settings: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A PostgreSQL server with these settings: its address, and a call that crashes it and starts it again.
+
+    A crash loses what the server has in its memory alone.
+    """
     import psycopg
 
     found = programs("postgresql")
     port = free_port()
-    with _folder() as (folder, owner, log):
+    place = f"txlayer@127.0.0.1:{port}/postgres"
+    with _folder() as (folder, owner, log), ExitStack() as stack:
         data = folder / "data"
         make = [found["initdb"], "-D", str(data), "-U", "txlayer", "--auth=trust", "--no-sync", "-E", "UTF8"]
         _ended(owner.start(make, log, folder), log)
-        settings = {
+        command = [found["postgres"], "-D", str(data)]
+        for name, value in {
             "port": port,
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
             "max_connections": 60,
             "shared_buffers": "64MB",
-            "fsync": "on" if is_durable else "off",
-        }
-        command = [found["postgres"], "-D", str(data)]
-        for name, value in settings.items():
+            **settings,
+        }.items():
             command += ["-c", f"{name}={value}"]
-        server = owner.start(command, log, folder)
-        with _running(server, signal.SIGINT, log):
+        servers: list[subprocess.Popen[bytes]] = []
+
+        def is_ready() -> bool:
+            # It listens before it has started up, and turns away whoever comes then.
+            with suppress(psycopg.OperationalError), psycopg.connect(f"postgresql://{place}"):
+                return True
+            return False
+
+        def start() -> None:
+            server = owner.start(command, log, folder)
+            servers.append(server)
+            stack.enter_context(_running(server, signal.SIGINT, log))
             _wait_until_listening(server, port, log)
-            place = f"txlayer@127.0.0.1:{port}/postgres"
-
-            def is_ready() -> bool:
-                # It listens before it has started up, and turns away whoever comes then.
-                with suppress(psycopg.OperationalError), psycopg.connect(f"postgresql://{place}"):
-                    return True
-                return False
-
             wait_until(is_ready, within=START_S, what="PostgreSQL has started up")
-            yield f"postgresql+psycopg://{place}"
+
+        def crash() -> None:
+            servers[-1].send_signal(signal.SIGQUIT)  # its processes end at once, and write nothing
+            servers[-1].wait(START_S)
+            start()
+
+        start()
+        yield f"postgresql+psycopg://{place}", crash
 
 
 def mysql_root() -> Path:

@@ -125,6 +125,13 @@ _POSTGRESQL_SCHEMA = text(
 )
 
 
+_COMMIT_STORES = (
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""With `off` the server reports a commit before it stores it: a crash would take back a ROLLBACK that was said, and the local transaction
+could commit."""
+
+
 class PostgresqlRules(DialectRules):
     """PostgreSQL: an insert waits for the open transaction that inserted the same key; after an error it refuses all statements."""
 
@@ -141,9 +148,11 @@ class PostgresqlRules(DialectRules):
         return schema
 
     @contextmanager
-    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:  # noqa: ARG002 - the protocol's
-        """As in `DialectRules`; the setting ends with the transaction."""
+    def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
+        """As in `DialectRules`; the settings end with the transaction."""
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
+        if is_writing:
+            connection.exec_driver_sql(_COMMIT_STORES).close()
         yield
 
 
