@@ -71,3 +71,17 @@ def test_very_many_that_are_due_at_once_are_released_in_pieces() -> None:
     stage.work(seconds=20)
 
     assert sorted(map(txn_id_of, keys)) == sorted(stage.visible())
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("bytes_max", [700, 2_000])
+def test_many_that_are_due_at_once_are_released_although_op_takes_small_records_alone(bytes_max: int) -> None:
+    stage, count = StillCoordinator(), 300
+    stage.kafka.cluster.alter_topic(stage.topics.op, {"max.message.bytes": str(bytes_max)})
+    at_ms = stage.world.now_ms() + 5_000
+    keys = [txn_key(f"t{number}") for number in range(count)]
+    for key in keys:
+        stage.commit(key, stage.half(key, options=HalfOptions(deliver_at_ms=at_ms)))
+    stage.work(seconds=20)
+
+    assert sorted(map(txn_id_of, keys)) == sorted(stage.visible())

@@ -236,6 +236,7 @@ class Coordinator:
         if not partitions:
             return
         name = self._config.topics.transactional_id(self._environment.draw_name())
+        self._targets.learn_own()
         publisher = self.make_publisher(
             self._config,
             name=name,
@@ -244,6 +245,7 @@ class Coordinator:
             environment=self._environment,
             stats=self.measures.publishing,
             doubt_bytes_max=self._targets.limit_of(self._topics.doubt),
+            op_bytes_max=self._targets.limit_of(self._topics.op),
             observer=self._observer,
         )
         ledgers = empty_ledgers(

@@ -9,7 +9,7 @@ When a writer is replaced: txlayer/runtime/kafka_transactions.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from txlayer.adapters.telemetry import Log
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import CoordinatorSpans, PublishStats
-from txlayer.coordinator.targets import Targets
+from txlayer.coordinator.targets import BATCH_OVERHEAD_BYTES, Targets
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, RecordToQuarantine
 from txlayer.core.ledger.transaction import (
@@ -60,7 +60,7 @@ logger = Log("txlayer.coordinator")
 
 SLOW_BYTES_MIN = 1 << 20  # a smaller transaction is not to blame when a Kafka transaction takes too long
 LINES_OF_RECORD_MAX = 100
-"""The coordinator's own op lines in one record: it stays well below any topic's largest message."""
+"""The coordinator's own op lines in one record, if op takes so large a one."""
 TOO_SLOW = "too-slow"
 """Reason of a refusal: the first records of a transaction were acknowledged, and the time-out was over before all were."""
 
@@ -109,11 +109,12 @@ class Publisher:
         environment: Environment = REAL,
         stats: PublishStats | None = None,
         doubt_bytes_max: int | None = None,
+        op_bytes_max: int | None = None,
         observer: CoordinatorSpans | None = None,
     ) -> None:
         self.name = name
         self._observer = observer
-        self._doubt_bytes_max = doubt_bytes_max
+        self._doubt_bytes_max, self._op_bytes_max = doubt_bytes_max, op_bytes_max
         self._clock = environment.clock
         self._wall_clock = environment.wall_clock
         self._background = environment.background
@@ -222,6 +223,7 @@ class Publisher:
             self._targets,
             precautions,
             doubt_bytes_max=self._doubt_bytes_max,
+            op_bytes_max=self._op_bytes_max,
             observer=self._observer,
             timeout_s=self._timeout_s,
             clock=self._clock,
@@ -305,6 +307,7 @@ class _Records:
         precautions: Precautions,
         *,
         doubt_bytes_max: int | None,
+        op_bytes_max: int | None,
         observer: CoordinatorSpans | None,
         timeout_s: float,
         clock: Callable[[], float],
@@ -317,6 +320,7 @@ class _Records:
         self._is_careful = precautions.is_careful
         self._is_watched = precautions.is_watched or precautions.is_careful
         self._doubt_bytes_max = doubt_bytes_max  # None: not known; the broker refuses what is more
+        self._op_bytes_max = op_bytes_max  # the same
         self._observer = observer
         self._timeout_s = timeout_s
         self._clock = clock
@@ -407,13 +411,26 @@ class _Records:
         """What the coordinator decides or releases itself."""
         topic = self._topics.op
         answered = self._answered if self._is_watched or self._precautions.are_lines_sure else None
-        for start in range(0, len(lines), LINES_OF_RECORD_MAX):
-            value = codec.encode_ops(lines[start : start + LINES_OF_RECORD_MAX])
+        for value in map(codec.encode_ops, self._lines_by_record(lines)):
             self.missing[topic] += answered is not None
             if self._is_careful or self._precautions.are_lines_sure:
                 self._put_carefully(topic, value, None, self._partition, note=answered)
             else:
                 produce(self._writer, topic, value, None, self._partition, report=answered)
+
+    def _lines_by_record(self, lines: list[str]) -> Iterator[list[str]]:
+        """As many lines for each record as op takes, at least one."""
+        bytes_max = NO_LIMIT if self._op_bytes_max is None else self._op_bytes_max - BATCH_OVERHEAD_BYTES
+        packed: list[str] = []
+        size = 0
+        for line in lines:
+            size += len(line) + 1
+            if packed and (len(packed) >= LINES_OF_RECORD_MAX or size > bytes_max):
+                yield packed
+                packed, size = [], len(line) + 1
+            packed.append(line)
+        if packed:
+            yield packed
 
     def _forward_all(self, transactions: Sequence[Transaction]) -> None:
         send, origin = self._writer.produce, f"{self._partition}:"

@@ -71,6 +71,7 @@ class Targets:
         self._slow: dict[str, tuple[float, float]] = {}
         self._slow_bytes_min: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
+        self._own_bytes_max: dict[str, int | None] = {}  # of system topics that the coordinator writes
         self._is_refreshing = False
         self._refreshed: deque[tuple[str, TopicLimits]] = deque()  # answers of background requests
 
@@ -289,19 +290,26 @@ class Targets:
         if target is None or target.is_for_good:
             raise InvariantError(f"a message of {txn_key} may not be forwarded to {topic}")
 
+    def learn_own(self) -> None:
+        """Ask what the system topics that the coordinator writes take now; BrokerUnavailableError: no answer."""
+        topics = self._config.topics
+        for topic in (topics.doubt, topics.op, topics.check):
+            try:
+                limits = self._connections.topic_limits(topic)
+            except NotAuthorisedError:
+                limits = None
+            self._own_bytes_max[topic] = None if limits is None else limits.message_bytes_max
+
     def limit_of(self, topic: str) -> int | None:
-        """Bytes of the largest record that a topic takes now; None: not reported; BrokerUnavailableError: no answer."""
-        try:
-            limits = self._connections.topic_limits(topic)
-        except NotAuthorisedError:
-            return None
-        return None if limits is None else limits.message_bytes_max
+        """Bytes of the largest record that a system topic took when it was asked last; None: not reported."""
+        return self._own_bytes_max.get(topic)
 
     @property
     def batch_bytes_max(self) -> int:
         """Largest produce batch that every known topic takes: the broker applies the limit to batches as to messages."""
         limits = [t.message_bytes_max for t in self.targets.values() if t.refusal is None]
-        return max(min([*limits, BATCH_BYTES_MAX]) - BATCH_OVERHEAD_BYTES, 1)
+        own = filter(None, self._own_bytes_max.values())
+        return max(min([*limits, *own, BATCH_BYTES_MAX]) - BATCH_OVERHEAD_BYTES, 1)
 
     def _look(self, topic: str) -> Target:
         forbidden = self._forbidden(topic)
