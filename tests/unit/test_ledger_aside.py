@@ -71,8 +71,8 @@ def test_lines_from_which_nothing_follows_do_not_fill_a_batch() -> None:
 
 @pytest.mark.promise("P11")
 def test_settled_transactions_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.RECENT_COUNT_MAX", 2)
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.RECENT_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.DISTANCE_MAX", 1)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(7)]
     for key in keys:

@@ -13,8 +13,8 @@ from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.remembered import UnsettledInHalf
 from txlayer.core.ledger.transaction import Transaction, accepting_target
-from txlayer.core.ledger.unsettled import UnsettledInHalf
 from txlayer.core.messages import HEADERS_MAX, CheckKind, OrderMode, Source
 
 KEYS = [txn_key(f"t{number}") for number in range(12)]
@@ -189,7 +189,7 @@ def test_what_a_second_copy_drives_out_of_half_is_bounded() -> None:
 def test_a_crash_while_half_is_left_takes_no_second_copy_for_new(
     monkeypatch: pytest.MonkeyPatch, publish_count: int
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", 1)  # no key is remembered
+    monkeypatch.setattr("txlayer.core.ledger.remembered.DISTANCE_MAX", 1)  # no key is remembered
     driver = PartitionDriver()
     first = txn_key("first")
     driver.move_to_doubt(first)

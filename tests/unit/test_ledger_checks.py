@@ -382,9 +382,9 @@ def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(*, b
 def test_decided_transactions_of_a_group_that_nobody_answers_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its producers have no check handler, and their local transactions take longer than the immunity."""
     monkeypatch.setattr("txlayer.core.checks.GAPS_MAX", 10)
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.RECENT_COUNT_MAX", 10)
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", 10)
-    monkeypatch.setattr("txlayer.core.ledger.unsettled.SETTLED_IN_HALF_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.RECENT_COUNT_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.DISTANCE_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.SETTLED_IN_HALF_MAX", 10)
     driver, count = PartitionDriver(), 500
     for number in range(count):
         key = txn_key(f"t{number}")

@@ -12,7 +12,7 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core import codec
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.ledger import Ledger
-from txlayer.core.ledger.second_copies import RECENT_COUNT_MAX
+from txlayer.core.ledger.remembered import RECENT_COUNT_MAX
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfHeader, HalfOptions, OrderMode, Source, Undecodable
@@ -378,7 +378,7 @@ def test_a_second_copy_of_what_was_settled_on_doubt_is_nothing_new_after_a_resta
 
 @pytest.mark.promise("P2")
 def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.RECENT_COUNT_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.RECENT_COUNT_MAX", 10)
     driver = PartitionDriver()
     keys = [txn_key(f"old-{n}") for n in range(50)]
     places = [driver.half(key) for key in keys]
@@ -398,8 +398,8 @@ def test_many_that_end_after_a_restart_do_not_make_a_near_one_forgotten(
     monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
 ) -> None:
     distance, recent = 8, 4
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.RECENT_COUNT_MAX", recent)
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", distance)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.RECENT_COUNT_MAX", recent)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.DISTANCE_MAX", distance)
     driver = PartitionDriver()
     old = [txn_key(f"old-{number}") for number in range(5 * recent)]
     driver.move_to_doubt(*old)

@@ -133,7 +133,7 @@ def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_
 def test_time_releases_nothing_while_a_second_copy_still_drives_others_out_of_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.DISTANCE_MAX", 1)
     monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 1)
     driver = PartitionDriver(settings=replace(SETTINGS, held_age_max_ms=10_000), targets={"orders": ACCEPTS})
     red = options("red")

@@ -292,7 +292,7 @@ def test_a_full_batch_writes_nothing_again(monkeypatch: pytest.MonkeyPatch) -> N
 def test_those_that_are_open_stay_known_when_the_settled_ones_among_them_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.unsettled.SETTLED_IN_HALF_MAX", 0)
+    monkeypatch.setattr("txlayer.core.ledger.remembered.SETTLED_IN_HALF_MAX", 0)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(8)]
     places = [driver.half(key) for key in keys]

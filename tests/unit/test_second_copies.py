@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.partition_log import SETTINGS
 from txlayer.coordinator.setup import empty_ledgers
-from txlayer.core.ledger.second_copies import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks, RecentlySettled
+from txlayer.core.ledger.remembered import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks, RecentlySettled
 from txlayer.core.ledger.transitions import TxnState
 
 READS = st.lists(st.tuples(st.integers(1, 10_000), st.integers(0, 6_000_000)), min_size=1)

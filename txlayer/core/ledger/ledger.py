@@ -45,7 +45,7 @@ from txlayer.core.ledger.dormant import DormantTransactions, ReleaseTimes
 from txlayer.core.ledger.doubt import DoubtFold, DoubtIndex
 from txlayer.core.ledger.forward_order import ForwardOrder
 from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF, own_partition, parked_by_line, why_misplaced
-from txlayer.core.ledger.second_copies import HalfMarks, RecentlySettled
+from txlayer.core.ledger.remembered import AppendTimes, HalfMarks, RecentlySettled, UnappliedOps, UnsettledInHalf
 from txlayer.core.ledger.transaction import (
     NOT_IN_DOUBT,
     RECORD_BYTES,
@@ -62,7 +62,6 @@ from txlayer.core.ledger.transaction import (
     summary_bytes,
 )
 from txlayer.core.ledger.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
-from txlayer.core.ledger.unsettled import AppendTimes, UnappliedOps, UnsettledInHalf
 from txlayer.core.messages import (
     NO_OPTIONS,
     NONCE_LENGTH,
