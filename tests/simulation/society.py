@@ -21,7 +21,7 @@ from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.setup import check_policies
+from txlayer.coordinator.recovery import check_policies
 from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
 from txlayer.core.topics import CreateTopic

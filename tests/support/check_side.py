@@ -17,7 +17,7 @@ from tests.support.responders import ResponderProcess
 from tests.support.truth import GROUP, Truth
 from tests.support.waiting import TimedOutError, wait_until
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.setup import check_policies
+from txlayer.coordinator.recovery import check_policies
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import ROLLBACK, OpMessage, Resolution, Undecodable

@@ -18,8 +18,7 @@ from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.publish import Publisher
-from txlayer.coordinator.recovery import Recovery, encode_stored
-from txlayer.coordinator.setup import empty_ledgers, ledger_settings
+from txlayer.coordinator.recovery import Recovery, empty_ledgers, encode_stored, ledger_settings
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Positions
 from txlayer.core.messages import txn_id_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.partition_log import SETTINGS
-from txlayer.coordinator.setup import empty_ledgers
+from txlayer.coordinator.recovery import empty_ledgers
 from txlayer.core.ledger.remembered import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks, RecentlySettled
 from txlayer.core.ledger.transitions import TxnState
 

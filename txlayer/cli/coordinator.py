@@ -28,7 +28,7 @@ from txlayer.cli.options import (
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.coordinator.loop import make_coordinator
 from txlayer.coordinator.metrics import ObservedCoordinator
-from txlayer.coordinator.setup import check_policies
+from txlayer.coordinator.recovery import check_policies
 from txlayer.errors import RetriableError
 from txlayer.operate.doctor import counted
 from txlayer.operate.topics import CoordinatorStatus, GroupReset, plan_reset, read_status, status_json

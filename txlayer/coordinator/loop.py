@@ -20,9 +20,15 @@ from txlayer.coordinator.contents import Contents
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorSpans, CoordinatorView, log_reports
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.read_ahead import ReadAhead
-from txlayer.coordinator.recovery import Recovery, encode_stored
+from txlayer.coordinator.recovery import (
+    Recovery,
+    assigned_partitions,
+    empty_ledgers,
+    encode_stored,
+    first_partition_count,
+    ledger_settings,
+)
 from txlayer.coordinator.refusals import Refusals
-from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_partition_count, ledger_settings
 from txlayer.coordinator.shard import (
     Brought,
     LogTime,

@@ -34,8 +34,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import GroupMember, LogReader, TopicPartition, append_time_of
 from txlayer.adapters.readers import check_end
-from txlayer.coordinator.recovery import Recovery, StoredPositions
-from txlayer.coordinator.setup import count_partitions, ledger_settings
+from txlayer.coordinator.recovery import Recovery, StoredPositions, count_partitions, ledger_settings
 from txlayer.coordinator.shard import latest_ms
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, Positions

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.readers import Range, records_of
-from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored
-from txlayer.coordinator.setup import count_partitions, ledger_settings
+from txlayer.coordinator.recovery import Recovery, StoredPositions, count_partitions, decode_stored, ledger_settings
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT
 from txlayer.core.ledger.doubt import DoubtFold, HeadersOf, QuarantinedRecord, QuarantineFold

@@ -14,7 +14,7 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import HistoryStart, limits_of
 from txlayer.adapters.telemetry import printable
 from txlayer.config import SystemTopics, milliseconds, ms_of_iso, parse_duration
-from txlayer.coordinator.setup import count_partitions
+from txlayer.coordinator.recovery import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory, times_left
 from txlayer.core.ledger.transaction import OpPosition, Transaction

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import TopicPartition
 from txlayer.adapters.readers import Range
-from txlayer.coordinator.setup import count_partitions
+from txlayer.coordinator.recovery import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
