@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 from txlayer import Context, OrderedConsumer, ReceivedMessage, Reject
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.config import CoordinatorConfig
-from txlayer.consumer.service import ConsumerService
+from txlayer.consumer.consumer import ConsumerService
 from txlayer.testing.stage import RunningCoordinator
 
 ROOT = Path(__file__).resolve().parents[2]

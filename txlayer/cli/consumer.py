@@ -22,9 +22,8 @@ from txlayer.cli.exits import ExitCode, saying
 from txlayer.cli.services import GC_THRESHOLD, Observing, StopSignal, WatchParent, Workers, load, observed, run_workers
 from txlayer.config import ClientConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
-from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
+from txlayer.consumer.consumer import ConcurrentConsumer, ConsumerService, OrderedConsumer
 from txlayer.consumer.metrics import ObservedConsumer
-from txlayer.consumer.service import ConsumerService
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import check_group

@@ -10,11 +10,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Literal, Self, Unpack
 
+from txlayer.consumer.consumer import ConsumerOptions, ConsumerService, order_of
 from txlayer.consumer.context import context_of
 from txlayer.consumer.handlers import AsyncBatchHandlerFunction
 from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, Job, JobOutcome, JobOutcomes, Pool, timed_out
 from txlayer.consumer.pull import PulledMessage
-from txlayer.consumer.service import ConsumerOptions, ConsumerService, order_of
 from txlayer.core.retry import Ack, HandlerResult, NotBegun
 from txlayer.errors import LifecycleError
 
