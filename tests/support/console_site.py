@@ -19,7 +19,7 @@ from txlayer.config import ConsumerConfig
 from txlayer.console.access import AccessRules
 from txlayer.console.app import Console, build_app
 from txlayer.core.partitions import half_partition
-from txlayer.operate.looks import Looks
+from txlayer.operate.overall import Looks
 from txlayer.runtime.environment import Threads
 
 ADDRESS = "http://127.0.0.1:8480"

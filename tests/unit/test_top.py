@@ -17,8 +17,7 @@ from txlayer.core.progress import Attempts
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate.dead_letters import ConsumedTopic
 from txlayer.operate.live import LiveView, Minute, rates_of
-from txlayer.operate.looks import Look, Looks
-from txlayer.operate.overall import overall_json
+from txlayer.operate.overall import Look, Looks, overall_json
 from txlayer.operate.queues import QueueNow, Queues, consumption_json
 from txlayer.runtime.environment import Environment
 

@@ -22,10 +22,10 @@ from txlayer.cli.options import AsJson, Connection, current_ms, declared, option
 from txlayer.config import ConsumerConfig, CoordinatorConfig, parse_duration
 from txlayer.operate import Json, length_text, time_text
 from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json, is_ill
-from txlayer.operate.looks import Look, Looks
 
 if TYPE_CHECKING:
     from txlayer.operate.live import LiveView
+    from txlayer.operate.overall import Look
 
 LEVEL_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
 
@@ -122,7 +122,7 @@ def top(
 
     It reads the logs once and follows them from there. With --json each look is an object on a line of its own.
     """
-    from txlayer.operate.overall import overall_json
+    from txlayer.operate.overall import Looks, overall_json
 
     config, consumers = connection.config(CoordinatorConfig), connection.config(ConsumerConfig)
     interval_s = parse_duration("--interval", interval).total_seconds()

@@ -27,9 +27,8 @@ from txlayer.console.pages import LOOKS, ROUTES, SECTIONS
 from txlayer.console.pages.settle import WORDS
 from txlayer.console.people import SecondPerson
 from txlayer.operate.live import LiveView
-from txlayer.operate.looks import Looks
 from txlayer.operate.operators import check_operator_rights
-from txlayer.operate.overall import being_read
+from txlayer.operate.overall import Looks, being_read
 from txlayer.runtime.environment import REAL, Environment
 
 STATIC = str(files("txlayer.console") / "static")

@@ -14,8 +14,8 @@ from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.leases import parse_queue
 from txlayer.errors import UsageError
 from txlayer.operate.dead_letters import opened_logs
-from txlayer.operate.looks import Look
 from txlayer.operate.operators import signature_of
+from txlayer.operate.overall import Look
 from txlayer.operate.queues import LockState, Queues, check_queue, opened_locks, read_queues, record_json
 from txlayer.operate.replay import RequestWriter, ask_queues, author_of
 
