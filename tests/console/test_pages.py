@@ -28,8 +28,7 @@ from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate import time_text
 from txlayer.operate.dead_letters import consumed_topics
 from txlayer.operate.live import Minute
-from txlayer.operate.overview import Overview
-from txlayer.operate.unsettled import Filter
+from txlayer.operate.unsettled import Filter, Overview
 
 HOSTILE = '"><script>alert(1)</script>'
 

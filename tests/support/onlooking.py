@@ -8,8 +8,8 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import StoredOffset
 from txlayer.operate.live import LiveView
 from txlayer.operate.overall import Remark, remarks
-from txlayer.operate.overview import Overview, UnsettledTransaction
 from txlayer.operate.rows import Page, Wanted
+from txlayer.operate.unsettled import Overview, UnsettledTransaction
 from txlayer.runtime.environment import Environment
 
 Picture = dict[str, tuple[str, str | None, str]]

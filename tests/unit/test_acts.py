@@ -12,7 +12,6 @@ from txlayer.core.ledger.transaction import DueTimes, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.operate.history import are_applied
-from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import (
     OperatorAction,
     RecordedLine,
@@ -24,6 +23,7 @@ from txlayer.operate.settle import (
     outcome_of,
     result_of,
 )
+from txlayer.operate.unsettled import UnsettledTransaction
 
 KEY = "order-1/00000001"
 OWN = (20, 3)

@@ -16,8 +16,8 @@ from txlayer.core.history import operator_reason
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
-from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, SettlementResult, WrittenLine, line_of
+from txlayer.operate.unsettled import UnsettledTransaction
 
 ROUND_MS = 100
 

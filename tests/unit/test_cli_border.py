@@ -322,7 +322,7 @@ def test_only_the_commands_that_a_command_line_names_are_needed(words: list[str]
         (
             "main",
             ["tx", "list", "--help"],
-            ["confluent_kafka", "txlayer.operate.overview", "txlayer.cli.dlq", "txlayer.adapters.ports", "pydantic"],
+            ["confluent_kafka", "txlayer.operate.unsettled", "txlayer.cli.dlq", "txlayer.adapters.ports", "pydantic"],
         ),
         ("spark.main", ["--version"], ["matplotlib", "numpy"]),
     ],

@@ -14,8 +14,8 @@ from txlayer.core.messages import txn_id_of
 from txlayer.core.partitions import half_partition
 from txlayer.core.topics import Difference
 from txlayer.errors import BrokerUnavailableError, RetriableError
-from txlayer.operate.overview import read_quarantined
 from txlayer.operate.topics import Drain, look, plan_reset, plan_widening, store_first_offsets
+from txlayer.operate.unsettled import read_quarantined
 from txlayer.runtime.kafka_transactions import produce
 
 

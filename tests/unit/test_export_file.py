@@ -21,7 +21,7 @@ from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, Resolution, Source
 from txlayer.errors import UsageError
 from txlayer.operate.history import export_json, read_with_contents
-from txlayer.operate.overview import Overview, UnsettledTransaction
+from txlayer.operate.unsettled import Overview, UnsettledTransaction
 
 KEY = "order-1/00000001"
 

@@ -7,7 +7,7 @@ from tests.support.still_coordinator import StillCoordinator
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.transitions import COMMITTING
 from txlayer.core.messages import HalfOptions, OrderMode
-from txlayer.operate.overview import Overview
+from txlayer.operate.unsettled import Overview
 
 TURNS_MAX = 100
 

@@ -23,8 +23,8 @@ from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
 from txlayer.operate.operators import OperatorWriter
-from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import ManualSettlement, OperatorAction, line_of
+from txlayer.operate.unsettled import UnsettledTransaction
 from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
 
 ORDER = Message("orders", b"k", b"v")

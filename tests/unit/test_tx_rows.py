@@ -31,8 +31,7 @@ from txlayer.core.messages import (
 from txlayer.operate import history as histories
 from txlayer.operate import length_text, time_text, unsettled
 from txlayer.operate.history import parse_position
-from txlayer.operate.overview import UnsettledTransaction
-from txlayer.operate.unsettled import PARKED, Filter
+from txlayer.operate.unsettled import PARKED, Filter, UnsettledTransaction
 
 
 def folded(*, with_doubt: bool = False) -> HistoryFold:

@@ -14,8 +14,8 @@ from txlayer.operate import bytes_json
 from txlayer.operate import settle as settle_text
 from txlayer.operate import settle as settling
 from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
-from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import OperatorAction, RecordedLine, SettlementOutcome, SettlementResult
+from txlayer.operate.unsettled import UnsettledTransaction
 
 KEY = "order-1/00000001"
 

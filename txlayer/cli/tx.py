@@ -42,14 +42,14 @@ from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin, ParkReason, check_txn_id
 from txlayer.errors import UsageError
-from txlayer.operate import Json, time_text, unsettled
-from txlayer.operate.unsettled import PARKED, Filter
+from txlayer.operate import Json, time_text
 
 if TYPE_CHECKING:
     from txlayer.adapters.connect import CoordinatorConnections
     from txlayer.core.history import TransactionHistory
     from txlayer.operate.live import LiveView
     from txlayer.operate.settle import OperatorAction, SettlementOrder, SettlementPlan
+    from txlayer.operate.unsettled import Filter
 
 app = typer.Typer(no_args_is_help=True, help="Look at transactions, and settle by hand those that need a person.")
 
@@ -81,6 +81,8 @@ class TransactionFilters(Bundle):
 
     def read(self) -> Filter:
         """What the options say together: states add up, everything else narrows."""
+        from txlayer.operate.unsettled import PARKED, Filter
+
         states = {s.value for s in self.state or ()}
         states |= {TxnState.OPEN.value} if self.is_open else set()
         states |= PARKED if self.is_parked else set()
@@ -139,7 +141,7 @@ def list_(
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
-    from txlayer.operate.overview import Overview, read_quarantined
+    from txlayer.operate import unsettled
 
     wanted = filters.read()
     if watch:
@@ -147,13 +149,13 @@ def list_(
             raise UsageError("--watch: it shows transactions; leave out --kept-aside")
         _watch(connection.config(CoordinatorConfig), wanted, limit, as_json=as_json)
         return
-    if kept_aside and wanted != Filter(group=wanted.group, older_ms=wanted.older_ms):
+    if kept_aside and wanted != unsettled.Filter(group=wanted.group, older_ms=wanted.older_ms):
         why = "--kept-aside: such a record has neither topic, state nor reason code; of the filters it takes --group and --older-than"
         raise UsageError(why)
     config = connection.config(CoordinatorConfig)
     with _connected(config) as connections:
         now_ms = _now_ms(connections, wanted)
-        quarantined = read_quarantined(connections)
+        quarantined = unsettled.read_quarantined(connections)
         if kept_aside:
             found = [a for a in quarantined if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
             found = [a for a in found if wanted.group in (None, a.producer_group)]
@@ -161,7 +163,8 @@ def list_(
             rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
             count, kind, draw = len(found), "kept aside", quarantined_list
         else:
-            found_open = [s for s in Overview(connections).unsettled() if wanted.lets_through(s, now_ms=now_ms)]
+            listed = unsettled.Overview(connections).unsettled()
+            found_open = [s for s in listed if wanted.lets_through(s, now_ms=now_ms)]
             rows = [unsettled.unsettled_json(s, now_ms=now_ms) for s in unsettled.oldest(found_open, limit)]
             count, kind, draw = len(found_open), "open", list_table
     those = "" if kept_aside or wanted.is_empty else " of this kind"
@@ -176,6 +179,7 @@ def list_(
 
 def _watch(config: CoordinatorConfig, wanted: Filter, limit: int, *, as_json: bool) -> None:
     from txlayer.cli.health import WATCH_S, watch
+    from txlayer.operate import unsettled
     from txlayer.operate.rows import Wanted
 
     def look(view: LiveView) -> Json:
@@ -197,6 +201,8 @@ def _watch(config: CoordinatorConfig, wanted: Filter, limit: int, *, as_json: bo
 @command(app)
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; name groups that no responder answers for."""
+    from txlayer.operate import unsettled
+
     with _connected(connection.config(CoordinatorConfig)) as connections:
         body = unsettled.stats_json(connections, now_ms=current_ms())
     output.show(body, stats_table, as_json=as_json)
@@ -270,10 +276,10 @@ def show(
 
 def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
     """Print the record kept aside that was there; False: there is none."""
-    from txlayer.operate.overview import read_quarantined
+    from txlayer.operate import unsettled
 
     with _connected(config) as connections:
-        quarantined = read_quarantined(connections, [wanted[0].partition])
+        quarantined = unsettled.read_quarantined(connections, [wanted[0].partition])
     found = next((a for a in quarantined if (a.origin, a.line) == wanted), None)
     if found is None:
         return False
@@ -301,10 +307,10 @@ def export(
     Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
     """
     from txlayer.operate import history as histories
-    from txlayer.operate.overview import Overview
+    from txlayer.operate import unsettled
 
     wanted = filters.read()
-    states = wanted.states or PARKED
+    states = wanted.states or unsettled.PARKED
     path = None if output_ == STDOUT else Path(output_)
     if path is not None:
         _check_path(path, is_forced=force)
@@ -313,7 +319,7 @@ def export(
         now_ms = _now_ms(connections, wanted)
         found = (
             each
-            for each in Overview(connections).unsettled()
+            for each in unsettled.Overview(connections).unsettled()
             if each.state in states and wanted.lets_through(each, now_ms=now_ms)
         )
         oldest = unsettled.oldest(found, limit)
@@ -538,6 +544,8 @@ def _settle(
 
 
 def _confirm(action: OperatorAction, plan: SettlementPlan) -> None:
+    from txlayer.operate import unsettled
+
     now_ms, count = current_ms(), len(plan.lines)
     sample = [unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]]
     them = "this transaction" if count == 1 else f"these {count:,} transactions"

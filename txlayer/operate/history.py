@@ -24,8 +24,7 @@ from txlayer.core.progress import Foreign, Progress, decode
 from txlayer.errors import ConfigError, TxLayerError
 from txlayer.operate import Json, bytes_json, length_text, time_text
 from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition, consumed_topics, said_json
-from txlayer.operate.overview import UnsettledTransaction, committed_records
-from txlayer.operate.unsettled import options_json, unsettled_json
+from txlayer.operate.unsettled import UnsettledTransaction, committed_records, options_json, unsettled_json
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
 

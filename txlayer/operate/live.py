@@ -46,9 +46,15 @@ from txlayer.core.ledger.transitions import COMMITTING, SETTLED, Effect, TxnEven
 from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.errors import TxLayerError
 from txlayer.operate import problem_of
-from txlayer.operate.overview import ContentlessLedger, committed_records, query_id_on_doubt, read_stored
 from txlayer.operate.rows import ROLLED_BACK, UnsettledRows
-from txlayer.operate.unsettled import GroupResponders, read_responders
+from txlayer.operate.unsettled import (
+    ContentlessLedger,
+    GroupResponders,
+    committed_records,
+    query_id_on_doubt,
+    read_responders,
+    read_stored,
+)
 from txlayer.runtime.environment import REAL, Environment, Running
 
 BUCKET_MS = 10_000

@@ -19,8 +19,7 @@ from txlayer.core.ledger.transaction import NOT_IN_DOUBT, OpPosition, Transactio
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode, ParkReason, Undecodable
 from txlayer.errors import UsageError
-from txlayer.operate.overview import UnsettledTransaction
-from txlayer.operate.unsettled import Filter
+from txlayer.operate.unsettled import Filter, UnsettledTransaction
 
 ROW_COUNT_MAX = 500_000  # Rows that are kept, about 150 MB. Of what comes above that only the number is known.
 

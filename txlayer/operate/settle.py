@@ -24,8 +24,7 @@ from txlayer.errors import BrokerUnavailableError, ConfigError, UsageError
 from txlayer.operate import Json, length_text, time_text, unsettled
 from txlayer.operate.history import op_json, operator_of, position_json
 from txlayer.operate.operators import OperatorWriter, check_choice
-from txlayer.operate.overview import Overview, UnsettledTransaction, committed_records, read_stored
-from txlayer.operate.unsettled import PARKED, Filter
+from txlayer.operate.unsettled import PARKED, Filter, Overview, UnsettledTransaction, committed_records, read_stored
 
 
 class OperatorAction(Enum):

@@ -26,7 +26,6 @@ from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.audit import shorten
 from txlayer.operate.live import LiveView
 from txlayer.operate.operators import REASON_LENGTH_MAX, signature_of
-from txlayer.operate.overview import UnsettledTransaction, committed_records, read_stored
 from txlayer.operate.rows import UNREADABLE, Wanted
 from txlayer.operate.settle import (
     GOOD,
@@ -43,7 +42,7 @@ from txlayer.operate.settle import (
     lines_of,
     settled_by,
 )
-from txlayer.operate.unsettled import Filter
+from txlayer.operate.unsettled import Filter, UnsettledTransaction, committed_records, read_stored
 
 REQUEST_COUNT_MAX = 100_000  # lines of one request
 SELECTED_COUNT_MAX = 100  # transactions that a request may name one by one: a page of the list

@@ -30,8 +30,8 @@ from txlayer.core.progress import Progress, StoredProgress, decode
 from txlayer.core.topics import CLOSED_SETTING, OPEN_VALUE, AlterSetting, Change, TopicSpec, closed_at_ms, plan
 from txlayer.errors import ConfigError, LifecycleError, RetriableError, TopicMismatchError, UsageError
 from txlayer.operate import Json
-from txlayer.operate.overview import Overview, committed_records, read_stored
 from txlayer.operate.rows import UNREADABLE
+from txlayer.operate.unsettled import Overview, committed_records, read_stored
 
 StartPosition = Literal["earliest", "latest"] | int
 """Where to begin: at the first or the next record, or at the first record of a time in milliseconds since 1970."""

@@ -24,8 +24,8 @@ from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Headers, txn_id_of
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError, TopicMismatchError
-from txlayer.operate.overview import Overview, UnsettledTransaction
 from txlayer.operate.topics import GroupTopics
+from txlayer.operate.unsettled import Overview, UnsettledTransaction
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.testing.access import KafkaAccess, unique_name
 

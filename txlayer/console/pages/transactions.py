@@ -42,7 +42,7 @@ from txlayer.operate.unsettled import Filter, unsettled_json
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
-    from txlayer.operate.overview import UnsettledTransaction
+    from txlayer.operate.unsettled import UnsettledTransaction
 
 PAGE_COUNT = 100
 EVENTS_SHOWN_MAX = 1_000  # of one transaction: whoever may write op may name it in any number of lines
