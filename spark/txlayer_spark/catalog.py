@@ -6,10 +6,11 @@
     <root>/v1/reads/000000000007.json                what is known after the seventh change; the newest counts
     <root>/v1/checkpoints/<reader>/                  Spark's own
     <root>/v1/records/folder=<reader>-<first>-<last>/kind=half/day=2026-01-31/*.parquet
-    <root>/v1/records/folder=<reader>-<first>-<last>-<edition>/…                          the same after personal data was erased
+    <root>/v1/records/folder=<reader>-<first>-<last>-<edition>/…                          the same, written again
 
 A folder holds the batches from `first` to `last` of one reader, and counts when it is complete (`_SUCCESS`) and no other
-complete folder covers it: so a batch that is written again, or was folded into a larger folder, is never read twice.
+complete folder covers it: so a batch that is written again, or was folded into a larger folder, is never read twice. No job writes
+where another one has begun to: a job that was suspended may go on, and put its files beside those that count.
 
 A reader of bronze reads the *cut*: the batches up to the last one that each reader had when all of them had read. What is
 younger may hold what became visible without what it came from (docs/howto/reconcile.md).
@@ -91,6 +92,10 @@ class Folder:
     def has(self, *names: str) -> bool:
         return bool(self._files.exists(self._new_path(self.at(*names))))
 
+    def make(self, *names: str) -> None:
+        """Make an empty folder in it."""
+        self._files.mkdirs(self._new_path(self.at(*names)))
+
     def remove(self, *names: str) -> None:
         """End a file, or a folder with all in it; nothing when it is not there."""
         self._files.delete(self._new_path(self.at(*names)), True)
@@ -101,7 +106,7 @@ class Folder:
         An object store has no rename of a folder: Hadoop copies its files and deletes them, some at a time.
         """
         if not self.has(*to):
-            self._files.mkdirs(self._new_path(self.at(*to[:-1])))
+            self.make(*to[:-1])
             if not self._rename(names, to):
                 raise UsageError(f"{self.at(*names)} was moved by another job meanwhile: run one at a time")
             return
@@ -162,13 +167,15 @@ class Turn:
         """No run has begun; `job` is what errors call it."""
         self._folder, self._job, self._mine = folder, job, ""
 
-    def begin(self) -> None:
-        """Take the turn; UsageError: another run began in this moment."""
+    def begin(self, *, above: int = 0) -> int:
+        """Take the turn; its number, which no other has; UsageError: another run began in this moment."""
         before = self._folder.notes("begun")
-        self._mine = f"{1 + max((int(n.partition('.')[0]) for n in before), default=0):012d}.json"
+        number = 1 + max([above, *(int(name.partition(".")[0]) for name in before)])
+        self._mine = f"{number:012d}.json"
         self._folder.write_json({}, "begun", self._mine)
         for name in before:
             self._folder.remove("begun", name)
+        return number
 
     def go_on(self) -> None:
         """Nothing while no other run began.
@@ -194,7 +201,7 @@ class BatchFolder(NamedTuple):
     reader: int
     first: int
     last: int
-    edition: int = 0  # how often personal data was erased in it
+    edition: int = 0  # how often it was written before: by a killed run, or with data that were erased since
 
     @property
     def name(self) -> str:
@@ -431,6 +438,13 @@ class Catalog:
     def path_of(self, folder: BatchFolder) -> str:
         return self.folder.at(_RECORDS, f"folder={folder.name}")
 
+    def begin(self, folder: BatchFolder) -> BatchFolder:
+        """Make a folder for these batches, of an edition that no job has begun."""
+        while self.folder.has(_RECORDS, f"folder={folder.name}"):
+            folder = folder._replace(edition=folder.edition + 1)
+        self.folder.make(_RECORDS, f"folder={folder.name}")
+        return folder
+
     def remove(self, folder: BatchFolder) -> None:
         self.folder.remove(_RECORDS, f"folder={folder.name}")
 
@@ -449,21 +463,32 @@ class Catalog:
             self.folder.remove(_RECORDS, *place)
         return len(old)
 
+    def folders(self) -> list[BatchFolder]:
+        """All that were begun."""
+        return [f for f in map(parse_folder, self.folder.names(_RECORDS)) if f]
+
     def complete(self) -> list[BatchFolder]:
-        """All folders that were written to their end, also covered ones."""
+        """All that were written to their end, also covered ones."""
         last = _last_batches(self.state())
-        found = [(name, parse_folder(name)) for name in self.folder.names(_RECORDS)]
-        return [f for name, f in found if f and (_is_noted(f, last) or self.folder.has(_RECORDS, name, COMPLETE))]
+        return [f for f in self.folders() if _is_noted(f, last) or self._is_complete(f)]
+
+    def _is_complete(self, folder: BatchFolder) -> bool:
+        return self.folder.has(_RECORDS, f"folder={folder.name}", COMPLETE)
 
     def remove_incomplete(self) -> None:
-        for name in self.folder.names(_RECORDS):
-            if parse_folder(name) and not self.folder.has(_RECORDS, name, COMPLETE):
-                self.folder.remove(_RECORDS, name)
+        for folder in self.folders():
+            if not self._is_complete(folder):
+                self.remove(folder)
 
     def cut(self, state: ReadState) -> list[BatchFolder]:
         """The folders that count: each batch once, and none behind the cut."""
         last = _last_batches(state)
         return effective([f for f in self.complete() if f.last <= last.get(f.reader, -1)])
+
+    def up_to_cut(self, state: ReadState) -> list[BatchFolder]:
+        """These, and what they cover."""
+        last = _last_batches(state)
+        return [f for f in self.folders() if f.last <= last.get(f.reader, -1)]
 
     def size_of(self, folder: BatchFolder) -> int:
         return self.folder.size(_RECORDS, f"folder={folder.name}")

@@ -16,7 +16,7 @@
     <root>/v8/begun/000000000003.json                     the run that began last
     <root>/v8/late/run=3/                                 attempts that became visible out of order, as this run found
 
-What a killed run left has the number of the next one, which writes it anew.
+No two runs have one number: what a run writes that was killed, or goes on behind a later one, does not count.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -223,6 +223,8 @@ class Run:
     unread: tuple[str, ...] = ()
     """Real topics that were named and not read: what they may hold is judged again when they are."""
     bronze_id: str = ""  # of the bronze that it was made from; "" where that, or the run, is of an earlier release
+    skipped: tuple[int, ...] = ()
+    """Numbers of runs that began before this one and do not count, as far as the runs around them are not folded."""
     has_ahead: bool = False
     """Others may wait for some of its rows, or went before them: these have an ordering key, and are undecided or not known."""
 
@@ -258,23 +260,35 @@ class Shelf:
         if not names:
             return Run()
         found: dict[str, Any] = self.folder.read_json("runs", names[-1])
-        several = ("groups", "topics", "orphans", "revised", "late", "unread")
+        several = ("groups", "topics", "orphans", "revised", "late", "unread", "skipped")
         return Run(**{**known(Run, found), **{name: tuple(found.get(name, ())) for name in several}})
 
-    def begin(self) -> None:
-        """Begin a run: one that goes on elsewhere ends before it writes further, and does not count."""
-        self._turn.begin()
+    def _numbers(self) -> list[int]:
+        """Those of the complete runs that are noted."""
+        return [int(name.partition(".")[0]) for name in self.folder.notes("runs")]
+
+    def begin(self) -> int:
+        """Begin a run, and say its number: one that goes on elsewhere ends before it writes further, and does not count."""
+        return self._turn.begin(above=self.last().number)
+
+    def skipped(self, last: Run, number: int) -> tuple[int, ...]:
+        """The numbers of runs before that one that do not count, the last complete one being `last`."""
+        spans = self.spans(last)
+        kept = (each for each in last.skipped if not spans or each > spans[-1].last)
+        return (*kept, *range(last.number + 1, number))
 
     def store(self, run: Run) -> None:
         """Make a run count, and end what only the one before the last carried."""
         self._turn.go_on()
-        last = self.last()
+        last, before = self.last(), self._numbers()[-2:-1]
         self.folder.note(asdict(run), "runs", kept=RUNS_KEPT)
-        before = f"run={run.number - 2}"
         for kind in ("order", "ahead"):
-            self.folder.remove(kind, before)
-        for state in (State.OPEN, State.ASKED, State.ALONE):
-            self.folder.remove("rows", before, f"is_settled={state:d}")
+            self._end_runs(kind, up_to=run.number - 1, but={last.number})
+        for number in before:
+            for state in (State.OPEN, State.ASKED, State.ALONE):
+                self.folder.remove("rows", f"run={number}", f"is_settled={state:d}")
+        for number in range(last.number + 1, run.number):
+            self.folder.remove("rows", f"run={number}")
         for kind in WORK:
             self.folder.remove(kind)
         for kind in _IDS:
@@ -430,7 +444,7 @@ class Shelf:
         """The settled rows that count as of a run, of the runs from `first` on."""
         spans = [span for span in self.spans(run) if span.last >= first]
         folded = spans[-1].last if spans else 0
-        is_newer = (F.col("run") > folded) & (F.col("run") <= run.number)
+        is_newer = (F.col("run") > folded) & (F.col("run") <= run.number) & ~F.col("run").isin(*run.skipped)
         stored = self._every(run).where(is_newer & (F.col("is_settled") == int(State.SETTLED)))
         if spans:
             columns = StructType.fromJson(dict(run.columns)).add("of_run", IntegerType())
@@ -482,7 +496,7 @@ class Shelf:
                 self.folder.remove(kind, name)
         for kind in ("rows", "revised"):
             self._end_runs(kind, up_to=before)
-        up_to = last.number - 1
+        up_to = max(self._numbers()[:-1], default=0)
         if up_to - before < runs_min:
             return before
         whole = Span(1 if kept_from_ms is not None else self._first_to_fold(spans, before, up_to), up_to)

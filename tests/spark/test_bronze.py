@@ -273,6 +273,25 @@ def test_a_job_killed_around_the_note_of_a_batch_has_it_once_and_knows_the_names
     assert expected == places(spark, tmp_path)
 
 
+@pytest.mark.kafka
+def test_what_a_killed_run_left_of_a_batch_does_not_count_and_ends_with_what_is_old_or_folded(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    field.whole()
+    read_new(spark, settings_of(field, tmp_path), now_ms=running)
+    catalog, batch = Catalog(spark, str(tmp_path)), BatchFolder(0, 0, 0)
+    left, again = Path(catalog.path_of(batch)), catalog.begin(batch)
+    shutil.copytree(left, catalog.path_of(again), dirs_exist_ok=True)
+    (left / "_SUCCESS").unlink()
+
+    assert again == batch._replace(edition=1)
+    assert in_topics(field, field.orders) == places(spark, tmp_path)
+    expire(spark, str(tmp_path), keep_ms=-2 * DAY_MS)
+    assert [] == list(tmp_path.glob("v1/records/**/*.parquet"))
+    compact(spark, str(tmp_path))
+    assert not left.exists()
+
+
 def test_a_note_that_another_job_has_put_down_is_not_written_over(spark: SparkSession, tmp_path: Path) -> None:
     folder = Folder(spark, str(tmp_path))
     folder.write_json({"first": True}, "notes", "1.json")

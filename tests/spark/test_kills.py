@@ -1,6 +1,8 @@
-"""`txlayer-spark bronze --every` killed by the system at each of its steps, beside `txlayer-spark ledger`: real command lines."""
+"""`txlayer-spark bronze` killed or suspended by the system, beside `txlayer-spark ledger` or another bronze: real command lines."""
 
 import re
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +11,14 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
 from tests.spark.test_commands import RUN, SMALL, txlayer_spark
+from tests.support.logs import read_log
 from tests.support.planted import Field, Message
-from tests.support.spark_processes import files_in, has_content, killed_when
+from tests.support.spark_processes import files_in, has_content, killed_when, suspended_when
 from txlayer_spark import read_ledger
+from txlayer_spark.catalog import Catalog
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.shelf import LEDGER_VERSION
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
@@ -124,3 +131,82 @@ def verdicts(spark: SparkSession, data: Path) -> set[str]:
     """Those that a ledger has."""
     rows = read_ledger(spark, str(data / "ledger")).select("verdict").distinct().collect()
     return {row.verdict for row in rows}
+
+
+SLOW = """
+from txlayer.cli import run_spark
+from txlayer_spark.jobs import bronze
+from txlayer_spark.shelf import Shelf
+rows_of, put_rows = bronze.to_bronze, Shelf.put_rows
+
+def slow(rows):
+    return rows.where("spark_partition_id() <> 0 OR reflect('java.lang.Thread', 'sleep', 500L) = 'null'")
+
+bronze.to_bronze = lambda raw, **given: slow(rows_of(raw, **given))
+Shelf.put_rows = lambda shelf, rows, *given, **named: put_rows(shelf, slow(rows), *given, **named)
+run_spark()
+"""
+"""Commands whose tasks come one after the other, and each row of the first one takes half a second."""
+ONE_BY_ONE = ("--master", "local[1]", *SMALL[2:], "--spark-setting", "spark.sql.adaptive.enabled=false")
+
+
+@pytest.fixture
+def planted(broker: Broker) -> tuple[Field, set[str]]:
+    """A namespace with twenty transactions that went well, and their ids."""
+    field = Field(broker.bootstrap_servers)
+    return field, {field.whole().txn_id for _ in range(20)}
+
+
+def begun(*folder: str | Path) -> bool:
+    """A file is there, and more than just made."""
+    made = [path.stat().st_mtime for path in files_in(Path(*folder), ".parquet")]
+    return any(time.time() - at > 0.2 for at in made)
+
+
+def read_all(spark: SparkSession, field: Field, data: Path) -> Catalog:
+    """Bronze of all that there is."""
+    settings = BronzeSettings(root=f"{data}/bronze", namespace=field.namespace, bootstrap_servers=field.servers)
+    read_new(spark, settings, now_ms=lambda: int(time.time() * 1000))
+    return Catalog(spark, settings.root)
+
+
+@pytest.mark.fault(
+    "Spark: a run of bronze or of the ledger is suspended while it writes, and goes on behind another one"
+)
+def test_a_bronze_that_goes_on_behind_another_one_doubles_no_record(
+    spark: SparkSession, planted: tuple[Field, set[str]], tmp_path: Path
+) -> None:
+    """The tasks that had not begun write when the other run has ended."""
+    field, data = planted[0], tmp_path / "data"
+    given = ("bronze", "-b", field.servers, "-n", field.namespace, "--data", "data", *ONE_BY_ONE)
+
+    with suspended_when(lambda: begun(data, "bronze/v1/records"), SLOW, *given, folder=tmp_path) as job:
+        catalog = read_all(spark, field, data)
+
+    assert 0 != job.returncode
+    assert "another run of bronze" in (tmp_path / "said").read_text("utf-8")
+    records = catalog.records(catalog.cut(catalog.state())).groupBy("topic", "partition", "offset").count()
+    found = {(row.topic, row.partition, row.offset): row["count"] for row in records.collect()}
+    logs = read_log(field.servers, [field.topic("half"), field.topic("op"), field.orders])
+    assert {(r.topic, r.partition, r.offset): 1 for log in logs.values() for r in log} == found
+
+
+@pytest.mark.fault(
+    "Spark: a run of bronze or of the ledger is suspended while it writes, and goes on behind another one"
+)
+def test_a_ledger_that_goes_on_behind_another_one_doubles_no_row(
+    spark: SparkSession, planted: tuple[Field, set[str]], tmp_path: Path
+) -> None:
+    (field, ids), data = planted, tmp_path / "data"
+    read_all(spark, field, data)
+    settings = LedgerSettings(bronze=f"{data}/bronze", root=f"{data}/ledger")
+    rows = data / "ledger" / f"v{LEDGER_VERSION}" / "rows"
+
+    with suspended_when(lambda: begun(rows), SLOW, "ledger", "--data", "data", *ONE_BY_ONE, folder=tmp_path) as job:
+        update_ledger(spark, settings)
+
+    assert 0 != job.returncode
+    assert "another run of the ledger" in (tmp_path / "said").read_text("utf-8")
+    for _ in range(2):
+        assert dict.fromkeys(ids, 1) == Counter(row.txn_id for row in read_ledger(spark, settings.root).collect())
+        update_ledger(spark, settings)

@@ -56,8 +56,33 @@ def killed_when(
 
     What it says is in `said` in the folder. It ends by itself only where it fails.
     """
-    said = folder / "said"
-    with said.open("wb") as out:
+    with _started(program, *arguments, folder=folder) as job:
+        yield
+        _wait_until(is_there, job, folder, growing=growing)
+
+
+@contextmanager
+def suspended_when(
+    is_there: Callable[[], object], program: str, *arguments: str, folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that is suspended, with the Java that it started, when that is there, for as long as the block takes; then it goes on to its end.
+
+    What it says is in `said` in the folder.
+    """
+    with _started(program, *arguments, folder=folder) as job:
+        _wait_until(is_there, job, folder)
+        os.killpg(job.pid, signal.SIGSTOP)
+        try:
+            yield job
+        finally:
+            os.killpg(job.pid, signal.SIGCONT)
+        job.wait(300)
+
+
+@contextmanager
+def _started(program: str, *arguments: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program beside the block, which is killed behind it."""
+    with (folder / "said").open("wb") as out:
         job = subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
             cwd=folder,
@@ -68,12 +93,19 @@ def killed_when(
             env=environment(),
         )
     try:
-        yield
-        wait_until(
-            lambda: is_there() or job.poll() is not None, within=300, growing=growing, what="the moment of a kill"
-        )
-        assert job.poll() is None, said.read_text("utf-8")[-3000:]
+        yield job
     finally:
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
+
+
+def _wait_until(
+    is_there: Callable[[], object],
+    job: subprocess.Popen[bytes],
+    folder: Path,
+    *,
+    growing: Callable[[], int] | None = None,
+) -> None:
+    wait_until(lambda: is_there() or job.poll() is not None, within=300, growing=growing, what="the moment of a signal")
+    assert job.poll() is None, (folder / "said").read_text("utf-8")[-3000:]

@@ -261,12 +261,12 @@ class _Reading:
         stream = self._spark.readStream.format("kafka").options(**self._source(reader))
 
         def write(records: DataFrame, batch: int) -> None:
-            folder = BatchFolder(reader.number, batch, batch)
+            folder = self._catalog.begin(BatchFolder(reader.number, batch, batch))
             rows = to_bronze(records, namespace=self._settings.namespace, batch=batch)
             if self._settings.values is Values.HASH:
                 rows = hashed(rows)
-            writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
-            # In place of one that Spark has noted for another run nothing may be written, nor may this one be noted beside it.
+            writer = rows.write.mode("append").options(**_WRITING).partitionBy("kind", "day")
+            # Behind the making of the folder: a run that begins later sees it, and writes elsewhere.
             self._turn.go_on()
             writer.parquet(self._catalog.path_of(folder))
             self._turn.go_on()

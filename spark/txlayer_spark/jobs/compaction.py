@@ -28,11 +28,11 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
     one at a time.
     """
     catalog = Catalog(spark, root)
-    complete, state = catalog.complete(), catalog.state()
+    begun, state = catalog.folders(), catalog.state()
     counting = catalog.cut(state)
     # What is behind the cut is left as it is: a reader of the cut would else miss what was folded into it.
     ended = {r.follows for r in state.readers}
-    for folder in set(complete) - set(counting):
+    for folder in set(begun) - set(counting):
         is_covered = any(other.covers(folder) for other in counting)
         if is_covered or folder.reader in ended:
             catalog.remove(folder)
@@ -43,7 +43,7 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
             folders = worth_folding({folder: catalog.size_of(folder) for folder in folders})
         if len(folders) < folders_min:
             continue
-        whole = BatchFolder(folders[0].reader, folders[0].first, folders[-1].last)
+        whole = catalog.begin(BatchFolder(folders[0].reader, folders[0].first, folders[-1].last))
         _write(catalog, whole, catalog.records(folders))
         written.append(whole)
     return written
@@ -52,7 +52,7 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
 def _write(catalog: Catalog, folder: BatchFolder, rows: DataFrame) -> None:
     # One file for each kind and day; files of more than a few GB would be split by size, not by hand.
     spread = rows.drop("folder").repartition("kind", "day")
-    writer = spread.write.mode("overwrite").options(**WRITING).partitionBy("kind", "day")
+    writer = spread.write.mode("append").options(**WRITING).partitionBy("kind", "day")
     writer.parquet(catalog.path_of(folder))
 
 
@@ -84,7 +84,7 @@ def erase(spark: SparkSession, root: str, key: str) -> int:
         erased = hashed(rows.where(is_meant)).withColumn(
             "key", F.when(F.col("kind") == TopicKind.DOUBT.value, F.col("key"))
         )
-        later = folder._replace(edition=folder.edition + 1)
+        later = catalog.begin(folder)
         _write(catalog, later, rows.where(~is_meant).unionByName(erased))
         turn.go_on()
         catalog.remove(folder)
@@ -118,4 +118,4 @@ def expire(spark: SparkSession, root: str, *, keep_ms: int) -> int:
     if state.cut_ms is None:
         return 0
     first = datetime.fromtimestamp((state.cut_ms - keep_ms) / 1000, UTC).date().isoformat()
-    return catalog.end_days(catalog.cut(state), before=first)
+    return catalog.end_days(catalog.up_to_cut(state), before=first)

@@ -89,8 +89,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
     state = catalog.state()
     if state.cut_ms is None:
         raise UsageError(f"no bronze in {catalog.folder.path}: run txlayer-spark bronze first")
-    shelf.begin()
-    last = shelf.last()
+    number, last = shelf.begin(), shelf.last()
     bronze_id = catalog.bronze_id
     if last.bronze_id and last.bronze_id != bronze_id:
         raise UsageError(
@@ -99,7 +98,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
         )
     known = shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
     sources, folders = _sources(spark, catalog, state, last, known, settings)
-    number, edges = last.number + 1, sources.edges
+    edges = sources.edges
     judging = Judging(
         cut_ms=state.cut_ms,
         grace_ms=settings.grace_ms,
@@ -130,7 +129,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
     exact = _union(None if asked is None else asked.select("txn_id", ledger.first_ms().alias("first_ms")), copies)
     attached = None
     if exact is not None:
-        attached = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
+        attached = _fold_exactly(exact, asked, copies, sources, judging, shelf, last, number)
     revised = shelf.revised_since_folding(last)
     if attached is not None and not sources.is_first:
         revised = (*revised, number)
@@ -143,7 +142,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
     # What was written has been counted on its way, where no rows came behind it.
     found = _counts(keyed) if again else counted.get
     has_order = bool(found["keyed"]) or last.has_order
-    compared = _order(spark, sources, attached, keyed, found, shelf, last, judging) if has_order else None
+    compared = _order(spark, sources, attached, keyed, found, shelf, last, number, judging) if has_order else None
     turned = None
     if counted.get["crowded"] or exact is not None:
         # Several messages on one topic have an order of their own.
@@ -167,6 +166,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
         columns=columns,
         unread=tuple(sorted(set(state.topics) - state.judged_topics)),
         bronze_id=bronze_id,
+        skipped=shelf.skipped(last, number),
     )
     queue = counted.get if exact is None else _first(stored.agg(*queued))
     if queue["undecided"] or queue["missing"]:
@@ -417,12 +417,12 @@ def _fold_exactly(
     judging: Judging,
     shelf: Shelf,
     last: Run,
+    number: int,
 ) -> DataFrame:
     """Add the rows of the transactions that need every record (`txn_id`, `first_ms`), and note which rows these take the place of.
 
     What is visible of them, with the `nonce` of its attempt.
     """
-    number = last.number + 1
     few, whole = _every_record(exact, sources, shelf, number)
     gone = None if asked is None or sources.is_first else _gone(few, asked, shelf, last)
     if gone is not None:
@@ -603,10 +603,11 @@ def _order(  # the parts of a run
     counts: Mapping[str, int],
     shelf: Shelf,
     last: Run,
+    number: int,
     judging: Judging,
 ) -> DataFrame | None:
     """Write how far each key came; the ids of what became visible too late, None without any."""
-    number, before = last.number + 1, shelf.order(last)
+    before = shelf.order(last)
     messages = ledger.visible_alone(keyed.where(~F.col("_several")))
     if counts["several"]:
         # A row tells the place of one message: of several, the records do.
