@@ -1020,12 +1020,15 @@ def ahead(rows: DataFrame, *, edge_ms: int, doubt_from_ms: int) -> DataFrame:
     is_in_place = F.isnull("d_parked_ms") & is_told & is_judged
     may_be_waited_for = is_in_place & F.isnull(decision()) & ~F.col("verdict").isin(*_CERTAIN)
     is_undecided = may_be_waited_for & is_placed
+    # If its line counted it waits as well: behind what nobody knows, nobody knows this one.
+    is_perhaps = F.col("verdict").startswith(LOST_OR) & F.isnull("d_last")
     left_ms = F.greatest(F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms"), "d_parked_ms")
     is_young = sure(is_judged & is_placed & (left_ms >= edge_ms))
     is_on_doubt = F.coalesce(doubt_state(), F.lit("")) != ""
     of_key = rows.where(F.isnotnull("h_key") & F.isnotnull("h_first")).groupBy("h_key", "half_partition")
     found = of_key.agg(
-        F.min(F.when(is_undecided, F.col("h_first"))).alias("undecided"),
+        F.min(F.when(is_undecided & ~is_perhaps, F.col("h_first"))).alias("undecided"),
+        F.min(F.when(is_undecided & is_perhaps, F.col("h_first"))).alias("_perhaps"),
         F.max(is_undecided & is_on_doubt).alias("is_on_doubt"),
         F.min(F.when(is_young, F.col("h_first"))).alias("young"),
         F.min(F.when((_is_unknown() | (may_be_waited_for & ~is_placed)) & ~is_young, F.col("h_first"))).alias(
@@ -1033,6 +1036,8 @@ def ahead(rows: DataFrame, *, edge_ms: int, doubt_from_ms: int) -> DataFrame:
         ),
         F.lit(doubt_from_ms).cast("bigint").alias("told_from_ms"),
     )
+    is_known = ~sure(F.col("unknown") < F.col("_perhaps"))
+    found = found.withColumn("undecided", F.least("undecided", F.when(is_known, F.col("_perhaps")))).drop("_perhaps")
     return found.where(F.coalesce("undecided", "young", "unknown").isNotNull())
 
 

@@ -264,6 +264,13 @@ line_ahead_of_its_half_record_visible: ok
 line_ahead_of_its_half_record_in_the_order_of_half: out_of_window
     half 0/2 txn=ahead/0000000c order=prepare, lines 1|C|order-1/5f3a90c2|orders|2|1700000000000|producer||,
     half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, starts half=1
+# And what is behind such a one may wait for it, or for the one that is gone.
+behind_one_whose_line_was_ahead_of_its_half_record_in_the_order_of_half: out_of_window
+    half 0/2 txn=ahead/0000000c order=prepare, lines 1|C|other/00000009|orders|2|1700000000000|producer||,
+    half 1/2 txn=ahead/0000000c order=prepare, half txn=other/00000009 order=prepare, half order=prepare, C 3, starts half=1
+visible_behind_one_whose_line_was_ahead_of_its_half_record_in_the_order_of_half: ok
+    half 0/2 txn=ahead/0000000c order=prepare, lines 1|C|other/00000009|orders|2|1700000000000|producer||,
+    half 1/2 txn=ahead/0000000c order=prepare, half txn=other/00000009 order=prepare, half order=prepare, C 3, show 3, starts half=1
 # Half has lost its end. Doubt names the half record that was there: the line counted.
 rolled_back_by_a_line_ahead_of_half_that_lost_its_end: rolled_back
     half 0/2, half 1/2, keep open 0 1, R 1, ended 0 1, stable txlayer.half=1
