@@ -24,6 +24,7 @@ from txlayer.operate.verify import MARGIN_MS, WantedWindow
 
 #: Later than everything in a history: all of it is old enough to be judged.
 NOW_MS = 1_800_000_000_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 #: A history is judged again within so long, when some of it is young.
 SOON_MS = 75_000
 
@@ -36,6 +37,7 @@ def disagreements(made: Made) -> list[str]:
         *with_verify(made),
         *with_verify(made, now_ms=soon_ms),
         *with_window(made),
+        *with_window(made, now_ms=newest_ms + HOUR_MS),
         *with_end(made),
         *with_simulation(made),
     ]
@@ -75,13 +77,22 @@ def broken_keys(history: History) -> set[str]:
     return {finding.txn_key for finding in findings if finding.kind is not Fault.LEFT_ON_DOUBT}
 
 
-def with_window(made: Made) -> list[str]:
+def with_window(made: Made, *, now_ms: int = NOW_MS) -> list[str]:
     """`--since` the time of one of its half records: what is older is, for the model, what retention took."""
     times = half_times(made.history)
     if not times:
         return []
     since_ms = times[made.seed // 10 % len(times)]
-    found = with_verify(replace(made, history=windowed(made.history, since_ms)), since_ms=since_ms, whole=made.history)
+    history = windowed(made.history, since_ms)
+    if since_ms > now_ms - DAY_MS:
+        half_topic = f"{history.settings.namespace}.half"
+        hiding = {
+            p
+            for (topic, p), here in history.bounds.items()
+            if topic == half_topic and here.start > made.history.bounds[topic, p].start
+        }
+        history = replace(history, settings=replace(history.settings, hiding_waits=frozenset(hiding)))
+    found = with_verify(replace(made, history=history), now_ms=now_ms, since_ms=since_ms, whole=made.history)
     return [f"since {since_ms}: {each}" for each in found]
 
 

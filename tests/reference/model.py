@@ -1011,7 +1011,8 @@ def is_waiting(world: World, queue: KeyQueue) -> bool:
 def may_wait_for_unknown(world: World, txn: Transaction, queue: KeyQueue) -> bool:
     """Whether it may wait for one of which nothing is known; not where all of it may be behind an open Kafka transaction."""
     is_hidden = all(may_be_hidden(world, txn, index) for index in txn.messages)
-    return not txn.is_first_known or (queue.has_unknown and not is_hidden)
+    has_unknown = queue.has_unknown or txn.partition in world.settings.hiding_waits
+    return not txn.is_first_known or (has_unknown and not is_hidden)
 
 
 def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:

@@ -60,6 +60,8 @@ class Settings:
     #: What is younger than this may still be on its way.
     grace_ms: int = 0
     overdue_after_ms: int | None = None
+    #: Partitions of half with older records that were not read, so young that an undecided one among them need not be on doubt.
+    hiding_waits: frozenset[int] = frozenset()
     #: By how much the clocks of two brokers may differ.
     clock_error_ms: int = 0
     #: A judge who does not know which partition a key leads to: what retention took from one, or an open Kafka transaction hides there,
