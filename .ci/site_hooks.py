@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from txlayer.cli.main import build_app
-from txlayer.cli.spark.main import app as spark_app
+from txlayer.cli.spark import app as spark_app
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = "<!-- commands -->"

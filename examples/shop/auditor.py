@@ -16,7 +16,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from txlayer.cli.spark.main import spark_session
+from txlayer.cli.spark import spark_session
 from txlayer.errors import TxLayerError
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger

@@ -86,7 +86,7 @@ def test_every_command_line_of_a_page_exists(page: Path) -> None:
 
 @pytest.mark.spark
 def test_every_command_line_for_spark_exists() -> None:
-    from txlayer.cli.spark.main import app as spark_app
+    from txlayer.cli.spark import app as spark_app
 
     root = typer.main.get_command(spark_app)
     lines = [words for page in PAGES for words in command_lines(page, "txlayer-spark")]
@@ -97,7 +97,7 @@ def test_every_command_line_for_spark_exists() -> None:
 
 @pytest.mark.spark
 def test_every_option_that_a_sentence_names_exists() -> None:
-    from txlayer.cli.spark.main import app as spark_app
+    from txlayer.cli.spark import app as spark_app
 
     spans = {
         name

@@ -189,7 +189,7 @@ def test_a_command_line_that_the_program_does_not_take_would_be_seen() -> None:
 
 @pytest.mark.spark
 def test_the_command_line_of_the_spark_job_is_one_that_the_program_takes() -> None:
-    from txlayer.cli.spark.main import app as spark_app
+    from txlayer.cli.spark import app as spark_app
 
     assert 0 == exit_code(SERVICES["spark"]["command"], spark_app)
 

@@ -12,7 +12,7 @@ from tests.support.dashboards import alerts
 from tests.support.databases import free_port
 from tests.support.pages import ROOT, programs
 from txlayer.adapters.metrics import EVERYBODYS, Family
-from txlayer.cli.spark.metrics import FAMILIES as OF_AUDITS
+from txlayer.cli.spark import FAMILIES as OF_AUDITS
 from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS
 from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS

@@ -99,7 +99,7 @@ def test_every_command_is_in_the_reference(site: Path) -> None:
 
 @pytest.mark.spark
 def test_every_command_for_spark_is_in_the_reference(site: Path) -> None:
-    from txlayer.cli.spark.main import app as spark_app
+    from txlayer.cli.spark import app as spark_app
 
     page = (site / "reference" / "cli.html").read_text(encoding="utf-8")
     names = list(command_names(typer.main.get_command(spark_app), "txlayer-spark"))

@@ -19,7 +19,7 @@ from tests.support.operating import quick_coordinator
 from tests.support.planted import Field
 from tests.support.spark_audit import Audit
 from txlayer.adapters.kafka.local.runtime import RepositoryUnreachableError
-from txlayer.cli.spark.main import spark_session
+from txlayer.cli.spark import spark_session
 from txlayer.errors import ConfigError
 
 SETTINGS = {

@@ -21,8 +21,7 @@ from tests.support.databases import free_port
 from tests.support.planted import PARTITIONS, Field, Message
 from tests.support.spark_processes import environment, run_python
 from tests.support.waiting import wait_until
-from txlayer.cli.spark.main import _run_observed, app
-from txlayer.cli.spark.metrics import ObservedAudit, RunResult
+from txlayer.cli.spark import ObservedAudit, RunResult, _run_observed, app
 from txlayer.errors import TopicMismatchError
 from txlayer_spark.jobs.bronze import BronzeSettings
 

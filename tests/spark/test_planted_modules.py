@@ -18,7 +18,7 @@ pathlib.Path(os.environ["MARK"]).write_text(f"{__name__} ran")
 raise SystemExit(2)
 """
 PROGRAM = """
-from txlayer.cli.spark.main import spark_session
+from txlayer.cli.spark import spark_session
 
 with spark_session(master="local[1]", memory="512m") as session:
     print(session.sparkContext.parallelize([1, 2], 1).map(lambda n: n + 1).sum())

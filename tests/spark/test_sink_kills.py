@@ -42,7 +42,7 @@ PARTS = {"split": True, "transaction_messages_max": 2}
 PROGRAM = """
 import sys, threading
 from dataclasses import replace
-from txlayer.cli.spark.main import spark_session
+from txlayer.cli.spark import spark_session
 from txlayer.core import codec
 from txlayer_spark.jobs.sink import Sink, SinkSettings
 servers, namespace, topic, *steps = sys.argv[1:]

@@ -537,7 +537,7 @@ import json, sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from txlayer.cli.exits import guard
-from txlayer.cli.spark.main import app
+from txlayer.cli.spark import app
 
 data, commands = sys.argv[1:]
 ended = []

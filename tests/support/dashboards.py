@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from txlayer.adapters.metrics import EVERYBODYS, Family, FamilyKind
-from txlayer.cli.spark.metrics import FAMILIES as OF_AUDITS
+from txlayer.cli.spark import FAMILIES as OF_AUDITS
 from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS
 from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS

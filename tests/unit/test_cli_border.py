@@ -324,7 +324,7 @@ def test_only_the_commands_that_a_command_line_names_are_needed(words: list[str]
             ["tx", "list", "--help"],
             ["confluent_kafka", "txlayer.operate.unsettled", "txlayer.cli.dlq", "txlayer.adapters.ports", "pydantic"],
         ),
-        ("spark.main", ["--version"], ["matplotlib", "numpy"]),
+        ("spark", ["--version"], ["matplotlib", "numpy"]),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )

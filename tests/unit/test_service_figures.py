@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from txlayer.adapters.metrics import EVERYBODYS, OTHER, Health, Histogram, HistogramView, with_few_labels
-from txlayer.cli.spark import main
-from txlayer.cli.spark.metrics import ObservedAudit, RunResult
+from txlayer.cli import spark
+from txlayer.cli.spark import ObservedAudit, RunResult
 from txlayer.config import MetricsConfig, from_environ
 from txlayer.consumer import metrics as consumer
 from txlayer.consumer.metrics import ConsumerStats, TopicStats
@@ -273,9 +273,9 @@ def test_a_topic_that_was_created_later_is_no_gap_that_retention_left(monkeypatc
         {"topic": "old", "partition": 0, "start": 0, "end": 7},
     ]
     summary: Any = SimpleNamespace(gaps=gaps, unread_topics=[], hidden_topics=[], verdicts={"ok": 1})
-    monkeypatch.setattr(main, "unread", lambda *_: {})
+    monkeypatch.setattr(spark, "unread", lambda *_: {})
 
-    main._run_observed(nothing, nothing, lambda _: (nothing, summary), audit)
+    spark._run_observed(nothing, nothing, lambda _: (nothing, summary), audit)
 
     found = {(sample.family.name, sample.labels): sample.value for sample in audit.samples()}
     assert 1 == found["txlayer_audit_unreadable", ("gap",)]

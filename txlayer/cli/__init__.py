@@ -20,7 +20,7 @@ def run() -> None:
 def run_spark() -> None:
     """The entry point `txlayer-spark`: the same for the jobs on Spark."""
     _need(_SPARK_EXTRA, 'txlayer-spark needs Spark: pip install "txlayer[spark]"')
-    _start("txlayer.cli.spark.main")
+    _start("txlayer.cli.spark")
 
 
 def _start(module: str) -> None:

@@ -1,1 +1,0 @@
-"""`txlayer-spark`: the jobs of `txlayer_spark` from a command line; jars, Java and settings come from here."""
