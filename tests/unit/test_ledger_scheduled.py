@@ -13,7 +13,7 @@ from txlayer.core.ledger.batch import RELEASE_LINES_MIN, ReleaseLines
 from txlayer.core.ledger.ledger import RELEASE_LINES_MAX
 from txlayer.core.ledger.transaction import TIMES_MAX, Target
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import HalfOptions, OpMessage, OrderMode, Resolution, Source
+from txlayer.core.messages import NO_OPTIONS, HalfOptions, OpMessage, OrderMode, Resolution, Source
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 RED = options("red")
@@ -613,6 +613,28 @@ def test_where_the_clock_of_op_is_a_moment_behind_none_of_a_key_overtakes_anothe
         let_pass(driver, 100)
 
     assert [A, B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P6")
+def test_behind_lines_of_a_former_owner_none_of_a_key_overtakes_another() -> None:
+    driver = PartitionDriver()
+    before_ms, at_ms = driver.now_ms + MINUTE, driver.now_ms + MINUTE + 50
+    last = scheduled(driver, C, before_ms, others=NO_OPTIONS)
+    scheduled(driver, A, at_ms)
+    scheduled(driver, B, at_ms)
+    driver.op("C", "t0/0000000a", 1_000)  # names no half record: the lines behind it are read, and wait
+    driver.now_ms = before_ms
+    driver.op_lines(line_with_time(Resolution.COMMIT, C, last, before_ms, Source.POLICY))  # by a former owner
+    driver.now_ms, driver.op_behind_ms = at_ms, 5
+    driver.read()
+    driver.advance()
+    driver.pass_time()  # C's line is written once more, and A's, too early by the clock of op
+    driver.give_up()
+    for _ in range(20):
+        driver.turn(lines=1)
+        driver.pass_time(after_ms=5)
+
+    assert [C, A, B] == driver.log.forwarded
 
 
 @pytest.mark.promise("P11")

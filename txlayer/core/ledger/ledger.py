@@ -231,7 +231,7 @@ class Ledger:
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
         self.release_times = ReleaseTimes(self._committed_at, self.is_awaited)
-        self._releases_ahead = 0  # lines that release some, written and not applied
+        self._releases_ahead = set[str]()  # lines that release some, written and not applied, by key and time
         self._offsets_ahead = self._released_to = 0  # what is to be read for these, up to this doubt offset
         self.has_more_due = False  # True if more lines would have been written, were there not `release_lines_max`
         # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
@@ -554,8 +554,8 @@ class Ledger:
 
     @property
     def _may_release(self) -> bool:
-        is_full = self._releases_ahead > 0 and self._offsets_ahead >= self.release_offsets_max
-        return self.may_write_op and not is_full and self._releases_ahead < self.release_lines_max
+        is_full = self.is_releasing and self._offsets_ahead >= self.release_offsets_max
+        return self.may_write_op and not is_full and len(self._releases_ahead) < self.release_lines_max
 
     def _write_release(self) -> int | None:
         """Write a line for the first time that is left; 0: it is not awaited any more.
@@ -576,8 +576,8 @@ class Ledger:
         op = OpMessage(
             Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
         )
-        name, line = f"{key}@{time_ms}", codec.encode_op(op)
-        self._releases_ahead += name not in self.batch.policy_lines  # it may have been given this time once more
+        name, line = _release_name(key, time_ms), codec.encode_op(op)
+        self._releases_ahead.add(name)  # it may be there: the transaction was given this time once more
         self.batch.policy_lines[name] = line
         self.batch.byte_count += RECORD_BYTES + len(line)
         self._await_release(txn)
@@ -617,7 +617,7 @@ class Ledger:
         """Write one line, whose append time tells op's clock. It may well come early, so nothing else is learned from it."""
         is_written = bool(self._write_release())
         if is_written:
-            self._releases_before = self._releases_ahead
+            self._releases_before = len(self._releases_ahead)
         return is_written
 
     def due_until(self, time_ms: int, *, count_max: int) -> Iterator[DueContent]:
@@ -631,7 +631,7 @@ class Ledger:
     @property
     def is_releasing(self) -> bool:
         """True if lines that release scheduled transactions are written and not applied."""
-        return self._releases_ahead > 0
+        return bool(self._releases_ahead)
 
     def is_release_due(self, now_ms: int) -> bool:
         """True if the time of a scheduled transaction has come, and a line can be written that releases it."""
@@ -1299,7 +1299,8 @@ class Ledger:
         event = TxnEvent.ABANDON if op.is_abandon else _EVENTS[op.resolution]
         if op.is_release:
             event = TxnEvent.RELEASE
-            self._releases_ahead = max(self._releases_ahead - 1, 0)
+            # That of another coordinator takes only its own place: what is ahead is known by name.
+            self._releases_ahead.discard(_release_name(op.key, op.time_ms))
         elif op.is_reschedule:
             event = TxnEvent.RESCHEDULE
         txn = self.transactions.get(op.key)
@@ -1352,7 +1353,7 @@ class Ledger:
         at_most_ms = max(self.times.now_ms - self.ops.records[0][1], 0) + CLOCK_ERROR_MS
         behind_ms = min(max(self._op_behind_ms + early_ms * (not self._releases_before), 0), at_most_ms)
         if behind_ms != self._op_behind_ms:
-            self._op_behind_ms, self._releases_before = behind_ms, self._releases_ahead + 1
+            self._op_behind_ms, self._releases_before = behind_ms, len(self._releases_ahead) + 1
 
     def _remember_on_doubt(self, txn: Transaction, position: OpPosition) -> None:
         """Only doubt can tell a restart that this line ended `txn`: the restart may read a half record that arrives later."""
@@ -1637,6 +1638,11 @@ class Ledger:
 def _notice_name(key: str) -> str:
     """Under which a batch has the notice that a transaction is parked."""
     return f"{key}/{CheckKind.PARKED.value}"
+
+
+def _release_name(key: str, time_ms: int | None) -> str:
+    """Under which a batch has the line that releases messages of this time."""
+    return f"{key}@{time_ms}"
 
 
 def _add_time(txn: Transaction, time_ms: int | None) -> Undecodable | None:
