@@ -694,3 +694,23 @@ def test_a_line_that_is_written_twice_in_a_batch_is_waited_for_once() -> None:
 
 def ends_of(driver: PartitionDriver, key: str) -> list[Entry]:
     return [e for e in driver.log.doubt if e.record.key() == key.encode() and e.record.value() is None]
+
+
+@pytest.mark.promise("P5")
+def test_what_is_asked_about_and_committed_in_one_batch_goes_whole() -> None:
+    driver = PartitionDriver()
+    driver.half(A, count=3, options=timed(driver.now_ms + 20 * MINUTE, RED._replace(check_with="k")))
+    driver.half(A, index=1, count=3, options=RED)
+    last = driver.half(A, index=2, count=3, options=RED)
+    driver.turn()
+    driver.pass_time(after_ms=driver.log.settings.doubt_after_ms)
+    first, *others = driver.log.doubt
+    # The marker of the Kafka transaction before came between the batches of this one.
+    driver.log.doubt = [first, *(entry._replace(offset=entry.offset + 1) for entry in others)]
+
+    driver.tick(is_present=True)
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert 1 == len(driver.log.questions)
+    assert [("a", 1), ("a", 2)] == visible(driver)

@@ -87,7 +87,8 @@ class Contents:
                     txn.extras.joined = [cut_whole(content, partition=p, count=txn.count) for content in txn.joined]
             needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
             absent |= {(p, t.key): (p, t, t.seen - len(t.joined)) for t in needed if t.content is None or t.joined}
-        for_questions = [(p, t, 1) for p, batch, t in asked if t.content is None and not batch.to_doubt[t.key].is_whole]
+        # One whose messages go in this batch is asked for whole: it was committed behind its question.
+        for_questions = [(p, t, 1) for p, _, t in asked if t.content is None and (p, t.key) not in absent]
         found = self._found_ahead(absent, ledgers)
         wanted = [needed for which, needed in absent.items() if which not in found]
         if wanted or for_questions:
