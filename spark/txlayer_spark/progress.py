@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.streaming import listener
 
-from txlayer.adapters.metrics import Sample, counter, gauge, with_few_labels
+from txlayer.adapters.telemetry import Sample, counter, gauge, with_few_labels
 
 RUNNING = gauge("txlayer_stream_running", "1 while the query runs, else 0.", "query")
 AGE = gauge("txlayer_stream_age_seconds", "Time since Spark last reported a batch, or an idle query.", "query")

@@ -11,7 +11,7 @@ import pytest
 from tests.support.dashboards import alerts
 from tests.support.databases import free_port
 from tests.support.pages import ROOT, programs
-from txlayer.adapters.metrics import EVERYBODYS, Family
+from txlayer.adapters.telemetry import EVERYBODYS, Family
 from txlayer.cli.spark import FAMILIES as OF_AUDITS
 from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS

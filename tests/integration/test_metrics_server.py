@@ -21,7 +21,7 @@ from txlayer.adapters.exposition import (
     REQUEST_BYTES_MAX,
     MetricsServer,
 )
-from txlayer.adapters.metrics import Health, Histogram, Sample, counter, gauge, histogram
+from txlayer.adapters.telemetry import Health, Histogram, Sample, counter, gauge, histogram
 from txlayer.config import MetricsConfig
 from txlayer.errors import ConfigError
 

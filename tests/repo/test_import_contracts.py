@@ -18,7 +18,7 @@ def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(root / "spark")))},
         capture_output=True,
         text=True,
         check=False,

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from txlayer.adapters.metrics import EVERYBODYS, Family, FamilyKind
+from txlayer.adapters.telemetry import EVERYBODYS, Family, FamilyKind
 from txlayer.cli.spark import FAMILIES as OF_AUDITS
 from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS

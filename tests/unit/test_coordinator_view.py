@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.core_records import GROUP, txn_key
 from tests.support.partition_driver import MISSING, PartitionDriver
-from txlayer.adapters.metrics import EVERYBODYS, STALL_S, Family, Health, Sample
 from txlayer.adapters.ports import Assignment
+from txlayer.adapters.telemetry import EVERYBODYS, STALL_S, Family, Health, Sample
 from txlayer.coordinator import metrics as f
 from txlayer.coordinator import metrics as module
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, ObservedCoordinator, age_label, health_of

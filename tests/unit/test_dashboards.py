@@ -27,7 +27,7 @@ from tests.support.dashboards import (
     series_names,
 )
 from tests.support.deployment import COMPOSE, documents, services
-from txlayer.adapters.metrics import Family, FamilyKind
+from txlayer.adapters.telemetry import Family, FamilyKind
 from txlayer.core.verification import Severity
 from txlayer_spark.verdicts import SEVERITIES
 

@@ -11,8 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from txlayer.adapters.exposition import MetricsServer
-from txlayer.adapters.metrics import Health, Sample, counter
-from txlayer.adapters.telemetry import JsonFormatter, Log, TextFormatter
+from txlayer.adapters.telemetry import Health, JsonFormatter, Log, Sample, TextFormatter, counter
 from txlayer.cli import locks, output
 from txlayer.cli.exits import guard
 from txlayer.config import MetricsConfig

@@ -10,8 +10,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 
 from tests.support.producer_stage import HALF, OP, ORDER, ProducerStage, World, commit, question
 from tests.support.tracing import Spans, attributes
-from txlayer.adapters.metrics import INFO, LABEL_COUNT_MAX, HistogramView
-from txlayer.adapters.telemetry import HEADER_BYTES
+from txlayer.adapters.telemetry import HEADER_BYTES, INFO, LABEL_COUNT_MAX, HistogramView
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
 from txlayer.producer.aio import AsyncTransactionalProducer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.adapters.metrics import EVERYBODYS, OTHER, Health, Histogram, HistogramView, with_few_labels
+from txlayer.adapters.telemetry import EVERYBODYS, OTHER, Health, Histogram, HistogramView, with_few_labels
 from txlayer.cli import spark
 from txlayer.cli.spark import ObservedAudit, RunResult
 from txlayer.config import MetricsConfig, from_environ

@@ -28,8 +28,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from txlayer.adapters.metrics import Family, FamilyKind, HistogramView, Measured, Observed, Sample
-from txlayer.adapters.telemetry import printable
+from txlayer.adapters.telemetry import Family, FamilyKind, HistogramView, Measured, Observed, Sample, printable
 from txlayer.config import MetricsConfig
 from txlayer.errors import ConfigError
 

@@ -28,7 +28,7 @@ from txlayer.config import MetricsConfig, from_environ
 from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from txlayer.adapters.metrics import Observed
+    from txlayer.adapters.telemetry import Observed
 
 GC_THRESHOLD = 100_000
 """New objects between two looks of Python's garbage collector; its default is 700.

@@ -19,8 +19,7 @@ from pyspark.sql import functions as F
 from txlayer import __version__
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import prepare_connector
-from txlayer.adapters.metrics import Health, ObservedRole, Sample, counter, gauge
-from txlayer.adapters.telemetry import printable
+from txlayer.adapters.telemetry import Health, ObservedRole, Sample, counter, gauge, printable
 from txlayer.cli import output
 from txlayer.cli.exits import guard
 from txlayer.cli.options import (

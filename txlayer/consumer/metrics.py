@@ -9,27 +9,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from txlayer.adapters.metrics import (
+from txlayer.adapters.telemetry import (
+    LINKS_MAX,
+    Attributes,
     Family,
     Health,
     Histogram,
     HistogramView,
     ObservedRole,
     Sample,
-    counter,
-    gauge,
-    histogram,
-    stall_of,
-)
-from txlayer.adapters.telemetry import (
-    LINKS_MAX,
-    Attributes,
     Span,
     SpanRole,
     Tracing,
     age_ms,
     attributes_of,
+    counter,
     current,
+    gauge,
+    histogram,
+    stall_of,
     trace_context_of,
 )
 from txlayer.consumer.context import Lease, ReceivedMessage

@@ -21,33 +21,31 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from txlayer.adapters.metrics import (
+from txlayer.adapters.ports import Assignment, TopicPartition
+from txlayer.adapters.telemetry import (
     CALL_S,
     LATENCY_S,
+    LINKS_MAX,
     OTHER,
+    Attributes,
     Family,
     Health,
     Histogram,
+    Log,
     ObservedRole,
     Sample,
-    counter,
-    gauge,
-    histogram,
-    stall_of,
-    with_few_labels,
-)
-from txlayer.adapters.ports import Assignment, TopicPartition
-from txlayer.adapters.telemetry import (
-    LINKS_MAX,
-    Attributes,
-    Log,
     Span,
     SpanRole,
     TraceContext,
     Tracing,
     age_ms,
     attributes_of,
+    counter,
+    gauge,
+    histogram,
+    stall_of,
     trace_context_of,
+    with_few_labels,
 )
 from txlayer.config import SystemTopics
 from txlayer.coordinator.shard import Shard

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from txlayer.adapters.metrics import (
+from txlayer.adapters.telemetry import (
     CALL_S,
     INFO,
     LABEL_COUNT_MAX,

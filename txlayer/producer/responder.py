@@ -14,10 +14,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import ProducerConnections
-from txlayer.adapters.metrics import Family, Health, ObservedRole, Sample, counter, gauge, stall_of, with_few_labels
 from txlayer.adapters.ports import limits_of
 from txlayer.adapters.readers import CheckReader
-from txlayer.adapters.telemetry import Log, showable
+from txlayer.adapters.telemetry import (
+    Family,
+    Health,
+    Log,
+    ObservedRole,
+    Sample,
+    counter,
+    gauge,
+    showable,
+    stall_of,
+    with_few_labels,
+)
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, ROLLBACK, CheckRecord, OpMessage, Resolution
