@@ -1,24 +1,367 @@
-"""A summary → one HTML file that needs nothing beside it, and the same numbers as JSON. Never: a rule about verdicts."""
+"""The ledger → the few numbers of a report, their pictures as SVG, and one HTML file that needs nothing beside it, with the same numbers
+as JSON. Every result is small, whatever the ledger's size. Never: a rule about verdicts.
 
+matplotlib takes a second to load: import this module where a report is made.
+"""
+
+import io
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pyspark.sql import SparkSession
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 
-from txlayer.core.verification import ADVICE, Advice, Verdict
+from txlayer.core.verification import ADVICE, Advice, Severity, Verdict
 from txlayer.errors import UsageError
-from txlayer_spark.catalog import Catalog
+from txlayer_spark.catalog import Catalog, Gap
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
-from txlayer_spark.summary import Summary, summarise
-from txlayer_spark.verdicts import VERDICTS, exit_code
+from txlayer_spark.verdicts import SEVERITIES, VERDICTS, exit_code
+
+BUCKETS_MAX = 120  # points of a curve: more are not told apart on a page
+FINDINGS_MAX = 500
+"""Findings that JSON lists, the worst first and of each verdict some; it says how many there are, and the ledger has them all."""
+HOT_MAX = 15
+QUERIES_AT_ONCE = 3  # beside the curve's: the driver plans them on few cores
+AGES_MS = (60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 259_200_000)
+"""Ends of the classes of age: a minute, ten, an hour, six, a day, three."""
+STAGES = ("decide_ms", "forward_ms", "total_ms")
+PERCENTILES = (0.5, 0.95, 0.99)
+_STEPS_S = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a report shows; `JSON` but for its times, which are ISO 8601."""
+
+    namespace: str
+    cut_ms: int
+    verdicts: dict[str, int]
+    step_s: int
+    curve: list[dict[str, Any]]
+    """Per step: stored, committed, rolled back, messages visible, and percentiles of each stage."""
+    ages: list[dict[str, Any]]
+    checks: list[dict[str, Any]]  # transactions by the number of check-backs, with who decided them
+    hot_keys: list[dict[str, Any]]
+    partitions: list[dict[str, Any]]
+    dead_letters: list[dict[str, Any]]
+    findings: list[dict[str, Any]]
+    finding_count: int
+    gaps: list[dict[str, Any]] = field(default_factory=list)
+    """What was gone before it was read: `topic`, `partition`, and offsets from `start` to before `end`; none of them where a
+    topic was not there when bronze ran before."""
+    hidden_topics: list[str] = field(default_factory=list)
+    """Real topics whose end is behind a Kafka transaction that stays open."""
+    unread_topics: list[str] = field(default_factory=list)
+    """Real topics that half records name and bronze could not read."""
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    """What earlier reports said, the oldest first: `cut_ms` and `verdicts`."""
+
+
+def summarise(
+    ledger: DataFrame,
+    bronze: DataFrame,
+    *,
+    namespace: str,
+    cut_ms: int,
+    gaps: Sequence[Gap] = (),
+    hidden_topics: Sequence[str] = (),
+    unread_topics: Sequence[str] = (),
+) -> Summary:
+    """The numbers of a ledger and of the dead letters in bronze, and what bronze could not read."""
+    bad = ledger.where(F.col("verdict").isin(*_not_good()))
+    checked = ledger.withColumn("checked", F.least("checked_count", F.lit(3)))
+    keyed = ledger.where(F.isnotnull("key_hash"))
+    dead = bronze.where(F.col("kind").isin(TopicKind.DLQ.value, TopicKind.REPLAY.value))
+    # Each is planned and compiled for longer than it runs, and one alone leaves the other cores idle meanwhile.
+    with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
+        found = {
+            name: pool.submit(_rows, frame)
+            for name, frame in {
+                "verdicts": _count(ledger, "verdict"),
+                "findings": _findings(bad),
+                "hot_keys": _count(keyed, "key_hash").orderBy(F.desc("n"), "key_hash").limit(HOT_MAX),
+                "checks": _count(checked, "checked", "decided_by").orderBy("checked", "decided_by"),
+                "partitions": _count(ledger, "half_partition").orderBy("half_partition"),
+                "dead_letters": _count(dead, "topic", "kind").orderBy("topic"),
+            }.items()
+        }
+        ages = pool.submit(_ages, ledger, cut_ms)
+        step_s = _step_s(ledger)
+        curve = _rows(_curve(ledger, step_s))
+        rows = {name: future.result() for name, future in found.items()}
+    verdicts = {row["verdict"]: row["n"] for row in rows.pop("verdicts")}
+    return Summary(
+        namespace=namespace,
+        cut_ms=cut_ms,
+        verdicts=verdicts,
+        step_s=step_s,
+        curve=curve,
+        ages=ages.result(),
+        finding_count=sum(n for verdict, n in verdicts.items() if verdict in _not_good()),
+        gaps=[gap._asdict() for gap in gaps],
+        hidden_topics=list(hidden_topics),
+        unread_topics=list(unread_topics),
+        **rows,
+    )
+
+
+def _not_good() -> list[str]:
+    return [name for name, severity in SEVERITIES.items() if severity is not Severity.GOOD]
+
+
+def _count(frame: DataFrame, *by: str) -> DataFrame:
+    return frame.groupBy(*by).agg(F.count("*").alias("n"))
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows with times in UTC: Spark gives them in the time of this machine, and does not say so."""
+    return [
+        {
+            name: value.astimezone(UTC) if isinstance(value, datetime) else value
+            for name, value in row.asDict(recursive=True).items()
+        }
+        for row in frame.collect()
+    ]
+
+
+def _step_s(ledger: DataFrame) -> int:
+    span = ledger.agg((F.max(F.unix_seconds("stored_at")) - F.min(F.unix_seconds("stored_at"))).alias("s")).head()
+    seconds = (span.s if span is not None else None) or 0
+    return next((step for step in _STEPS_S if seconds <= step * BUCKETS_MAX), _STEPS_S[-1])
+
+
+def _curve(ledger: DataFrame, step_s: int) -> DataFrame:
+    begin = F.timestamp_seconds(F.floor(F.unix_seconds("stored_at") / step_s) * step_s)
+    committed = F.col("resolution") == "COMMIT"
+    stages = [
+        # `greatest` passes over null: what never happened would count as 0 ms.
+        F.percentile_approx(
+            F.when(F.isnotnull(stage), F.greatest(F.col(stage), F.lit(0))), list(PERCENTILES), 1000
+        ).alias(stage)
+        for stage in STAGES
+    ]
+    return (
+        ledger.where(F.isnotnull("stored_at"))
+        .groupBy(begin.alias("at"))
+        .agg(
+            F.count("*").alias("stored"),
+            F.count_if(committed).alias("committed"),
+            F.count_if(F.col("resolution") == "ROLLBACK").alias("rolled_back"),
+            F.sum("visible_count").alias("visible"),
+            *stages,
+        )
+        .orderBy("at")
+    )
+
+
+def _ages(ledger: DataFrame, cut_ms: int) -> list[dict[str, Any]]:
+    waiting = ledger.where(F.col("verdict").isin("open", "overdue", "parked"))
+    age = F.lit(cut_ms) - F.unix_millis(F.coalesce("stored_at", "born_at"))
+    found = {
+        (row.verdict, row.age): row.n
+        for row in _count(waiting.select("verdict", _class(age, AGES_MS).alias("age")), "verdict", "age").collect()
+    }
+    return [
+        {"age": number, "verdict": verdict, "n": found.get((verdict, number), 0)}
+        for number in range(len(AGES_MS) + 1)
+        for verdict in ("open", "overdue", "parked")
+    ]
+
+
+def _class(value: Column, ends: Sequence[int]) -> Column:
+    chosen = F.when(value <= ends[0], 0)
+    for number, end in enumerate(ends[1:], start=1):
+        chosen = chosen.when(value <= end, number)
+    return chosen.otherwise(len(ends))
+
+
+def _findings(bad: DataFrame) -> DataFrame:
+    rank = F.when(F.col("verdict").isin(*(n for n, s in SEVERITIES.items() if s is Severity.FAULT)), 0).otherwise(1)
+    # Many of one verdict hide no other one.
+    number = F.row_number().over(Window.partitionBy("verdict").orderBy("stored_at", "txn_id"))
+    return (
+        bad.withColumn("_number", number)
+        .where(F.col("_number") <= FINDINGS_MAX)
+        .orderBy(rank, "_number", "verdict")
+        .limit(FINDINGS_MAX)
+        .select(
+            *("verdict", "txn_id", "nonce", "producer_group", "topics", "half_partition"),
+            *("first_offset", "last_offset", "decided_offset", "decided_line", "visible_topics", "visible_partition"),
+            *("visible_offset", "visible_count", "message_count"),
+            *("stored_at", "decided_at", "forwarded_at", "doubt_reason"),
+        )
+    )
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+COLOURS = {
+    "ground": "#fbfbfa",
+    "panel": "#fff",
+    "ink": "#1c2227",
+    "soft": "#55606a",
+    "line": "#d6dadd",
+    "link": "#0b5c93",
+    "good": "#1d6b3a",
+    "warn": "#7d5300",
+    "bad": "#a61b1b",
+}
+"""The console's, by light. A chart names them as the page's variables, so that it follows the page into the dark and onto paper."""
+AGE_NAMES = ("≤ 1 min", "≤ 10 min", "≤ 1 h", "≤ 6 h", "≤ 1 d", "≤ 3 d", "older")
+STAGE_NAMES = {"decide_ms": "stored → decided", "forward_ms": "decided → visible", "total_ms": "stored → visible"}
+_LINES = (("link", "-"), ("good", "--"), ("bad", ":"))
+"""A line is known by its colour, and on black and white paper by its form."""
+_SETTINGS: Any = {
+    "svg.fonttype": "none",  # text stays text: small, sharp, and found by a search
+    "svg.hashsalt": "txlayer",  # the same numbers give the same bytes
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "axes.edgecolor": COLOURS["line"],
+    "axes.labelcolor": COLOURS["soft"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": COLOURS["line"],
+    "xtick.color": COLOURS["soft"],
+    "ytick.color": COLOURS["soft"],
+    "text.color": COLOURS["ink"],
+    "hatch.color": COLOURS["panel"],
+    "legend.frameon": False,
+}
+
+
+def throughput_chart(summary: Summary) -> str:
+    """Transactions per second over time, by what became of them."""
+    rows, step = {row["at"]: row for row in summary.curve}, timedelta(seconds=summary.step_s)
+    # A step without a transaction has no row.
+    times = [min(rows) + number * step for number in range((max(rows) - min(rows)) // step + 1)]
+    with mpl.rc_context(_SETTINGS):
+        figure, axes = _canvas()
+        for name, (colour, form) in zip(("stored", "committed", "rolled_back"), _LINES, strict=True):
+            rates = [rows[at][name] / summary.step_s if at in rows else 0 for at in times]
+            label = name.replace("_", " ")
+            axes.plot(times, rates, form, label=label, color=COLOURS[colour], marker=_marker(times))
+        axes.set_ylabel("transactions per second")
+        axes.set_ylim(bottom=0)
+        _time_axis(axes)
+        return _finish(figure)
+
+
+def latency_chart(summary: Summary) -> str:
+    """Percentiles of each stage over time, on a logarithmic scale."""
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure(figsize=(11, 3), layout="constrained")
+        panels = figure.subplots(1, len(STAGES), sharey=True)
+        for axes, stage in zip(panels, STAGES, strict=True):
+            points = [(row["at"], row[stage]) for row in summary.curve if row[stage]]
+            times = [at for at, _ in points]
+            for number, (percentile, (colour, form)) in enumerate(zip(PERCENTILES, _LINES, strict=True)):
+                values = [max(1, each[number]) for _, each in points]
+                label = f"p{percentile * 100:.0f}"
+                axes.plot(times, values, form, label=label, color=COLOURS[colour], marker=_marker(times))
+            axes.set_title(STAGE_NAMES[stage], fontsize=11, color=COLOURS["soft"])
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(_plain)
+            _time_axis(axes)
+        panels[0].set_ylabel("ms")
+        return _finish(figure)
+
+
+def ages_chart(summary: Summary) -> str:
+    """What is not settled, by age."""
+    with mpl.rc_context(_SETTINGS):
+        figure, axes = _canvas()
+        bottom = [0] * len(AGE_NAMES)
+        for verdict, colour, hatch in (("open", "link", ""), ("overdue", "warn", "//"), ("parked", "bad", "xx")):
+            heights = [row["n"] for row in summary.ages if row["verdict"] == verdict]
+            axes.bar(
+                AGE_NAMES, heights, bottom=bottom, label=verdict, color=COLOURS[colour], width=0.6, hatch=hatch, lw=0
+            )
+            bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
+        axes.set_ylabel("transactions")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.tick_params(axis="x", labelsize=10)
+        return _finish(figure)
+
+
+def checks_chart(summary: Summary) -> str:
+    """How often a producer group was asked, and who said the decision."""
+    asked = ("never asked", "asked once", "asked twice", "asked more often")
+    rows = sorted(summary.checks, key=lambda row: (row["checked"], row["decided_by"] or "~"))
+    names = [f"{asked[row['checked']]}: {row['decided_by'] or 'undecided'}" for row in rows]
+    return bars_chart(names, [row["n"] for row in rows], is_log=True)
+
+
+def bars_chart(names: Sequence[str], values: Sequence[int], *, is_log: bool = False) -> str:
+    """One bar for each name, lying, with its number; on a logarithmic scale small ones are seen beside large ones."""
+    with mpl.rc_context(_SETTINGS):
+        figure, axes = _canvas(height=0.5 + 0.26 * max(3, len(names)))
+        bars = axes.barh(list(names), list(values), color=COLOURS["link"], height=0.6)
+        axes.bar_label(bars, labels=[f"{value:,}" for value in values], padding=3)
+        axes.invert_yaxis()
+        axes.margins(x=0.16)
+        axes.grid(visible=False, axis="y")
+        if is_log:
+            axes.set_xscale("log")
+            axes.set_xlim(left=0.5)
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter(_plain)
+        return _svg(figure)
+
+
+def _canvas(*, height: float = 3.0) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.6, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _plain(value: float, _position: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _marker(times: Sequence[Any]) -> str:
+    # A single point is no line.
+    return "o" if len(times) < 3 else ""
+
+
+def _time_axis(axes: Axes) -> None:
+    locator = AutoDateLocator(minticks=2, maxticks=5)  # type: ignore[no-untyped-call]  # matplotlib's own
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
+
+
+def _finish(figure: Figure) -> str:
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, handlelength=2.6)
+    return _svg(figure)
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    # What is before the element belongs to a file of its own.
+    drawn = text.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    for name, colour in COLOURS.items():
+        drawn = drawn.replace(to_hex(colour), f"var(--{name})")
+    return drawn
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
 
 WORST_MAX = 10  # findings on the page; JSON has more of them
 EARLIER_MAX = 48  # earlier reports that JSON keeps, at most one an hour
@@ -43,8 +386,6 @@ def to_json(summary: Summary) -> str:
 
 def to_html(summary: Summary, *, made_at: datetime) -> str:
     """The page; whatever users wrote is escaped."""
-    from txlayer_spark import charts  # only here: most commands draw nothing
-
     environment = Environment(
         loader=PackageLoader("txlayer_spark", "pages"),
         autoescape=True,
@@ -77,7 +418,7 @@ def to_html(summary: Summary, *, made_at: datetime) -> str:
             for kind in ("fault", "warning", "good")
         },
         changes=changes,
-        colours=charts.COLOURS,
+        colours=COLOURS,
         charts=_charts(summary),
         worst=[
             (change, kinds[change.name], [row for row in worst if row["verdict"] == change.name])
@@ -122,25 +463,17 @@ def _what_to_do(row: dict[str, Any], namespace: str) -> Advice:
 
 def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     """(title, what it shows, SVG) of each chart that has something to show."""
-    from txlayer_spark import charts
-
     step = f"Steps of {summary.step_s} s, by the time of the last half record."
     found = []
     if len(summary.curve) > 1:  # one step is no curve
         found += [
-            (
-                "Latency of each stage",
-                f"{step} Without messages whose time the user set.",
-                charts.latency_chart(summary),
-            ),
-            ("Throughput", step, charts.throughput_chart(summary)),
+            ("Latency of each stage", f"{step} Without messages whose time the user set.", latency_chart(summary)),
+            ("Throughput", step, throughput_chart(summary)),
         ]
     if any(row["n"] for row in summary.ages):
-        found.append(("Not settled, by age", "At the time of reading.", charts.ages_chart(summary)))
+        found.append(("Not settled, by age", "At the time of reading.", ages_chart(summary)))
     if summary.checks:
-        found.append(
-            ("Check-backs", "How often a group was asked, and who said the decision.", charts.checks_chart(summary))
-        )
+        found.append(("Check-backs", "How often a group was asked, and who said the decision.", checks_chart(summary)))
     bars = (
         ("Partitions", "Transactions in each partition of half.", summary.partitions, "half_partition"),
         ("Hottest ordering keys", "By the key's hash, as half records name it.", summary.hot_keys, "key_hash"),
@@ -148,7 +481,7 @@ def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     )
     for title, shows, rows, name in bars:
         if rows:
-            drawn = charts.bars_chart(
+            drawn = bars_chart(
                 ["unknown" if row[name] is None else str(row[name]) for row in rows], [row["n"] for row in rows]
             )
             found.append((title, shows, drawn))

@@ -17,8 +17,7 @@ from tests.support.waiting import wait_until
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Reader
 from txlayer_spark.jobs.bronze import _Reading
-from txlayer_spark.report import write_report
-from txlayer_spark.summary import Summary
+from txlayer_spark.report import Summary, write_report
 
 pytestmark = pytest.mark.kafka
 APPEND = {"message.timestamp.type": "LogAppendTime"}

@@ -14,9 +14,16 @@ import pytest
 
 from txlayer.core.verification import ADVICE, Severity, Verdict
 from txlayer.errors import UsageError
-from txlayer_spark.charts import throughput_chart
-from txlayer_spark.report import EARLIER_MAX, to_html, to_json, with_earlier, write_report
-from txlayer_spark.summary import AGES_MS, Summary
+from txlayer_spark.report import (
+    AGES_MS,
+    EARLIER_MAX,
+    Summary,
+    throughput_chart,
+    to_html,
+    to_json,
+    with_earlier,
+    write_report,
+)
 from txlayer_spark.verdicts import SEVERITIES, VERDICTS, exit_code
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -15,8 +15,7 @@ from tests.support.spark_increments import Increments, Steps, Word
 from txlayer.errors import UsageError
 from txlayer_spark import lines
 from txlayer_spark.jobs.ledger import read_ledger
-from txlayer_spark.report import to_html, write_report
-from txlayer_spark.summary import FINDINGS_MAX, Summary, summarise
+from txlayer_spark.report import FINDINGS_MAX, Summary, summarise, to_html, write_report
 
 pytestmark = pytest.mark.nightly
 

@@ -1,5 +1,7 @@
 """`txlayer-spark`: one command per job; each starts a session, and `audit` runs three jobs in one, with metrics where it repeats them."""
 
+from __future__ import annotations
+
 import logging
 import os
 import time
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from pyspark.errors import PySparkException
@@ -50,11 +52,12 @@ from txlayer_spark.jobs.bronze import BronzeSettings, read_new, unread
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.jobs.tables import Format, TableSettings
 from txlayer_spark.progress import QueryMetrics
-from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values
 from txlayer_spark.sessions import failures_as_ours, session
-from txlayer_spark.summary import Summary
 from txlayer_spark.verdicts import SEVERITIES, exit_code
+
+if TYPE_CHECKING:
+    from txlayer_spark.report import Summary
 
 logger = logging.getLogger("txlayer.spark")
 
@@ -496,6 +499,8 @@ def _read(spark: SparkSession, settings: BronzeSettings) -> ReadState:
 
 
 def _report(spark: SparkSession, namespace: str, data: str, page: Path) -> Summary:
+    from txlayer_spark.report import write_report  # only here: most commands draw nothing
+
     return write_report(
         spark,
         bronze=_bronze_root(data),
