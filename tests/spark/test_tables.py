@@ -33,17 +33,21 @@ from txlayer_spark.jobs import compaction
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.jobs.tables import (
+    BRONZE,
+    EVENTS,
+    VIEWS,
     Format,
     Table,
     TableSettings,
     _notes,
     _put_ledger,
+    bronze_rows,
     compact_tables,
     erase_key,
     expire_tables,
     update_tables,
+    views_over,
 )
-from txlayer_spark.tables import BRONZE, EVENTS, VIEWS, bronze_rows, views_over
 
 pytestmark = pytest.mark.kafka
 
@@ -589,7 +593,7 @@ read_new(
 update_ledger(spark, LedgerSettings(bronze=f"{data}/bronze", root=f"{data}/ledger", grace_ms=0))
 settings = TableSettings(data=data, format=Format(kind), into=f"{data}/lake")
 
-from txlayer_spark import tables
+from txlayer_spark.jobs import tables
 
 def counted():
     return {name: spark.table(name).count() for name in ("bronze", "events", "ledger")}
