@@ -3,12 +3,13 @@
 import logging
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
 from tests.conftest import Broker
 from tests.support.broker import unique_name
-from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.consumers import PATIENCE_S, Stage, numbers
 from tests.support.lab import Lab
 from tests.support.lab_kafka import KafkaLab
 from tests.support.topic_records import Record, RecordWriter
@@ -24,7 +25,8 @@ from txlayer.core.dead_letters import (
     is_cut,
 )
 from txlayer.core.messages import HEADERS_READ_MAX
-from txlayer.core.retry import HandlerResult, Reject
+from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
+from txlayer.core.topics import AlterSetting
 
 LARGE = b"x" * 20_000
 LARGE_KEY = b"k" * 20_000
@@ -103,6 +105,55 @@ def test_a_handler_that_runs_while_a_dead_letter_is_refused_may_end_and_runs_onc
     assert [b"slow"] == stage.journal.values(b"good")
 
 
+def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
+    return Reject("as planned") if message.value == b"bad" else None
+
+
+@pytest.mark.fault("consumer: a dead letter is refused for another reason than its size")
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_is_refused_whatever_its_size_waits_and_is_kept_whole(lab: Lab) -> None:
+    stage = Stage(lab)
+    lab.delete_topic(stage.letters)
+    lab.create(stage.letters, settings={"cleanup.policy": "compact"})  # such a topic takes no record without a key
+    stage.write(b"bad", key=None)
+    stage.write(*numbers(20), key=b"good")
+
+    with stage.consumer(reject_bad) as consumer:
+        wait_until(lambda: consumer.stats().replaced_count >= 3, within=PATIENCE_S, what="three tries that failed")
+        stage.journal.wait_for(21)
+        wanted = AlterSetting(stage.letters, "cleanup.policy", "compact", "delete", "mended")
+        lab.admin().alter_settings([wanted])
+        stage.wait_stored(21)
+
+    (letter,) = lab.read(stage.letters)
+    assert (None, b"bad") == (letter.key, letter.value)
+    assert not is_cut(letter.headers, letter.value)
+    assert numbers(20) == stage.journal.values(b"good")
+
+
+@pytest.mark.fault("consumer: a dead letter is refused for another reason than its size")
+@pytest.mark.promise("P9")
+def test_a_dead_letter_whose_partition_does_not_exist_yet_waits_and_is_kept_whole(lab: Lab) -> None:
+    stage = Stage(lab, partitions=2)
+    with stage.consumer(reject_bad) as consumer:
+        for partition in range(2):
+            stage.write(b"first", partition=partition)
+            stage.wait_stored(1, partition=partition)
+        lab.delete_topic(stage.letters)
+        lab.create(stage.letters)
+        stage.write(b"bad", key=b"bad", partition=1)
+        stage.write(*numbers(20), key=b"good", partition=1)
+        wait_until(lambda: consumer.stats().replaced_count >= 3, within=PATIENCE_S, what="three tries that failed")
+        stage.journal.wait_for(23)
+        lab.delete_topic(stage.letters)
+        lab.create(stage.letters, partitions=2)
+        stage.wait_stored(22, partition=1)
+
+    (letter,) = lab.read(stage.letters)
+    assert (b"bad", b"bad", 1) == (letter.key, letter.value, letter.partition)
+    assert numbers(20) == stage.journal.values(b"good")
+
+
 def test_a_dead_letter_without_content_cannot_be_replayed(stage: Stage) -> None:
     stage.write(LARGE)
     request = encode_replay(ReplayRecord(ReplayKind.REPLAY, unique_name("r"), 0))
@@ -142,6 +193,32 @@ def test_a_dead_letter_whose_key_is_too_large_for_its_topic_is_kept_without_it(s
     assert is_cut(cut.headers, cut.value)
     assert len(LARGE_KEY) + len(b"value") == int(dict(cut.headers)["txl-dlq-cut"] or b"")
     assert (0, 2) == (stats.rebuild_count, stats.replaced_count)
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("null_keys", ["ordered", "free"])
+def test_a_parked_key_that_its_dead_letter_lacks_is_released_when_that_is_dropped(
+    stage: Stage, null_keys: Literal["ordered", "free"]
+) -> None:
+    is_mended = False
+
+    def act(message: ReceivedMessage, context: Context) -> HandlerResult:
+        return None if is_mended else reject_large_key(message, context)
+
+    parking = RetryPolicy(after_exhausted=AfterExhausted.PARK)
+    stage.write(b"v", key=LARGE_KEY)
+    with stage.consumer(act, retry=parking, null_keys=null_keys):
+        stage.wait_stored(1)
+        is_mended = True
+        (letter,) = stage.lab.read(stage.letters)
+        drop = encode_replay(ReplayRecord(ReplayKind.DROP, unique_name("r"), letter.offset))
+        stage.lab.write(stage.requests, drop, key=None)
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=PATIENCE_S, what="the answer")
+        stage.write(b"after", key=LARGE_KEY)
+        stage.wait_stored(2)
+
+    assert [b"v", b"after"] == stage.journal.values(LARGE_KEY)
+    assert 1 == len(stage.lab.read(stage.letters))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import random
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -367,8 +368,30 @@ def test_dead_letters_take_messages_as_large_as_their_topic_and_more(lab: Lab) -
 
     topics_of(lab, group, topic).apply()
 
-    found = lab.admin().describe_topics([f"{group}.{topic}.dlq"])[f"{group}.{topic}.dlq"]
-    assert "6000000" == found.settings["max.message.bytes"]
+    names = [f"{group}.{topic}.dlq", f"{group}.{topic}.replay"]
+    found = lab.admin().describe_topics(names)
+    assert ["6000000", "9000000"] == [found[name].settings["max.message.bytes"] for name in names]
+
+
+@pytest.mark.fault("clock: a consumer's clock is hours ahead, or weeks behind")
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=-60)])
+def test_dead_letters_and_requests_have_the_brokers_time_whatever_the_clock_of_their_writer(
+    lab: Lab, ahead: timedelta
+) -> None:
+    group, topic = unique_name("group"), lab.topic()
+    names = [f"{group}.{topic}.dlq", f"{group}.{topic}.replay"]
+    topics_of(lab, group, topic).apply()
+    connections = lab.coordinator(unique_name("ns"))
+    writer, now_ms = open_writer(connections), int(time.time() * 1000)
+    writer.begin()
+    for name in names:
+        writer.produce(name, b"v", b"k", 0, None, None, now_ms + ahead // timedelta(milliseconds=1))
+    writer.commit(timeout_s=TIMEOUT_S)
+
+    for name in names:
+        (record,) = wait_until(partial(lab.read, name), within=20, what="the record")
+        assert now_ms - 1_000 <= record.timestamp_ms <= now_ms + 60_000
 
 
 def test_a_setting_that_is_too_low_is_raised(lab: Lab) -> None:
@@ -378,8 +401,9 @@ def test_a_setting_that_is_too_low_is_raised(lab: Lab) -> None:
 
     applied = topics_of(lab, group, topic).apply()
 
-    (altered,) = [c for c in applied.done if isinstance(c, AlterSetting)]
-    assert (name, "retention.ms", "1000") == (altered.topic, altered.setting, altered.found)
+    altered = {c.setting: (c.topic, c.found) for c in applied.done if isinstance(c, AlterSetting)}
+    assert (name, "1000") == altered["retention.ms"]
+    assert {"retention.ms", "max.message.bytes", "message.timestamp.type"} == altered.keys()
     assert [] == applied.left
 
 

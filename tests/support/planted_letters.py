@@ -43,7 +43,9 @@ Answer = Callable[[ReplayRecord], ReplayOutcome | None]
 class Planted:
     """One group and one topic of it."""
 
-    def __init__(self, servers: str, capsys: pytest.CaptureFixture[str], *, partitions: int = 2) -> None:
+    def __init__(
+        self, servers: str, capsys: pytest.CaptureFixture[str], *, partitions: int = 2, is_append_time: bool = True
+    ) -> None:
         self.servers = servers
         self.config = ClientConfig(bootstrap_servers=servers)
         self._capsys = capsys
@@ -51,8 +53,12 @@ class Planted:
         self.topic = create_topic(servers, unique_name("orders"), partitions=partitions)
         self.partition_count = partitions
         with KafkaAdmin(self.config) as admin:
-            GroupTopics(admin, group=self.group, topics=[self.topic]).apply()
-        self._records = RecordWriter(servers)
+            if is_append_time:
+                GroupTopics(admin, group=self.group, topics=[self.topic]).apply()
+            else:  # a test says when dead letters were written
+                for name in (self.dead_letters, self.replays):
+                    create_topic(servers, name, partitions=partitions)
+        self._records = RecordWriter(servers, record_bytes_max=10_000_000)
 
     @property
     def dead_letters(self) -> str:

@@ -132,6 +132,8 @@ REFUSED_RECORD_CODES = codes(
     "MSG_SIZE_TOO_LARGE RECORD_LIST_TOO_LARGE INVALID_TIMESTAMP INVALID_RECORD INVALID_MSG POLICY_VIOLATION "
     "LOCAL_UNKNOWN_PARTITION"
 )
+TOO_LARGE_REASONS = frozenset(code.kafka_name for code in codes("MSG_SIZE_TOO_LARGE RECORD_LIST_TOO_LARGE"))
+"""The `reason` of a `RefusedRecordError` whose record may be accepted with less content."""
 # Codes caused by a topic: its messages are held until the topic is repaired.
 REFUSED_TOPIC_CODES = codes("TOPIC_AUTHORIZATION_FAILED UNKNOWN_TOPIC_OR_PART LOCAL_UNKNOWN_TOPIC TOPIC_EXCEPTION")
 # The client's Kafka transaction cannot go on; the reason comes from the client's own state.

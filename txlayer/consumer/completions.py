@@ -70,9 +70,9 @@ class Completions:
 
         Answers and dead letters have different topics: if one accepts nothing, the other must not wait for it.
 
-        A dead letter that its topic refuses is written without its content at the next write, and then also without its
-        key; otherwise it would block its queue. Queues whose ends could not be written wait a while, and are then tried
-        one by one, so that the others do not wait for them.
+        A dead letter that is too large for its topic is written without its content at the next write, and then also without its
+        key; otherwise it would block its queue. Queues whose ends could not be written for another reason wait a while, and are then
+        tried one by one, so that the others do not wait for them.
 
         Raises:
             ConfigError: the topic refuses the dead letter even without content and key.
@@ -103,8 +103,8 @@ class Completions:
         except TxLayerError as exc:
             for owned, items in due:
                 owned.queue.not_written(items)
-            refused = writer.refused if isinstance(exc, RefusedRecordError) else ()
-            if not self._cut_refused([letters[at] for at in refused if at < len(letters)], exc):
+            too_large = writer.too_large if isinstance(exc, RefusedRecordError) else ()
+            if not self._cut_refused([letters[at] for at in too_large if at < len(letters)], exc):
                 self._failed(due, took_ms=self._now_ms() - began_ms)
             raise
         self._size.passed()

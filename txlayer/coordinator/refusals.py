@@ -7,7 +7,7 @@ smaller parts. Which topics hold their transactions: txlayer/coordinator/targets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
+from txlayer.adapters.errors import REFUSED_RECORD_CODES, TOO_LARGE_REASONS, Code
 from txlayer.adapters.telemetry import Log
 from txlayer.config import SystemTopics
 from txlayer.coordinator.metrics import trace_of
@@ -31,8 +31,6 @@ ASK_PAUSE_S = 1.0
 ASK_PAUSE_MAX_S = 300.0
 """While the check topic refuses for another reason nothing is asked for 1 s, then for growing intervals, at most 300 s: a try may
 make all partitions wait for a time-out. The pause ends early with an outage that concerned other topics, too."""
-
-_SIZE_REASONS = {Code.MSG_SIZE_TOO_LARGE.kafka_name, Code.RECORD_LIST_TOO_LARGE.kafka_name}
 
 _TIME_REASON = Code.INVALID_TIMESTAMP.kafka_name
 
@@ -240,7 +238,7 @@ class Refusals:
         """What stops for a while because the check topic, or op, refuses; None: something else is refused."""
         if isinstance(error, RefusedRecordError | ForbiddenTopicError) and error.topic == self._op_topic:
             return self._pause_lines
-        is_too_large = isinstance(error, RefusedRecordError) and error.reason in _SIZE_REASONS
+        is_too_large = isinstance(error, RefusedRecordError) and error.reason in TOO_LARGE_REASONS
         return self._pause_questions if self._is_about_a_question(error) and not is_too_large else None
 
     def _pause_questions(self, error: TxLayerError) -> None:

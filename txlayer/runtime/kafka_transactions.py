@@ -21,7 +21,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.adapters.errors import REFUSED_RECORD_CODES
+from txlayer.adapters.errors import REFUSED_RECORD_CODES, TOO_LARGE_REASONS
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.adapters.telemetry import Log
 from txlayer.core.messages import Headers
@@ -30,6 +30,7 @@ from txlayer.errors import (
     FencedError,
     LifecycleError,
     MemberFencedError,
+    RefusedRecordError,
     RetriableError,
     TxLayerError,
 )
@@ -120,8 +121,8 @@ class KafkaTransactions:
         self.name = name
         self.count = 0
         self.replaced_count = 0
-        self.refused: list[int] = []
-        """Indexes of the entries that were refused when the last `write` raised `RefusedRecordError`."""
+        self.too_large: list[int] = []
+        """Indexes of the entries that were refused for their size when the last `write` raised `RefusedRecordError`."""
         self.has_sent_nothing = True
         """True if the last `write` failed before any offset was sent, or if there was none: what is open stores none and
         cannot be committed."""
@@ -200,6 +201,7 @@ class KafkaTransactions:
     def _append(self, writer: TransactionalWriter, entries: Sequence[Entry]) -> list[int]:
         errors: dict[int, Any] = {}
         offsets: dict[int, int] = {}
+        self.too_large = []
 
         def report(index: int, error: Any, record: Any) -> None:
             if error is not None:
@@ -209,17 +211,20 @@ class KafkaTransactions:
 
         try:
             for index, (topic, partition, key, value, headers) in enumerate(entries):
-                self.refused = [index]  # by the client itself, if it raises
                 produce(writer, topic, value, key, partition, report=partial(report, index), headers=headers)
         except TxLayerError:
             raise
         except Exception as exc:
-            raise writer.failure(exc) from exc
+            error = writer.failure(exc)
+            is_too_large = isinstance(error, RefusedRecordError) and error.reason in TOO_LARGE_REASONS
+            self.too_large = [index] if is_too_large else []
+            raise error from exc
         # Flush before the offsets: the guard measures the time of their calls, so they must not wait for anything else.
         waiting = writer.flush(timeout_s=self._timeout_s)
         # The other records of the transaction fail together with a refused one, for another reason.
-        self.refused = [at for at in sorted(errors) if errors[at].code() in REFUSED_RECORD_CODES]
-        for at in self.refused or sorted(errors):
+        refused = [at for at in sorted(errors) if errors[at].code() in REFUSED_RECORD_CODES]
+        self.too_large = [at for at in refused if errors[at].name() in TOO_LARGE_REASONS]
+        for at in self.too_large or refused or sorted(errors):
             raise writer.refusal(errors[at], topic=entries[at].topic, txn_key="")
         raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
         if len(offsets) < len(entries):

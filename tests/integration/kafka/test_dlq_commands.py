@@ -61,7 +61,8 @@ def test_keys_and_values_are_shown_only_when_asked_for(planted: Planted) -> None
     assert "secret value" in whole
 
 
-def test_filters_narrow_each_other(planted: Planted) -> None:
+def test_filters_narrow_each_other(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    planted = Planted(broker.bootstrap_servers, capsys, is_append_time=False)
     now_ms = int(time.time() * 1000)
     old = planted.letter(at_ms=now_ms - 10 * HOUR_MS)
     rejected = planted.letter(reason=DeadLetterReason.REJECTED, at_ms=now_ms - HOUR_MS)

@@ -1,6 +1,7 @@
 """`txlayer dlq replay` and `drop` on a real broker, with an owner of the partitions that answers requests."""
 
 import json
+import random
 
 import pytest
 
@@ -114,6 +115,15 @@ def test_many_are_chosen_by_filter_shown_first_and_asked_for_only_with_a_yes(pla
     assert dict.fromkeys(wanted[:2], "handled") == few
     assert dict.fromkeys(wanted[2:], "handled") == rest
     assert (0, "no dead letter is as the filters say; nothing was asked for\n") == none[:2]
+
+
+def test_a_key_as_large_as_its_topic_allows_is_asked_for_beside_others(planted: Planted) -> None:
+    """A request has the key of its dead letter: one that the replay topic did not take would stop all others of the command."""
+    letters = [planted.letter(key=random.Random(1).randbytes(1_048_000), value=b""), planted.letter(key=b"small")]
+
+    results = planted.results("drop", "--all", "--reason", "why " * 200, "--yes", *NOT_WAITING)
+
+    assert dict.fromkeys(letters, "requested") == results
 
 
 # --- parked keys ------------------------------------------------------------------------------------------------------
