@@ -612,6 +612,42 @@ def test_a_pause_is_taken_although_a_request_before_it_waits(stage: Stage) -> No
         assert not log.queues()[0].has_taken(9)
 
 
+@OF_HANDLERS
+def test_a_resume_is_taken_although_requests_before_it_have_no_room(stage: Stage) -> None:
+    is_mended, gate, large = False, Gate(), b"a" * 100_000
+
+    def handle(message: ReceivedMessage, context: Context) -> Reject | None:
+        if not is_mended:
+            return Reject("as planned")
+        gate(message, context)
+        return None
+
+    log = DeadLetterLog(
+        stage.lab.admin(),
+        group=stage.group,
+        topic=stage.topic,
+        make_reader=lambda: stage.lab.consumer().make_reader("read_committed"),
+    )
+    for n in range(3):
+        stage.write(large, key=b"%d" % n)
+    with stage.consumer(handle, record_bytes_max=len(large), worker_count=1) as consumer:
+        stage.wait_for_letters([large] * 3)
+        is_mended = True
+        ask_queue(stage, ReplayKind.PAUSE)
+        wait_until_paused(consumer, stage)
+        for letter in stage.lab.read(stage.letters):
+            request_replay(stage, letter.offset, key=letter.key)
+        resume = ReplayRecord(ReplayKind.RESUME, "ticket-3", None)
+        (at,) = stage.lab.write(stage.requests, encode_replay(resume))
+        gate.wait_for_one()
+        written = [WrittenRequest(Request(stage.topic, 0, None, resume), at)]
+        stage.write(b"b", key=b"b")
+        assert {0} == wait_until_taken(log, written, patience_s=PATIENCE_S, paused={0})
+        assert not log.queues()[0].has_taken(at)
+        gate.is_open.set()
+        assert {0} == wait_until_taken(log, written, patience_s=PATIENCE_S)
+
+
 def request_replay(stage: Stage, letter: int, *, key: bytes | None) -> None:
     """Ask for a dead letter to be handled again."""
     request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "ticket-1", letter))

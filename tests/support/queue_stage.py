@@ -53,6 +53,13 @@ class QueueStage:
         self.requests.append(ReplayRecord(kind, f"r{len(self.requests)}", dead_letter, replaced_by=replaced_by))
         self.read()
 
+    def request_under(self, key: bytes, kind: ReplayKind, dead_letter: int) -> None:
+        """A request that another program wrote under a key of its own choice, read at once."""
+        offset = len(self.requests)
+        self.requests.append(ReplayRecord(kind, f"r{offset}", dead_letter))
+        self.queue.add_replay(self.requests[-1], offset=offset, key=key, record="", size_bytes=1)
+        self._read[REPLAY] = offset + 1
+
     def edit(self, dead_letter: int, *, freed: Iterable[int] = ()) -> int:
         """An operator's copy takes the place of this dead letter, behind those that are gone; returns the copy's offset."""
         copy = len(self.dead_letters)

@@ -188,6 +188,23 @@ def test_a_failed_dead_letter_that_retention_took_holds_back_no_later_one_of_its
     assert ["dead letter 1"] == stage.taken()
 
 
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_drop_under_another_key_than_its_dead_letters_ends_nothing(*, has_failed: bool) -> None:
+    stage = parked(1)
+    if has_failed:
+        fail_replay(stage)
+
+    for _ in range(2):
+        stage.request_under(b"b", ReplayKind.DROP, 0)
+    stage.write_due()
+    assert [(0, ReplayOutcome.MISSING)] * 2 == stage.answers[-2:]
+    stage.request(ReplayKind.DROP, 0)
+    stage.write_due()
+    stage.append(A)
+
+    assert ["1"] == stage.taken()
+
+
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("has_failed", [False, True])
 @pytest.mark.parametrize("is_restarted", [False, True])

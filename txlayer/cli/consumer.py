@@ -172,8 +172,9 @@ def _add(kind: ReplayKind) -> None:
             closing(RequestWriter(clients, group=group)) as writer,
         ):
             log = logs[topic]
+            paused = {number for number, queue in log.queues().items() if queue.is_paused}
             written = ask_queues(log, writer, record, partitions=partition or ())
-            taken = wait_until_taken(log, written, patience_s=patience_s)
+            taken = wait_until_taken(log, written, patience_s=patience_s, paused=paused)
             contrary = overruled(log, written)
         _show(kind, group, written, taken, contrary, as_json=as_json)
         if contrary or (patience_s and len(taken) < len(written)):

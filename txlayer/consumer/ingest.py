@@ -204,7 +204,8 @@ class Ingest:
             return
         if self._letters.look_for_pause(*owned.replay_partition, search):
             search.look_at_ms = self._now_ms() + LOOK_FOR_RESUME_MS
-            owned.queue.is_paused = search.is_paused
+            if not search.is_paused:
+                owned.queue.end_pause()
 
     def _look_for_results(self, owned: OwnedPartition) -> bool:
         """Go on finding out which requests have ended, if that is not known; True if their topic had to be read for it."""

@@ -343,6 +343,13 @@ class ParkedKeys:
             return None
         return self.stuck.get(self.key_hash(chain))
 
+    def is_of_another(self, key: bytes, offset: int) -> bool:
+        """True if another key is parked, or stuck, at this dead letter."""
+        own = self.key_hash(key)
+        return any(
+            at == offset and key_hash != own for each in (self.parked, self.stuck) for key_hash, at in each.items()
+        )
+
     @property
     def has_room(self) -> bool:
         return len(self.parked) + len(self._coming) < self._count_max
@@ -377,9 +384,9 @@ class ParkedKeys:
         stuck = {key_hash: at for key_hash, at in self.stuck.items() if at < first}
         for item, offset in ends:
             more = item.more
-            if more is None or isinstance(item.chain, int):
+            key_hash = self._named_by(item, parked)
+            if more is None or key_hash is None:
                 continue
-            key_hash = self.key_hash(item.chain)
             if more.request is None:
                 if is_parking or key_hash in parked:
                     parked[key_hash] = offset
@@ -398,6 +405,15 @@ class ParkedKeys:
                 else:
                     parked[key_hash] = last
         return parked, {key_hash: at for key_hash, at in stuck.items() if key_hash in parked}
+
+    def _named_by(self, item: Item[R], parked: Mapping[bytes, int]) -> bytes | None:
+        """The hash of an item's key. A dead letter without one may be of the key that is parked at it: its topic refused the key."""
+        if item.is_replay and not isinstance(item.chain, bytes):
+            at = _dead_letter(item)
+            for key_hash, last in parked.items():
+                if last == at:
+                    return key_hash
+        return None if isinstance(item.chain, int) else self.key_hash(item.chain)
 
     def become(self, parked: dict[bytes, int], stuck: dict[bytes, int]) -> None:
         """Apply the result of `after`, which is stored now."""
@@ -533,6 +549,8 @@ class Chains(Generic[R]):
                 more.end = DeadLetterReason.KEY_PARKED
         elif self._is_behind_a_failed_one(item):
             more.end, more.error_message = ReplayOutcome.FAILED, AN_EARLIER_FAILED
+        else:
+            self._refuse_drop_of_another_key(item)
         if more is None:
             self._lanes.ready.append(item)
         elif more.end is not None:
@@ -635,6 +653,7 @@ class Chains(Generic[R]):
         """True if the end of `item` determines the end of its follower; sets the follower's end then."""
         more = follower.more
         if follower.is_replay:
+            self._refuse_drop_of_another_key(follower)
             return more is not None and more.end is not None
         if parks and not item.is_replay:
             more = follower.more = more or ItemExtras()
@@ -645,6 +664,14 @@ class Chains(Generic[R]):
         if isinstance(more.verdict, GiveUp):
             more.end = more.verdict.reason
         return more.end is not None
+
+    def _refuse_drop_of_another_key(self, item: Item[R]) -> None:
+        """A drop that another program wrote under a wrong key would end the dead letter, and leave its key parked for good."""
+        more, key = item.more, item.chain
+        if more is None or more.end is not ReplayOutcome.DROPPED or not isinstance(key, bytes):
+            return
+        if self._parked.is_of_another(key, _dead_letter(item)):
+            more.end = ReplayOutcome.MISSING
 
     def _is_behind_a_failed_one(self, item: Item[R]) -> bool:
         stuck_at = self._parked.stuck_at(item.chain)
@@ -1117,6 +1144,11 @@ class PartitionQueue(Generic[R]):
         self._chains.not_written(items)
         for progress in self._progress.values():
             progress.is_changed = True  # the snapshot of `ending` was not stored
+
+    def end_pause(self) -> None:
+        """An operator's pause is over before the turn of the request that ends it; the next snapshot tells that."""
+        self.is_paused = False
+        self._topic.is_changed = True
 
     def forget_parked(self, there: range) -> int:
         """Release the parked keys whose last dead letter is not at one of these offsets of its topic. Returns their number.

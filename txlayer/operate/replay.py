@@ -43,6 +43,7 @@ from txlayer.operate.dead_letters import (
     DeadLetterPosition,
     FoundLetter,
     Logs,
+    QueueStatus,
     in_one_order,
     position_json,
 )
@@ -726,12 +727,23 @@ def ask_queues(
     return writer.write(lambda: requests)
 
 
-def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, patience_s: float) -> set[int]:
-    """The partitions whose owners have stored that they took the request."""
+def wait_until_taken(
+    log: DeadLetterLog, written: Sequence[WrittenRequest], *, patience_s: float, paused: Collection[int] = ()
+) -> set[int]:
+    """The partitions whose owners have stored that they took the request.
+
+    A resume that ended the pause of one that was `paused` counts although requests before it wait for room, and it with them.
+    """
     give_up_at = time.monotonic() + patience_s
+
+    def is_taken(each: WrittenRequest, queue: QueueStatus) -> bool:
+        is_resume = each.request.record.kind is ReplayKind.RESUME
+        has_resumed = is_resume and each.request.partition in paused and not queue.is_paused
+        return has_resumed or queue.has_taken(each.offset)
+
     while True:
         queues = log.queues()
-        taken = {w.request.partition for w in written if queues[w.request.partition].has_taken(w.offset)}
+        taken = {w.request.partition for w in written if is_taken(w, queues[w.request.partition])}
         if len(taken) == len(written) or time.monotonic() >= give_up_at:
             return taken
         time.sleep(LOOK_AGAIN_S)
