@@ -320,12 +320,12 @@ def test_at_once_is_already_so_for_what_is_visible_and_not_for_what_another_pers
     told = result_of(OperatorAction.RESCHEDULE, before, OWN, said=lines, now=None, is_abandoned=is_abandoned)
     outcome = outcome_of(before, told[0], state=told[1])
 
-    assert (result, state) == of_time(outcome, is_at_once=True)[4:6]
-    assert SettlementResult.NOT_SCHEDULED is of_time(outcome, is_at_once=False).result
+    assert (result, state) == of_time(outcome, is_due=True)[4:6]
+    assert SettlementResult.NOT_SCHEDULED is of_time(outcome, is_due=False).result
 
 
 @pytest.mark.parametrize("state", ["committing", "waiting", "held", "parked-committed"])
 def test_at_once_is_not_so_already_where_later_messages_may_wait_for_their_times(state: str) -> None:
     outcome = outcome_of(standing(state), SettlementResult.NOT_SCHEDULED)
 
-    assert outcome == of_time(outcome, is_at_once=True)
+    assert outcome == of_time(outcome, is_due=True)

@@ -484,9 +484,9 @@ def reschedule(
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
-    from txlayer.operate.settle import time_to_come
+    from txlayer.operate.settle import time_of
 
-    order = settling.order(_RESCHEDULE, txn_ids, time_to_come("--to", to, now_ms=current_ms()))
+    order = settling.order(_RESCHEDULE, txn_ids, time_of("--to", to, now_ms=current_ms()))
     _settle(order, settling, connection, to=to, as_json=as_json)
 
 
@@ -501,14 +501,15 @@ def _settle(
     with _connected(config) as connections:
         settlement = settles.ManualSettlement(connections)
         history = connections.history()
-        is_at_once = False
+        latest_ms = 0
         if to is not None:
             latest_ms = history.time().latest_ms
-            order = replace(order, time_ms=settles.time_to_come("--to", to, now_ms=latest_ms))
-            is_at_once = order.time_ms == latest_ms
+            order = replace(order, time_ms=settles.time_of("--to", to, now_ms=latest_ms))
         since_ms = 0 if order.is_all else max(history.now_ms() - since_ms, 0)
         now_ms = _now_ms(connections, order.wanted)
         plan = settles.plan_of(order, settlement, since_ms=since_ms, now_ms=now_ms)
+        if to is not None and plan.lines and (order.time_ms or 0) < latest_ms:
+            raise settles.has_passed("--to", to)  # the same command once more finds nothing that is scheduled
         outcomes = list(plan.known)
         if settling.dry_run:
             outcomes += settles.planned(plan)
@@ -528,7 +529,8 @@ def _settle(
                     on_written=lambda count: written(count, len(plan.lines)),
                     on_reached=reached,
                 )
-    outcomes = [settles.of_time(outcome, is_at_once=is_at_once) for outcome in outcomes]
+    is_due = to is not None and (order.time_ms or 0) <= latest_ms
+    outcomes = [settles.of_time(outcome, is_due=is_due) for outcome in outcomes]
     decided = f"skipped: {order.action.value} says nothing about what is in their state; `txlayer tx list` shows them"
     output.note_counts((plan.skipped_count, decided))
     # Without --wait it is no finding that no coordinator has come to the line yet.

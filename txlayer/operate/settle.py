@@ -82,22 +82,27 @@ class RecordedLine(NamedTuple):
 
 
 def time_to_come(name: str, text: str, *, now_ms: int) -> int:
-    """Milliseconds since 1970 of `2h` (from now on), or of an ISO 8601 time (UTC when it names no zone).
+    """As `time_of`; ConfigError: also a time that has passed: a slip of the hand would make messages visible at once."""
+    at_ms = time_of(name, text, now_ms=now_ms)
+    if at_ms < now_ms:
+        raise has_passed(name, text)
+    return at_ms
 
-    Raises:
-        ConfigError: it is neither, or a time that has passed: a slip of the hand would make messages visible at once.
-    """
+
+def has_passed(name: str, text: str) -> ConfigError:
+    return ConfigError("this time has passed", name=name, value=text, expected="a later one, or 0s: at once")
+
+
+def time_of(name: str, text: str, *, now_ms: int) -> int:
+    """Milliseconds since 1970 of `2h` (from now on), or of an ISO 8601 time (UTC when it names no zone); ConfigError: it is neither."""
     try:
         return now_ms + milliseconds(parse_duration(name, text))
     except ConfigError:
         pass  # it may be a time
     try:
-        at_ms = ms_of_iso(text)
+        return ms_of_iso(text)
     except (ValueError, OverflowError) as exc:
         raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
-    if at_ms < now_ms:
-        raise ConfigError("this time has passed", name=name, value=text, expected="a later one, or 0s: at once")
-    return at_ms
 
 
 class SettlementOutcome(NamedTuple):
@@ -191,9 +196,9 @@ def settled_by(
     return SettlementOutcome(key, group, partition, None, result, state, decision=decision, decided_ms=decided_ms)
 
 
-def of_time(outcome: SettlementOutcome, *, is_at_once: bool) -> SettlementOutcome:
-    """The outcome of an order to reschedule: to make visible at once what is visible is no finding."""
-    is_so = is_at_once and outcome.result is SettlementResult.NOT_SCHEDULED and outcome.state == _COMMITTED
+def of_time(outcome: SettlementOutcome, *, is_due: bool) -> SettlementOutcome:
+    """The outcome of an order to reschedule to a time that is now, or has passed: what is visible by then is no finding."""
+    is_so = is_due and outcome.result is SettlementResult.NOT_SCHEDULED and outcome.state == _COMMITTED
     return outcome._replace(result=SettlementResult.ALREADY) if is_so else outcome
 
 

@@ -101,6 +101,26 @@ def test_what_was_done_is_so_already_when_it_is_ordered_again(
     assert " already" in out
 
 
+def test_what_was_moved_to_a_time_is_so_already_when_that_is_ordered_again_behind_it(
+    producer: TransactionalProducer, arena: Arena, operator: Tx
+) -> None:
+    txn_id, other = (scheduled(producer, arena.targets[0], HOUR) for _ in range(2))
+    for each in (txn_id, other):
+        wait_until_scheduled(producer, each)
+    to = (datetime.now(UTC) + timedelta(seconds=3)).isoformat()
+
+    [first] = operator.json("reschedule", txn_id, "--to", to, *WHY)
+    wait_until(lambda: state_of(producer, txn_id) == "committed", within=30, what="its time has come")
+    code, out, err = operator.run("reschedule", txn_id, "--to", to, *WHY)
+    refused = operator.run("reschedule", other, "--to", to, *WHY)
+
+    assert ("done", 0, "") == (first["result"], code, err)
+    assert " already" in out
+    assert 2 == refused[0]
+    assert "this time has passed" in refused[2]
+    assert "scheduled" == state_of(producer, other)
+
+
 def test_to_make_visible_at_once_what_is_cancelled_is_refused(
     producer: TransactionalProducer, arena: Arena, operator: Tx
 ) -> None:
