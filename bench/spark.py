@@ -39,8 +39,7 @@ from txlayer.cli.spark import spark_session
 from txlayer_spark import committed_stream
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new, to_bronze
-from txlayer_spark.jobs.compaction import compact_ledger
-from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.ledger import LedgerSettings, compact_ledger, update_ledger
 from txlayer_spark.jobs.tables import Format, TableSettings, update_tables
 from txlayer_spark.schemas import BRONZE, Values, system_topics
 from txlayer_spark.sessions import source_options

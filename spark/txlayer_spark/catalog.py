@@ -229,6 +229,7 @@ def effective(complete: Sequence[BatchFolder]) -> list[BatchFolder]:
     return sorted(f for f in complete if not any(other.covers(f) for other in complete))
 
 
+FOLDERS_MIN = 20  # fewer are left as they are: a folder of each run costs a reader nothing
 SMALL_BYTES = 16 * 1024 * 1024  # a folder of this size costs nothing to write anew
 
 _Place = TypeVar("_Place")

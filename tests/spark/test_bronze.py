@@ -35,8 +35,7 @@ from txlayer_spark.catalog import (
     parse_folder,
     worth_folding,
 )
-from txlayer_spark.jobs.bronze import BronzeSettings, is_subscribed, read_new, subscription, to_bronze
-from txlayer_spark.jobs.compaction import compact, expire
+from txlayer_spark.jobs.bronze import BronzeSettings, compact, expire, is_subscribed, read_new, subscription, to_bronze
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values

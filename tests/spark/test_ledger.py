@@ -19,8 +19,8 @@ from txlayer.core.messages import NO_OPTIONS
 from txlayer.core.partitions import half_partition
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Catalog
-from txlayer_spark.jobs.compaction import compact, compact_ledger
-from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
+from txlayer_spark.jobs.bronze import compact
+from txlayer_spark.jobs.ledger import LedgerSettings, compact_ledger, read_ledger, update_ledger
 from txlayer_spark.shelf import LEDGER_VERSION, Run, Shelf
 
 pytestmark = pytest.mark.kafka

@@ -34,9 +34,8 @@ from tests.support.waiting import wait_until
 from txlayer.errors import UsageError
 from txlayer_spark import read_ledger, session
 from txlayer_spark.catalog import Catalog, Folder
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
-from txlayer_spark.jobs.compaction import compact, compact_ledger, expire
-from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.bronze import BronzeSettings, compact, expire, read_new
+from txlayer_spark.jobs.ledger import LedgerSettings, compact_ledger, update_ledger
 from txlayer_spark.jobs.tables import Table, TableSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.nightly]

@@ -12,8 +12,8 @@ from tests.reference.histories import BORN, make
 from tests.support.spark_increments import HOUR_MS, Increments, Steps, Word, by_time, difference
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Folder
-from txlayer_spark.jobs.compaction import compact_ledger, expire
-from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
+from txlayer_spark.jobs.bronze import expire
+from txlayer_spark.jobs.ledger import LedgerSettings, compact_ledger, read_ledger, update_ledger
 from txlayer_spark.shelf import Run, Shelf
 
 DAY_MS = 86_400_000

@@ -29,7 +29,7 @@ from txlayer.core.messages import Origin, Source
 from txlayer.errors import UsageError
 from txlayer_spark import open_tables, read_ledger
 from txlayer_spark.catalog import COMPLETE, WRITING, BatchFolder, Catalog, Folder
-from txlayer_spark.jobs import compaction
+from txlayer_spark.jobs import bronze as bronze_job
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.jobs.tables import (
@@ -187,14 +187,14 @@ def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: S
     assert {tuple(txn.key.split("/")) for txn in (audit.good, audit.open, new)} == is_ok
 
     # half twice, orders twice, one dead letter
-    assert 5 == compaction.erase(spark, f"{settings.data}/bronze", "customer-7")
+    assert 5 == bronze_job.erase(spark, f"{settings.data}/bronze", "customer-7")
     assert 5 == erase_key(spark, settings, "customer-7")
     assert [] == [row.value for row in rows("bronze") if row.value == SECRET]
     assert len(records) == len(rows("bronze"))
     held = spark.read.parquet(f"{settings.data}/bronze/v1/records")
     assert 0 == held.where(F.col("value") == F.lit(SECRET)).count()
     assert verdicts == audit.judge(spark, "ledger-anew")
-    assert 0 == compaction.erase(spark, f"{settings.data}/bronze", "customer-7")
+    assert 0 == bronze_job.erase(spark, f"{settings.data}/bronze", "customer-7")
 
     again = replace(settings, into=f"{settings.into}/../parquet")
     with pytest.raises(UsageError, match="another name"):
@@ -264,7 +264,7 @@ def test_what_a_person_sent_is_gone_from_doubt_too_and_from_what_a_killed_job_le
         path.mkdir(parents=True)
         (path / "part.parquet").write_bytes(SECRET)
 
-    erased = compaction.erase(spark, f"{tmp_path}/bronze", "customer-7"), erase_key(spark, settings, "customer-7")
+    erased = bronze_job.erase(spark, f"{tmp_path}/bronze", "customer-7"), erase_key(spark, settings, "customer-7")
 
     assert (5, 5) == erased
     for found in (catalog.records(catalog.complete()), table.read()):

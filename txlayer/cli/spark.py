@@ -45,11 +45,11 @@ from txlayer.core.verification import Severity
 from txlayer.errors import RetriableError, TopicMismatchError, UsageError
 from txlayer_spark.catalog import ReadState
 from txlayer_spark.jobs import against as against_job
-from txlayer_spark.jobs import compaction
+from txlayer_spark.jobs import bronze as bronze_job
 from txlayer_spark.jobs import tables as tables_job
 from txlayer_spark.jobs.against import AgainstSettings
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new, unread
-from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.ledger import LedgerSettings, compact_ledger, update_ledger
 from txlayer_spark.jobs.tables import Format, TableSettings
 from txlayer_spark.progress import QueryMetrics
 from txlayer_spark.schemas import Values
@@ -335,9 +335,9 @@ def compact(
     keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
     settings = table.settings(data)
     with session.open(data, settings.into, tables=table.jars) as spark:
-        ended = 0 if keep_ms is None else compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
-        written = compaction.compact(spark, _bronze_root(data))
-        run = compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
+        ended = 0 if keep_ms is None else bronze_job.expire(spark, _bronze_root(data), keep_ms=keep_ms)
+        written = bronze_job.compact(spark, _bronze_root(data))
+        run = compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
         folded = tables_job.compact_tables(spark, settings)
     typer.echo(
         f"folders written: {len(written)}, days ended: {ended}; ledger folded up to run {run}; folded in the tables: {folded}"
@@ -440,8 +440,8 @@ def expire(
     """Delete what is older from bronze, the ledger and the tables."""
     keep_ms, settings = milliseconds(parse_duration("--older-than", older_than)), table.settings(data)
     with session.open(data, settings.into, tables=table.jars) as spark:
-        days = compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
-        compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
+        days = bronze_job.expire(spark, _bronze_root(data), keep_ms=keep_ms)
+        compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
         first = tables_job.expire_tables(spark, settings, keep_ms=keep_ms, now_ms=int(time.time() * 1000))
     typer.echo(f"folders of a day ended in bronze: {days}; the tables begin with {first}")
 
@@ -457,7 +457,7 @@ def erase(
     """Erase the content of all messages with a key from bronze and from the tables; the verdicts stay."""
     settings = table.settings(data)
     with session.open(data, settings.into, tables=table.jars) as spark:
-        found = compaction.erase(spark, _bronze_root(data), key)
+        found = bronze_job.erase(spark, _bronze_root(data), key)
         rows = tables_job.erase_key(spark, settings, key)
     typer.echo(f"records erased in bronze: {found}, in the tables: {rows}")
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.errors import UsageError
 from txlayer_spark import ledger, lines
-from txlayer_spark.catalog import BatchFolder, Catalog, Gap, ReadState
+from txlayer_spark.catalog import FOLDERS_MIN, BatchFolder, Catalog, Gap, ReadState
 from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Kind, Names, events, signed
 from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.sessions import done_again
@@ -619,3 +619,19 @@ def _order(  # the parts of a run
     compared = compared.observe(counted, F.count_if("is_late").alias("late"))
     found = shelf.put(compared, "order", number)
     return found.where("is_late").select("txn_id", "nonce") if counted.get["late"] else None
+
+
+@done_again
+def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None, runs_min: int = FOLDERS_MIN) -> int:
+    """Fold the settled rows of all runs but the last when `runs_min` or more are new; the run up to which they are folded.
+
+    A large fold before stays as it is while less is new. With `keep_ms` all are folded at once, but for rows of transactions of which nothing was seen for so long before the last
+    run. May be killed and called again; one at a time. A run of the ledger, or a report, may go on beside it.
+    """
+    shelf = Shelf(spark, root)
+    last = shelf.last()
+    if not last.number:
+        return 0
+    if keep_ms is None:
+        return shelf.fold(runs_min=runs_min)
+    return shelf.fold(kept_from_ms=last.cut_ms - keep_ms)

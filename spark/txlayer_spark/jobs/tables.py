@@ -32,8 +32,17 @@ from txlayer.core.codec import KEY_HEADER
 from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.messages import CheckKind
 from txlayer.errors import UsageError
-from txlayer_spark.catalog import COMPLETE, SMALL_BYTES, WRITING, BatchFolder, Catalog, Folder, Turn, worth_folding
-from txlayer_spark.jobs.compaction import FOLDERS_MIN
+from txlayer_spark.catalog import (
+    COMPLETE,
+    FOLDERS_MIN,
+    SMALL_BYTES,
+    WRITING,
+    BatchFolder,
+    Catalog,
+    Folder,
+    Turn,
+    worth_folding,
+)
 from txlayer_spark.parse import parse
 from txlayer_spark.schemas import HEADERS, TopicKind
 from txlayer_spark.sessions import done_again
