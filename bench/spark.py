@@ -41,7 +41,7 @@ from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new, to_bronze
 from txlayer_spark.jobs.ledger import LedgerSettings, compact_ledger, update_ledger
 from txlayer_spark.jobs.tables import Format, TableSettings, update_tables
-from txlayer_spark.schemas import BRONZE, Values, system_topics
+from txlayer_spark.parse import BRONZE, Values, system_topics
 from txlayer_spark.sessions import source_options
 
 NAMESPACE, TOPIC = "bench", "bench.orders"

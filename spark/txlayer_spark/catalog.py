@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
 from txlayer_spark.brokers import EndOffsets
-from txlayer_spark.schemas import BRONZE, SCHEMA_VERSION, TopicKind, Values
+from txlayer_spark.parse import BRONZE, SCHEMA_VERSION, TopicKind, Values
 from txlayer_spark.sessions import java_of
 
 WRITING = {  # options of every write of Parquet, whatever the cluster says

@@ -20,8 +20,7 @@ from txlayer.core.partitions import half_partition
 from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, RefusedRecordError, TopicMismatchError
 from txlayer_spark import lines, sink
 from txlayer_spark.brokers import Brokers, NamespaceAddress, Span, Spans
-from txlayer_spark.parse import parse
-from txlayer_spark.schemas import TopicKind
+from txlayer_spark.parse import TopicKind, parse
 from txlayer_spark.sessions import failures_as_ours, source_options
 
 _AFTER_A_COMMIT = frozenset(state.value for state in (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED))

@@ -20,7 +20,7 @@ from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, ParkReason, Resolution, Source
 from txlayer_spark import lines
-from txlayer_spark.schemas import TopicKind
+from txlayer_spark.parse import TopicKind
 
 TOPIC_BITS = 63  # real topics that a row can tell apart; further ones share the last bit
 LINE_BITS, SOURCE_BITS, OFFSET_BITS, REASON_BITS, STATE_BITS = 16, 4, 44, 8, 4

@@ -21,8 +21,7 @@ from pyspark.sql import functions as F
 from txlayer.errors import UsageError
 from txlayer_spark import lines
 from txlayer_spark.bodies import BodyCodec, with_body
-from txlayer_spark.parse import POSITION, parse
-from txlayer_spark.schemas import TopicKind, kind_of
+from txlayer_spark.parse import POSITION, TopicKind, kind_of, parse
 from txlayer_spark.sessions import failures_as_ours, source_options
 
 
@@ -35,7 +34,7 @@ def read_topic(
     kafka_options: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """What a topic holds now, committed records alone, in typed columns; the columns stand in `schemas`.
+    """What a topic holds now, committed records alone, in typed columns; the columns stand in `parse`.
 
     Args:
         spark: A session with the Kafka connector.

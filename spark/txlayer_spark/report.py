@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from txlayer.core.verification import ADVICE, Advice, Severity, Verdict
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Catalog, Gap
-from txlayer_spark.schemas import TopicKind
+from txlayer_spark.parse import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
 from txlayer_spark.verdicts import SEVERITIES, VERDICTS, exit_code

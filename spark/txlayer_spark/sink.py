@@ -15,7 +15,7 @@ from txlayer.core import codec
 from txlayer.core.codec import HEADER_BYTES, PARTITION_MAX, VERSION
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, TXN_ID_LENGTH_MAX
 from txlayer.errors import ForbiddenTopicError, ReservedHeaderError, UsageError
-from txlayer_spark.schemas import HEADERS, system_topics
+from txlayer_spark.parse import HEADERS, system_topics
 
 COLUMNS = ("topic", "key", "value", "headers", "partition")
 """What a batch may hold: the real topic, the message, and a partition of the real topic; `value` must be there."""

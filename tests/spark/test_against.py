@@ -10,7 +10,7 @@ from tests.support.planted import Field, Message
 from tests.support.spark_audit import Audit
 from txlayer.errors import UsageError
 from txlayer_spark.jobs.against import AgainstSettings, compare
-from txlayer_spark.schemas import Values
+from txlayer_spark.parse import Values
 
 
 @pytest.mark.kafka

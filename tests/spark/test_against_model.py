@@ -17,7 +17,7 @@ from tests.support.spark_histories import CUT_AFTER_MS, Judged, TogetherJudged, 
 from txlayer.operate.verify import WantedWindow
 from txlayer_spark.events import Names, events, hashed
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
-from txlayer_spark.schemas import BRONZE
+from txlayer_spark.parse import BRONZE
 from txlayer_spark.verdicts import Judging
 
 SEEDS = (

@@ -13,7 +13,7 @@ from tests.support.topic_records import Record
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark import committed_stream, read_topic
 from txlayer_spark.catalog import Catalog, effective
-from txlayer_spark.schemas import SCHEMAS, TopicKind
+from txlayer_spark.parse import SCHEMAS, TopicKind
 from txlayer_spark.sessions import failures_as_ours
 
 pytestmark = pytest.mark.kafka

@@ -37,8 +37,8 @@ from txlayer_spark.catalog import (
 )
 from txlayer_spark.jobs.bronze import BronzeSettings, compact, expire, is_subscribed, read_new, subscription, to_bronze
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
+from txlayer_spark.parse import Values
 from txlayer_spark.report import write_report
-from txlayer_spark.schemas import Values
 from txlayer_spark.sessions import failures_as_ours
 from txlayer_spark.shelf import Run, Shelf
 

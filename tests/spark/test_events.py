@@ -8,7 +8,7 @@ from txlayer.core import codec
 from txlayer.core.messages import Undecodable
 from txlayer_spark import lines
 from txlayer_spark.events import EVENT_KINDS, Names, bit, events
-from txlayer_spark.schemas import BRONZE
+from txlayer_spark.parse import BRONZE
 
 ID, ORIGIN, USER = ("txl-id", b"1"), ("txl-origin", b"2"), ("a", b"3")
 AGAIN = ("txl-id", b"4")

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.reference.model import Kind, Report, judge, verdict
 from tests.reference.wire import Bounds, History, Record, parse_half
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, Reader, ReadState
-from txlayer_spark.schemas import BRONZE, TopicKind
+from txlayer_spark.parse import BRONZE, TopicKind
 
 NAMESPACE = "all"
 DAY_MS = 86_400_000

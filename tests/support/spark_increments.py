@@ -14,7 +14,7 @@ from tests.reference.wire import History, Record
 from tests.support.spark_histories import NAMESPACE, TogetherJudged, is_system, row_of
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
-from txlayer_spark.schemas import BRONZE
+from txlayer_spark.parse import BRONZE
 
 Place = tuple[str, int, int]
 Word = tuple[str, str, str]

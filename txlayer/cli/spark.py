@@ -51,8 +51,8 @@ from txlayer_spark.jobs.against import AgainstSettings
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new, unread
 from txlayer_spark.jobs.ledger import LedgerSettings, compact_ledger, update_ledger
 from txlayer_spark.jobs.tables import Format, TableSettings
+from txlayer_spark.parse import Values
 from txlayer_spark.progress import QueryMetrics
-from txlayer_spark.schemas import Values
 from txlayer_spark.sessions import failures_as_ours, session
 from txlayer_spark.verdicts import SEVERITIES, exit_code
 

@@ -9,8 +9,7 @@ from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Catalog
-from txlayer_spark.parse import parse
-from txlayer_spark.schemas import TopicKind, Values
+from txlayer_spark.parse import TopicKind, Values, parse
 
 
 def published(records: DataFrame, *, topic: str, expression: str, hidden: Sequence[str] = ()) -> DataFrame:

@@ -29,8 +29,7 @@ from txlayer_spark.catalog import (
     worth_folding,
 )
 from txlayer_spark.events import hashed, held_on_doubt
-from txlayer_spark.parse import POSITION
-from txlayer_spark.schemas import TopicKind, Values, is_never_forwarded, kind_column, system_topics
+from txlayer_spark.parse import POSITION, TopicKind, Values, is_never_forwarded, kind_column, system_topics
 from txlayer_spark.sessions import is_data_loss, is_done_all_the_same, source_options
 
 _FOLLOWERS_MAX = 5  # how often one call begins again behind what retention took meanwhile

@@ -15,7 +15,7 @@ from txlayer.errors import UsageError
 from txlayer_spark import ledger, lines
 from txlayer_spark.catalog import FOLDERS_MIN, BatchFolder, Catalog, Gap, ReadState
 from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Kind, Names, events, signed
-from txlayer_spark.schemas import TopicKind, kind_of
+from txlayer_spark.parse import TopicKind, kind_of
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
 from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column, with_less_fault

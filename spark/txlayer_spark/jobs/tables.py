@@ -43,8 +43,7 @@ from txlayer_spark.catalog import (
     Turn,
     worth_folding,
 )
-from txlayer_spark.parse import parse
-from txlayer_spark.schemas import HEADERS, TopicKind
+from txlayer_spark.parse import HEADERS, TopicKind, parse
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
 
