@@ -3,14 +3,18 @@
 import asyncio
 import threading
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.contract.clients import open_writer, store
 from tests.contract.conftest import IN_MEMORY, OF_HANDLERS
+from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
+from tests.support.lab import Lab
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer import AfterExhausted, OrderedConsumer, RetryPolicy
@@ -33,6 +37,7 @@ from txlayer.core.dead_letters import (
     encode_replay,
 )
 from txlayer.core.key_queue import PartitionQueue
+from txlayer.core.progress import Progress, StoredProgress, decode
 from txlayer.core.retry import Reject, Retry
 from txlayer.errors import BrokerUnavailableError, FencedError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
@@ -699,6 +704,26 @@ def test_a_reset_of_the_offsets_ends_no_operators_pause(stage: Stage, token_abov
         wait_until_turned(consumer, seconds=0.2)  # it had the time to read on
 
     assert [] == stage.journal.seen
+
+
+def test_a_pause_that_a_frozen_consumer_was_storing_stays_when_the_offsets_are_reset(lab: Lab) -> None:
+    """Its Kafka transaction is committed behind the reset, whose offsets are newer: those with the pause do not count."""
+    stage = Stage(lab)
+    paused = Progress(5).snapshot(StoredProgress(is_paused=True)).metadata
+    writer = open_writer(lab.coordinator(unique_name("ns")))
+    writer.begin()
+    store(writer, {(stage.topic, 0): 5}, lab.nobody(stage.group), metadata=paused)
+    admin = lab.admin()
+
+    with ThreadPoolExecutor() as pool:
+        planning = pool.submit(plan_reset, admin, stage.group, [stage.topic], to="earliest")
+        pause(1)  # for which it is frozen
+        writer.commit(timeout_s=PATIENCE_S)
+        plan = planning.result(PATIENCE_S)
+
+    found = decode(*plan.after[stage.topic, 0])
+    assert isinstance(found, StoredProgress)
+    assert found.is_paused
 
 
 @pytest.mark.slow

@@ -65,7 +65,8 @@ def plan_reset(
         members = "coordinators" if of_coordinators else "consumers"
         raise LifecycleError(f"{group} has running {members}; stop them first", state=found.state)
     after = _positions(admin, topics, to, create="txlayer topics apply" if of_coordinators else None)
-    before = dict(admin.stored_offsets(group, list(after)))
+    # What a frozen consumer is still storing, such as a pause, would not count behind newer offsets.
+    before = dict(admin.stored_offsets(group, list(after), is_stable=not of_coordinators))
     stored = {
         tp: StoredOffset(offset, "" if of_coordinators else _metadata(offset, before[tp], token_above))
         for tp, offset in after.items()
