@@ -231,8 +231,25 @@ def test_a_topic_that_may_not_be_written_is_denied_whatever_is_told_about_it(ans
     cluster.book.refused("orders")
 
     assert ParkReason.TOPIC_DENIED is cluster.refusal()
-    is_told = isinstance(answer, TopicLimits)
-    assert (1_000_000 if is_told else None) == cluster.book.limit_of("orders")
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [(NotAuthorisedError("no"), None), (None, None), (THERE._replace(message_bytes_max=5_000), 5_000)],
+)
+def test_what_op_takes_is_asked_once_and_bounds_every_batch(
+    answer: TopicLimits | Exception | None, expected: int | None
+) -> None:
+    cluster = Cluster("txlayer.doubt", "txlayer.check")
+    if answer is not None:
+        cluster.answers["txlayer.op"] = answer
+
+    cluster.book.learn_own()
+
+    assert expected == cluster.book.limit_of("txlayer.op")
+    assert (expected or 1_000_000) - BATCH_OVERHEAD_BYTES == cluster.book.batch_bytes_max
+    assert 3 == cluster.asked_count
 
 
 def test_batches_fit_the_topics_that_accept() -> None:
