@@ -57,6 +57,7 @@ SEEDS = (
     6494967605,
     6494967695,
     2700000062,
+    7094967847,
 )
 """Random histories that the two once judged otherwise."""
 

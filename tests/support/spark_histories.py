@@ -13,7 +13,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.reference.model import Kind, Report, judge, verdict
+from tests.reference.differential import without
+from tests.reference.model import Kind, Report, Transaction, judge, verdict
 from tests.reference.wire import Bounds, History, Record, parse_half
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, Reader, ReadState
 from txlayer_spark.parse import BRONZE, TopicKind
@@ -267,7 +268,8 @@ class TogetherJudged:
             # What doubt keeps aside of half where a transaction's own records are gone, Spark takes for one.
             there |= {half.txn_key for half in map(parse_half, renamed.history.records) if half}
             strays = self._strays(renamed, report)
-            for (_, txn_key), txn in report.transactions.items():
+            unplaced = {key for (_, key), txn in report.transactions.items() if txn.is_timed or _is_not_judged(txn)}
+            for (partition, txn_key), txn in report.transactions.items():
                 if not txn.messages and txn_key in there:
                     continue  # or a line in another partition than the transaction's names a half record that is gone
                 old_id, nonce = txn_key.split("/")
@@ -277,8 +279,11 @@ class TogetherJudged:
                 words = found.get((new_id, nonce), {"nothing"})
                 # The model finds what was certainly late also of what retention may have taken in part, and of scheduled messages. Spark keeps
                 # no place for these: its row of a key on a partition is how far the others came.
-                if expected == "out_of_order" and (Kind.NOT_JUDGED in kinds or txn.is_timed):
+                if expected == "out_of_order" and txn_key in unplaced:
                     continue
+                if expected == "out_of_order" and expected not in words and unplaced:
+                    alone = judge(without(renamed.history, report, unplaced))
+                    expected = _expected(verdict(alone.transactions[partition, txn_key]), kinds)
                 if not txn.messages and new_id in strays and words == {"orphan"}:
                     expected = "orphan"  # one row of all that is there of the id: a certain fault goes first
                 said = expected if expected in words else "+".join(sorted(words))
@@ -302,6 +307,10 @@ class TogetherJudged:
                 ids = [v for n, v in at[finding.places[0]].headers if n == "txl-id" and v]
                 found |= {renamed.ids[each].decode() for each in ids if each in renamed.ids}
         return found
+
+
+def _is_not_judged(txn: Transaction) -> bool:
+    return any(finding.kind is Kind.NOT_JUDGED for finding in txn.findings)
 
 
 def _expected(word: str, kinds: set[Kind]) -> str:
