@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from txlayer.errors import UsageError
 from txlayer_spark.brokers import EndOffsets
 from txlayer_spark.parse import BRONZE, SCHEMA_VERSION, TopicKind, Values
-from txlayer_spark.sessions import java_of
+from txlayer_spark.sessions import java_of, our_files
 
 WRITING = {  # options of every write of Parquet, whatever the cluster says
     # Done again, a write takes the place of all that is there; a session may say otherwise.
@@ -528,7 +528,7 @@ class Catalog:
         if not paths:
             nothing = (F.lit(None).cast(f.dataType).alias(f.name) for f in BRONZE)
             return self._spark.range(0).select(*nothing)
-        read = self._spark.read.schema(BRONZE).option("basePath", self.folder.at(_RECORDS)).parquet(*paths)
+        read = our_files(self._spark).schema(BRONZE).option("basePath", self.folder.at(_RECORDS)).parquet(*paths)
         if kinds:
             read = read.where(F.col("kind").isin(*(kind.value for kind in kinds)))
         # A folded folder may hold batches of both kinds.

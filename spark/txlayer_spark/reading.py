@@ -22,7 +22,7 @@ from txlayer.errors import UsageError
 from txlayer_spark import lines
 from txlayer_spark.bodies import BodyCodec, with_body
 from txlayer_spark.parse import POSITION, TopicKind, kind_of, parse
-from txlayer_spark.sessions import failures_as_ours, source_options
+from txlayer_spark.sessions import failures_as_ours, our_files, source_options
 
 
 def read_topic(
@@ -268,7 +268,7 @@ def _held(spark: SparkSession, folder: str, epoch: int, *, batch: int | None = N
     """What an epoch, with that batch, held back; None where that is not known."""
     says = F.isnull("transaction") & (F.col(_EPOCH) == epoch)
     try:
-        found = spark.read.parquet(_slot(folder, epoch))
+        found = our_files(spark).parquet(_slot(folder, epoch))
         if found.where(says if batch is None else says & (F.col(_BATCH) == batch)).isEmpty():
             return None
     except AnalysisException as exc:

@@ -1,4 +1,4 @@
-"""The SparkSession of our jobs and of yours, and the options of every Kafka read. Never: a column."""
+"""The SparkSession of our jobs and of yours, and the options of every read."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from pyspark.sql import SparkSession
 from txlayer import errors
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader
+
     from txlayer.adapters.kafka.local import LocalConfig
 
 LOCAL_SETTINGS: Mapping[str, str] = {  # a driver and its executors in one process of this machine
@@ -197,6 +199,11 @@ def _built(builder: Any, settings: Mapping[str, str]) -> SparkSession:
         builder = builder.config(key, value)
     built: SparkSession = builder.getOrCreate()
     return built
+
+
+def our_files(spark: SparkSession) -> DataFrameReader:
+    """A reader that fails at a file that is gone or broken. Where the session's settings ignore such files, their rows would be missing."""
+    return spark.read.options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
 
 
 def source_options(

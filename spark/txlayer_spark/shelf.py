@@ -45,6 +45,7 @@ from txlayer_spark.events import (
     SOURCES,
     Names,
 )
+from txlayer_spark.sessions import our_files
 from txlayer_spark.verdicts import with_late
 
 
@@ -325,7 +326,7 @@ class Shelf:
         self._turn.go_on()
         rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
         # Without its columns Spark would look for them in the files, by a job.
-        return self._spark.read.schema(rows.schema).parquet(self.path(kind, run))
+        return our_files(self._spark).schema(rows.schema).parquet(self.path(kind, run))
 
     def has(self, run: int, state: State) -> bool:
         """Whether a run wrote rows with that `is_settled`."""
@@ -347,7 +348,7 @@ class Shelf:
     def stored(self, run: int, columns: Mapping[str, Any], *states: State) -> DataFrame:
         """The stored rows of one run, of those `is_settled`."""
         # Columns are named: of a run without a transaction there is no file that could tell them.
-        read = self._spark.read.schema(StructType.fromJson(dict(columns)))
+        read = our_files(self._spark).schema(StructType.fromJson(dict(columns)))
         return read.parquet(self.path("rows", run)).where(F.col("is_settled").isin(*map(int, states)))
 
     def carried(self, run: Run) -> DataFrame | None:
@@ -369,7 +370,7 @@ class Shelf:
         """How far each ordering key had come; None before the first one."""
         if not run.has_order:
             return None
-        read = self._spark.read.schema(ledger.COMPARED)
+        read = our_files(self._spark).schema(ledger.COMPARED)
         return read.parquet(self.path("order", run.number)).where("is_state")
 
     def rows(self, run: Run) -> DataFrame:
@@ -381,7 +382,7 @@ class Shelf:
         stored = self._with_late(stored, run) if run.late else stored.withColumn("_late", F.lit(False))
         waits = is_unsure = F.lit(False)
         if run.has_ahead:
-            stored = ledger.with_ahead(stored, self._spark.read.parquet(self.path("ahead", run.number)))
+            stored = ledger.with_ahead(stored, our_files(self._spark).parquet(self.path("ahead", run.number)))
             stored = stored.withColumn("_late", F.col("_late") | F.col("_went_before"))
             waits, is_unsure = F.coalesce("_waits", waits), F.coalesce("_is_unsure", is_unsure)
         is_nowhere = F.isnull("v_n")
@@ -422,7 +423,7 @@ class Shelf:
         found = [self.ids("revised", runs)] if runs else []
         paths = [self.folder.at("revisions", s.name) for s in spans if self.folder.has("revisions", s.name)]
         if paths:
-            found.append(self._spark.read.parquet(*paths).withColumnRenamed("of_run", "run"))
+            found.append(our_files(self._spark).parquet(*paths).withColumnRenamed("of_run", "run"))
         return reduce(DataFrame.unionByName, found) if found else None
 
     def _unrevised(self, rows: DataFrame, revisions: DataFrame | None) -> DataFrame:
@@ -438,7 +439,7 @@ class Shelf:
     def _every(self, run: Run) -> DataFrame:
         # Of a ledger without a transaction there is no file that could tell its columns.
         columns = StructType.fromJson(dict(run.columns)).add("run", IntegerType())
-        return self._spark.read.schema(columns).parquet(self.folder.at("rows"))
+        return our_files(self._spark).schema(columns).parquet(self.folder.at("rows"))
 
     def _settled(self, run: Run, *, first: int = 1) -> DataFrame:
         """The settled rows that count as of a run, of the runs from `first` on."""
@@ -448,7 +449,9 @@ class Shelf:
         stored = self._every(run).where(is_newer & (F.col("is_settled") == int(State.SETTLED)))
         if spans:
             columns = StructType.fromJson(dict(run.columns)).add("of_run", IntegerType())
-            read = self._spark.read.schema(columns).parquet(*(self.folder.at("folded", span.name) for span in spans))
+            read = (
+                our_files(self._spark).schema(columns).parquet(*(self.folder.at("folded", span.name) for span in spans))
+            )
             stored = stored.unionByName(read.withColumnRenamed("of_run", "run"))
         # What was folded has been revised by the runs up to there.
         revisions = self._revisions(run.revised, since=folded + 1, spans=spans[1:])
@@ -526,7 +529,7 @@ class Shelf:
     def ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:
         """What those runs put down of ids, each with its `run`."""
         paths = (self.path(kind, number) for number in runs)
-        return self._spark.read.option("basePath", self.folder.at(kind)).parquet(*paths)
+        return our_files(self._spark).option("basePath", self.folder.at(kind)).parquet(*paths)
 
     def _what_to_do(self) -> str:
         earlier = [f"v{n}" for n in range(1, LEDGER_VERSION) if self._root.has(f"v{n}", "runs")]

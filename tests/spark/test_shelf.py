@@ -233,3 +233,20 @@ def test_what_is_folded_in_steps_counts_as_before_wherever_a_fold_is_killed(
     assert 10 < kills
     assert {"run=1", "run=2-2"} < spans
     assert list(tmp_path.glob("v*/revisions/run=*/*.parquet"))
+
+
+def test_a_file_that_is_gone_ends_a_read_although_the_session_ignores_such_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    of_it = Shelf(spark, str(tmp_path))
+    of_it.begin()
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        ids = of_it.put(spark.range(3).coalesce(1), "few", 1)
+        for written in Path(of_it.path("few", 1)).glob("*.parquet"):
+            written.unlink()
+
+        with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+            ids.count()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")

@@ -44,7 +44,7 @@ from txlayer_spark.catalog import (
     worth_folding,
 )
 from txlayer_spark.parse import HEADERS, TopicKind, parse
-from txlayer_spark.sessions import done_again
+from txlayer_spark.sessions import done_again, our_files
 from txlayer_spark.shelf import Shelf
 
 _TEXT, _NUMBER, _PLACE = StringType(), LongType(), IntegerType()
@@ -294,7 +294,7 @@ class Table:
     def read(self) -> DataFrame:
         if self._format is not Format.PARQUET:
             return self._spark.table(self.name)
-        read = self._spark.read
+        read = our_files(self._spark)
         # A run that is the name of a folder would be of a type that Spark takes from the names.
         read = read.schema(_SCHEMAS[self._table]) if self._table in _SCHEMAS else read.option("mergeSchema", "true")
         return read.parquet(self.path)
@@ -381,7 +381,7 @@ class Table:
         runs = worth_folding(sizes)
         if len(runs) < runs_min:
             return 0
-        read = self._spark.read.schema(_SCHEMAS[self._table]).option("basePath", self.path)
+        read = our_files(self._spark).schema(_SCHEMAS[self._table]).option("basePath", self.path)
         rows = read.parquet(*(folder.at(day, f"run={run}") for run in runs)).drop("day", "run")
         few = rows.coalesce(1 + sum(sizes[run] for run in runs) // _FILE_BYTES)
         to = folder.at(_FOLDED, day, f"{runs[0]}-{runs[-1]}", f"run={runs[-1]}")
