@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import create_topic
-from tests.support.page_stages import MINUTE_MS, mended_consumer, plant_dead_letters, waiting_for_a_person
+from tests.support.page_stages import (
+    MINUTE_MS,
+    mended_consumer,
+    plant_dead_letters,
+    waiting_for_a_person,
+    writers_times,
+)
 from tests.support.pages import ROOT, blocks
 from tests.support.shell import Block, Terminal, shell_blocks
 from tests.support.waiting import wait_until
@@ -271,7 +277,8 @@ def test_dead_letters(terminal: Terminal, servers: str) -> None:
     make, look, replay, drop, pause = here(f"{HOWTO}dead-letters.md")
     plant = partial(plant_dead_letters, servers, group="loyalty", topic="shop.orders", partition=3)
     terminal.type_block(make)
-    plant(count=30, age_ms=30 * MINUTE_MS)
+    with writers_times(servers, "loyalty.shop.orders.dlq"):
+        plant(count=30, age_ms=30 * MINUTE_MS)
 
     looked = terminal.type_block(look)
     with mended_consumer(servers, group="loyalty", topic="shop.orders") as handled:

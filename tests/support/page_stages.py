@@ -12,20 +12,33 @@ from confluent_kafka import Producer
 from tests.support.doubt import read_doubt
 from tests.support.waiting import wait_until
 from txlayer import UNKNOWN, CheckRequest, OrderedConsumer, Resolution, TransactionalProducer
-from txlayer.config import CoordinatorConfig, SystemTopics
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.config import ClientConfig, CoordinatorConfig, SystemTopics
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, DeadLetterReason, dead_letter_topic, encode_dead_letter
 from txlayer.core.messages import Origin
+from txlayer.core.topics import AlterSetting
 from txlayer.testing.stage import RunningCoordinator
 
 MINUTE_MS = 60_000
+
+
+@contextmanager
+def writers_times(servers: str, topic: str) -> Iterator[None]:
+    """Until its end, a topic keeps the times that writers give their records."""
+    setting = "message.timestamp.type"
+    with KafkaAdmin(ClientConfig(bootstrap_servers=servers)) as admin:
+        admin.alter_settings([AlterSetting(topic, setting, None, "CreateTime", why="the test")])
+        yield
+        admin.alter_settings([AlterSetting(topic, setting, None, "LogAppendTime", why="the test")])
 
 
 def plant_dead_letters(servers: str, *, group: str, topic: str, partition: int, count: int, age_ms: int) -> None:
     """Dead letters of customer-7, one after the other, as a consumer writes them; the first stands at the next offset."""
     producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
     now_ms = int(time.time() * 1000)
+    at_ms = now_ms - age_ms
+    letters = dead_letter_topic(group, topic)
     for number in range(count):
-        at_ms = now_ms - age_ms
         letter = DeadLetter(
             DeadLetterReason.ATTEMPTS_EXHAUSTED,
             Origin(topic, partition, number),
@@ -38,7 +51,7 @@ def plant_dead_letters(servers: str, *, group: str, topic: str, partition: int, 
             group,
         )
         producer.produce(
-            dead_letter_topic(group, topic),
+            letters,
             b"an order",
             b"customer-7",
             partition,
