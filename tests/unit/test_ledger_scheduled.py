@@ -616,6 +616,25 @@ def test_where_the_clock_of_op_is_a_moment_behind_none_of_a_key_overtakes_anothe
 
 
 @pytest.mark.promise("P6")
+@pytest.mark.fault("clock: the clock of the next leader is a moment behind")
+def test_after_a_leader_whose_clock_was_a_moment_ahead_none_of_a_key_overtakes_another() -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + MINUTE
+    scheduled(driver, A, at_ms)
+    scheduled(driver, B, at_ms + 10)
+    driver.now_ms = at_ms
+    driver.say("U", C, driver.half(C))  # by the clock of this leader A's time has come
+    driver.op_behind_ms = 5  # not by that of the next one
+    driver.pass_time()
+    driver.pass_time(after_ms=20)  # A's line came too early, and is not read yet
+
+    for _ in range(5):
+        let_pass(driver, 100)
+
+    assert [A, B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P6")
 def test_behind_lines_of_a_former_owner_none_of_a_key_overtakes_another() -> None:
     driver = PartitionDriver()
     before_ms, at_ms = driver.now_ms + MINUTE, driver.now_ms + MINUTE + 50

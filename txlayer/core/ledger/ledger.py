@@ -231,14 +231,14 @@ class Ledger:
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
         self.release_times = ReleaseTimes(self._committed_at, self.is_awaited)
-        self._releases_ahead = set[str]()  # lines that release some, written and not applied, by key and time
+        # Lines that release some, written and not applied: their ordering keys, by key and time; and how many each ordering key has.
+        self._releases_ahead, self._keys_ahead = dict[str, str | None](), dict[str, int]()
         self._offsets_ahead = self._released_to = 0  # what is to be read for these, up to this doubt offset
         self.has_more_due = False  # True if more lines would have been written, were there not `release_lines_max`
         # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
         self._op_behind_ms = self._releases_before = 0
         self._asked_op_ms = 0  # when a line was written last although op's clock is so far behind
-        # The newest append time of applied op records; by ordering key the latest time of a line that may have come too early.
-        self._op_newest_ms, self._keys_ahead = 0, dict[str, int]()
+        self._op_newest_ms = 0  # the newest append time of applied op records
 
     @property
     def _has_room(self) -> bool:
@@ -577,7 +577,10 @@ class Ledger:
             Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
         )
         name, line = _release_name(key, time_ms), codec.encode_op(op)
-        self._releases_ahead.add(name)  # it may be there: the transaction was given this time once more
+        if name not in self._releases_ahead:  # else the transaction was given this time once more
+            self._releases_ahead[name] = txn.key_hash
+            if txn.key_hash is not None:
+                self._keys_ahead[txn.key_hash] = self._keys_ahead.get(txn.key_hash, 0) + 1
         self.batch.policy_lines[name] = line
         self.batch.byte_count += RECORD_BYTES + len(line)
         self._await_release(txn)
@@ -593,17 +596,23 @@ class Ledger:
             self._released_to = at
 
     def _note_key_ahead(self, key_hash: str, time_ms: int) -> bool:
-        """Note a line for this time. False: another one of the key is under way, and op's clock may not have come to its time."""
-        ahead, op_ms = self._keys_ahead, self._op_newest_ms
-        if not self._releases_ahead:
-            ahead.clear()
-        if ahead.get(key_hash, 0) > op_ms:
+        """Note a line for this time. False: another one of the key is under way, and op's clock may not have come to its time.
+
+        One of an earlier batch is waited for: the clock of op's next leader may be behind. Within a batch the newest append time counts.
+        """
+        latest_ms = self.batch.release_keys.get(key_hash)
+        if key_hash in self._keys_ahead if latest_ms is None else latest_ms > self._op_newest_ms:
             return False
-        if time_ms > op_ms:
-            ahead[key_hash] = time_ms
-            if len(ahead) > RELEASE_LINES_MAX:
-                self._keys_ahead = {key: at_ms for key, at_ms in ahead.items() if at_ms > op_ms}
+        self.batch.release_keys[key_hash] = time_ms
         return True
+
+    def _forget_release_ahead(self, name: str) -> None:
+        """A line of this name was applied. That of another coordinator takes only its own place."""
+        key_hash = self._releases_ahead.pop(name, None)
+        if key_hash is not None:
+            self._keys_ahead[key_hash] -= 1
+            if not self._keys_ahead[key_hash]:
+                del self._keys_ahead[key_hash]
 
     def probe_time(self, *, now_ms: int, wall_ms: int) -> bool:
         """Write one line that releases messages, if a time has come by this machine's clock alone: its append time tells whether it has.
@@ -1299,8 +1308,7 @@ class Ledger:
         event = TxnEvent.ABANDON if op.is_abandon else _EVENTS[op.resolution]
         if op.is_release:
             event = TxnEvent.RELEASE
-            # That of another coordinator takes only its own place: what is ahead is known by name.
-            self._releases_ahead.discard(_release_name(op.key, op.time_ms))
+            self._forget_release_ahead(_release_name(op.key, op.time_ms))
         elif op.is_reschedule:
             event = TxnEvent.RESCHEDULE
         txn = self.transactions.get(op.key)
@@ -1344,7 +1352,6 @@ class Ledger:
             if early_ms > 0:
                 due.said_ms = time_ms - 1  # it is written again
                 self._asked_op_ms = self.times.now_ms
-                self._keys_ahead.pop(txn.key_hash or "", None)
                 self._await_release(txn)
         return early_ms <= 0
 
