@@ -635,6 +635,29 @@ def test_after_a_leader_whose_clock_was_a_moment_ahead_none_of_a_key_overtakes_a
 
 
 @pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_probed", [False, True])
+def test_one_whose_commit_waits_to_be_applied_is_overtaken_by_none_that_is_due_later(is_probed: bool) -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + 1_000
+    scheduled(driver, B, at_ms + 1_000)
+    driver.op("C", "t0/0000000a", 1_000)  # names no half record: the lines behind it are read, and wait
+    driver.op("C", A, driver.half(A, options=timed(at_ms)))
+    driver.read()
+    driver.advance()
+    if is_probed:
+        driver.now_ms += 3_000
+        driver.ledger.probe_time(now_ms=driver.now_ms - 3_000, wall_ms=driver.now_ms)
+        driver.publish()
+    else:
+        driver.pass_time(after_ms=3_000)  # both are due, and A's commit is not applied
+    driver.give_up()
+    for _ in range(3):
+        let_pass(driver, 100)
+
+    assert [A, B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P6")
 def test_behind_lines_of_a_former_owner_none_of_a_key_overtakes_another() -> None:
     driver = PartitionDriver()
     before_ms, at_ms = driver.now_ms + MINUTE, driver.now_ms + MINUTE + 50

@@ -541,14 +541,18 @@ class Ledger:
         return txn.due is not None and time_ms in txn.due.left and time_ms > txn.due.said_ms
 
     def _release_those_due(self, now_ms: int) -> None:
-        """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log."""
-        op_ms = now_ms - self._op_behind_ms
+        """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log.
+
+        None for a time behind the append time of a line that waits: there may be the commit of one that is due earlier.
+        """
+        oldest_ms = self.ops.oldest_ms
+        op_ms = min(now_ms - self._op_behind_ms, now_ms if oldest_ms is None else oldest_ms)
         while self._may_release and self.release_times.first_ms <= op_ms and self._has_room:
             if self._write_release() is None:
                 return
         self.has_more_due = not self._may_release and self.release_times.first_ms <= op_ms
         is_far_behind = self._op_behind_ms > CLOCK_ERROR_MS and now_ms - self._asked_op_ms >= CLOCK_ERROR_MS
-        if self._may_release and is_far_behind and op_ms < self.release_times.first_ms <= now_ms:
+        if self._may_release and is_far_behind and oldest_ms is None and op_ms < self.release_times.first_ms <= now_ms:
             self._asked_op_ms = now_ms
             self._ask_for_time()
 
@@ -619,7 +623,7 @@ class Ledger:
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
-        is_due = now_ms < self.release_times.first_ms <= wall_ms
+        is_due = now_ms < self.release_times.first_ms <= wall_ms and self.ops.oldest_ms is None
         return is_due and self.may_write_op and self._ask_for_time()
 
     def _ask_for_time(self) -> bool:
