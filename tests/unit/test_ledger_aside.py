@@ -1,10 +1,13 @@
 """One partition: what is none of ours, and where a batch ends."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.core_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.still_coordinator import StillCoordinator
+from txlayer.adapters.errors import Code
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.transitions import TxnState
@@ -383,6 +386,40 @@ def test_a_long_header_that_doubt_does_not_take_stops_nobody_else() -> None:
     stored = still.kafka.stored_offsets(still.topics.coordinator_group)
     assert stored[still.topics.half, 0].offset > 0
     assert count < 10
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_limit_known", [False, True])
+@pytest.mark.parametrize("is_held", [False, True])
+def test_names_of_real_topics_that_doubt_does_not_take_stop_none(is_held: bool, is_limit_known: bool) -> None:
+    still, many, good = StillCoordinator(), txn_key("many"), txn_key("good")
+    if not is_limit_known:
+        still.refuse(lambda topic, records: _too_large(records) if topic == still.topics.doubt else None)
+    else:
+        still.kafka.cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})
+    names = [f"{number:0240}" for number in range(30)]
+    for name in names[is_held:]:
+        still.kafka.create_topic(name)
+    halves = [still.half(many, index=index, count=len(names), topic=name) for index, name in enumerate(names)]
+    count = run_for(still, seconds=120)  # `doubt_after` is 60 s
+    assert () == still.on_doubt()[many].topics
+
+    still.half(good)
+    still.commit(many, halves[-1])
+    count = max(count, run_for(still, seconds=120))  # by a successor
+    assert good in still.on_doubt()
+
+    if is_held:
+        still.kafka.create_topic(names[0])
+        count = max(count, run_for(still, seconds=120))
+    assert [[b"v"]] * len(names) == [[r.value() for r in still.kafka.records(name)] for name in names]
+    assert count < 20
+
+
+def _too_large(records: list[Any]) -> Code | None:
+    """What a broker says that tells no limit of doubt beforehand."""
+    return Code.MSG_SIZE_TOO_LARGE if any(len(record.value() or b"") > int(SMALL_DOUBT) for record in records) else None
 
 
 @pytest.mark.promise("P7")

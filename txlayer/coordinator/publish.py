@@ -365,8 +365,11 @@ class _Records:
                     raise
                 note = None  # the first record tells where it begins
             if keep.has_summary:
-                summary = codec.encode_summary(keep.txn.summary())
-                self._put_doubt(keep.txn.key.encode("ascii"), summary, note=note)
+                key, summary = keep.txn.key.encode("ascii"), keep.txn.summary()
+                value = codec.encode_summary(summary)
+                if self._is_cut(key, value, ()):  # the contents tell the topics as well
+                    value = codec.encode_summary(summary._replace(topics=()))
+                self._put_doubt(key, value, note=note)
         for txn in batch.ends:
             for index in range(txn.seen):
                 self._put_doubt(codec.content_key(txn.key, index), None)

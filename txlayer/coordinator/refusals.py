@@ -291,9 +291,10 @@ def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
 
 
 def _doubt_keys_of(batch: Batch) -> set[bytes]:
-    """Under which keys a batch wrote what doubt may refuse."""
+    """Under which keys a batch wrote what doubt may refuse; a summary is written as often as it changes."""
     quarantined = {
         codec.quarantine_key(each.origin, None if each.line is None else each.number) for each in batch.quarantined
     }
     kept = [(keep.txn, keep.content_count) for keep in batch.to_doubt.values()]
-    return quarantined | {codec.content_key(t.key, index) for t, n in kept for index in range(t.seen - n, t.seen)}
+    contents = {codec.content_key(t.key, index) for t, n in kept for index in range(t.seen - n, t.seen)}
+    return quarantined | contents | {txn.key.encode("ascii") for txn in batch.ends}

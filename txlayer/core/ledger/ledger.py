@@ -453,12 +453,16 @@ class Ledger:
             is_beyond_limit=self.is_beyond_limit(txn),
         )
         if event is TxnEvent.TARGET_REFUSES:
-            unknown = dict.fromkeys(topic for topic in txn.topics if topic not in self.targets)
-            self.unknown_topics.update(unknown)
-            self.committed_topics.update(unknown)
+            self._ask_about_topics(txn)
         if event is TxnEvent.GO and due is not None and due.left:
             event = TxnEvent.PART
         return event, reason
+
+    def _ask_about_topics(self, txn: Transaction) -> None:
+        """Have the service ask about real topics of a committed transaction that it does not know."""
+        unknown = dict.fromkeys(topic for topic in txn.topics if topic and topic not in self.targets)
+        self.unknown_topics.update(unknown)
+        self.committed_topics.update(unknown)
 
     def is_beyond_limit(self, txn: Transaction) -> bool:
         """True if it has more bytes than one Kafka transaction may carry. Doubt then stores only where its records are."""
@@ -716,8 +720,9 @@ class Ledger:
             return  # it was written before the restart
         before = self.batch.to_doubt.get(txn.key)
         if txn.is_in_doubt or before is not None:
-            self.batch.byte_count += summary_bytes(txn)
-            self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=before is not None and before.is_whole)
+            is_whole = txn.lacks_topics or (before is not None and before.is_whole)
+            self.batch.byte_count += summary_bytes(txn) + txn.size * txn.lacks_topics
+            self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole)
         else:
             self._move(txn)
             self._take_along(txn)
@@ -1408,6 +1413,10 @@ class Ledger:
     def filled(self, txn: Transaction, contents: list[Content]) -> None:
         """Attach fetched content that was not in memory; it stays until the batch is published."""
         txn.content = contents
+        if txn.lacks_topics:
+            txn.learn_topics(contents)
+            if txn.state is TxnState.HELD:
+                self._ask_about_topics(txn)
         # Content that doubt did not take whole may be fetched in the form that doubt holds; forwarding needs its full size.
         txn.size = max(txn.size, sum(held_bytes(content.record) for content in contents))
         if txn.key in self.transactions:
@@ -1595,7 +1604,9 @@ class Ledger:
             else:
                 others.update(unknown)
             self.times.saw(txn.ensure_extras().moved_ms)
-        self._untold = dict.fromkeys(kept.grown, 0)
+        # Those without topics are written again, too: their contents, which are read for that, tell the topics.
+        lacking = (key for key, txn in kept.transactions.items() if txn.lacks_topics)
+        self._untold = dict.fromkeys((*kept.grown, *lacking), 0)
         self.schedule.restore(self.transactions.values())
         self.dormant = kept.dormant
         newest_ms = self.dormant.begin(self.settings.checks, self.release_times)

@@ -242,6 +242,16 @@ class Transaction:
         return tuple({c.topic: None for c in self.content if (c.options.deliver_at_ms or 0) >= due.sent_to})
 
     @property
+    def lacks_topics(self) -> bool:
+        """True if doubt took no summary with the names of its real topics, and its contents were not read since a restart."""
+        return not self.topic and self.seen > 0
+
+    def learn_topics(self, contents: Iterable[Content]) -> None:
+        """Take the names of its real topics from all of its contents."""
+        topics = tuple(dict.fromkeys(content.topic for content in contents))
+        self.topic, self.ensure_extras().topics = topics[0], _kept_topics(topics)
+
+    @property
     def is_in_doubt(self) -> bool:
         return self.extras is not None and self.extras.doubt_offset != NOT_IN_DOUBT
 
@@ -351,6 +361,7 @@ class Transaction:
     def summary(self) -> DoubtSummary:
         """The summary for the doubt topic. The transaction stays as it is, and as small."""
         extras = self.extras or TransactionExtras()
+        topics = self.topics_left
         return DoubtSummary(
             key=self.key,
             state=self.state.value,
@@ -367,7 +378,7 @@ class Transaction:
             immunity_ms=self.options.immunity_ms,
             decided_at=extras.decided_at,
             moved_ms=extras.moved_ms,
-            topics=tuple(t for t in self.topics_left if t),
+            topics=topics if all(topics) else (),
             checked_count=extras.checked_count,
             answered_count=extras.answered_count,
             asked_ms=extras.asked_ms,
