@@ -172,3 +172,17 @@ def test_one_reader_reads_many_times(lab: Lab, connections: CoordinatorConnectio
 def test_a_topic_that_is_missing_is_an_error(connections: CoordinatorConnections) -> None:
     with pytest.raises(TxLayerError):
         values(connections, unique_name("missing"), [0])
+
+
+@pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
+@pytest.mark.promise("P11")
+def test_dead_letters_count_with_the_bytes_of_their_keys(lab: Lab, connections: CoordinatorConnections) -> None:
+    topic = lab.topic()
+    for _ in range(10):
+        lab.write(topic, b"v", key=b"k" * 100_000)
+    reader = DeadLetterReader(connections)
+
+    some = reader.fetch(topic, 0, range(10), bytes_max=250_000)
+    reader.close()
+
+    assert [0, 1, 2] == list(some)

@@ -158,6 +158,26 @@ def test_requests_whose_dead_letters_are_gone_count_with_their_own_bytes() -> No
     assert 500 == queues.replay_count
 
 
+@pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
+@pytest.mark.promise("P11")
+def test_requests_count_with_the_bytes_of_their_keys() -> None:
+    """The key of each is that of its dead letter."""
+    ingest = Ingest(group="g", letters=cast("Any", None), now_ms=lambda: 1_000)
+    queues = empty_queue()
+    owned = owned_with(queues)
+    key = b"k" * 100_000
+    drops = [encode_replay(ReplayRecord(ReplayKind.DROP, "a", n)) for n in range(1_500)]
+    records = [
+        MemoryRecord(*owned.replay_partition, key, value, None, (1, 0), log_offset=n) for n, value in enumerate(drops)
+    ]
+    ingest.add(records, {owned.replay_partition: owned})
+
+    ingest.add_waiting([owned], count_max=100_000, bytes_max=1_000_000)
+
+    assert len(key) * queues.replay_count <= queues.replay_bytes
+    assert 500 == queues.replay_count
+
+
 class OneLetter:
     """A dead letter of key `k`."""
 

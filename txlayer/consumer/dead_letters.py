@@ -206,7 +206,7 @@ class DeadLetterReader:
                     return {offset: letter for offset, letter in found.items() if offset < record.offset()}
                 if record.offset() in found:
                     found[record.offset()] = record
-                    size_bytes += size_in_memory(record, None)
+                    size_bytes += size_in_memory(record, record.key())
         return found
 
     def there(self, topic: str, partition: int) -> range:

@@ -288,7 +288,7 @@ class Ingest:
                 offset=offset,
                 key=record.key(),
                 record=record if content is None else content,
-                size_bytes=size_in_memory(record if content is None else content, None),
+                size_bytes=size_in_memory(record if content is None else content, record.key()),
                 outcome=outcome,
             )
             return
