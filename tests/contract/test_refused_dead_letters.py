@@ -105,6 +105,39 @@ def test_a_handler_that_runs_while_a_dead_letter_is_refused_may_end_and_runs_onc
     assert [b"slow"] == stage.journal.values(b"good")
 
 
+@pytest.mark.fault("consumer: dead letters, or answers, fit into their topic one by one and not in one batch")
+@pytest.mark.promise("P9")
+def test_dead_letters_that_fit_one_by_one_are_kept_whole_however_many_come_together(stage: Stage) -> None:
+    values = [b"%03d" % n + b"x" * 1_000 for n in range(40)]
+    for n, value in enumerate(values):
+        stage.write(value, key=b"k%d" % n)
+    stage.write(LARGE, key=b"large")
+    parking = RetryPolicy(after_exhausted=AfterExhausted.PARK)
+
+    with stage.consumer(lambda *_: Reject("as planned"), retry=parking) as consumer:
+        stage.wait_stored(41)
+        assert consumer.is_running, consumer.failure
+
+    assert [*values, None] == sorted(stage.letter_values(), key=lambda value: value or b"y")
+
+
+@pytest.mark.fault("consumer: dead letters, or answers, fit into their topic one by one and not in one batch")
+@pytest.mark.promise("P9")
+def test_answers_that_fit_one_by_one_are_written_however_many_come_together(stage: Stage) -> None:
+    is_mended, count = False, 40
+    stage.lab.delete_topic(stage.requests)
+    stage.lab.create(stage.requests, settings={"max.message.bytes": "1000"})
+    for n in range(count):
+        stage.write(b"bad", key=b"k%d" % n)
+    with stage.consumer(lambda *_: None if is_mended else Reject("as planned")) as consumer:
+        stage.wait_stored(count)
+        for letter in stage.lab.read(stage.letters):
+            drop = encode_replay(ReplayRecord(ReplayKind.DROP, unique_name("r"), letter.offset))
+            stage.lab.write(stage.requests, drop, key=letter.key)
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2 * count, within=PATIENCE_S, what="all answers")
+        assert 0 == consumer.stats().rebuild_count
+
+
 def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
     return Reject("as planned") if message.value == b"bad" else None
 

@@ -55,6 +55,17 @@ def test_many_requests_are_written_in_their_order(stage: Stage) -> None:
     assert sorted(found) == sorted((each.request.partition, each.offset) for each in written)
 
 
+def test_many_requests_are_written_where_the_topic_takes_only_a_few_in_a_batch(stage: Stage) -> None:
+    stage.lab.delete_topic(stage.replays)
+    stage.lab.create(stage.replays, partitions=2, settings={"max.message.bytes": "1000"})
+    asked = [request(stage.topic, n) for n in range(100)]
+
+    with closing(writer(stage)) as writing:
+        assert asked == [each.request for each in writing.write(lambda: asked)]
+
+    assert 100 == len(stage.lab.read(stage.replays))
+
+
 @pytest.mark.parametrize("kinds", [(ReplayKind.REPLAY, ReplayKind.REPLAY), (ReplayKind.DROP, ReplayKind.REPLAY)])
 def test_of_two_people_who_ask_at_the_same_moment_one_is_told_of_the_other(
     lab: Lab, kinds: tuple[ReplayKind, ReplayKind]

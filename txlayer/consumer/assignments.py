@@ -35,6 +35,7 @@ from txlayer.core.progress import NOTHING
 from txlayer.errors import MemberFencedError, NotAuthorisedError, RetriableError, TopicMismatchError, TxLayerError
 from txlayer.runtime.environment import REAL, Background, Environment, Running
 from txlayer.runtime.kafka_transactions import (
+    ALONE,
     SMALL_BATCH_BYTES,
     STABLE_PATIENCE_S,
     TIMEOUT_S,
@@ -125,6 +126,7 @@ class Assignments:
         self._former_writers: list[str] = []  # to be ended by the next take-over
         self._harmless: dict[str, None] = {}  # what they left open stores no offset
         self._left_open: list[str] = []  # harmless ones that were not ended yet
+        self._batch_bytes_max = SMALL_BATCH_BYTES  # of the writers
         self._failed_tries = FailedTries(now_ms)  # of queues that could not be taken over
         self._apart: TopicMismatchError | None = None
         self._apart_until = 0.0
@@ -494,6 +496,7 @@ class Assignments:
             recycle_after_s=self._config.recycle_after.total_seconds(),
             clock=self._clock,
             background=self._environment.background,
+            batch_bytes_max=self._batch_bytes_max,
         )
 
     def _retire_writer(self) -> None:
@@ -508,6 +511,8 @@ class Assignments:
         else:
             self._former_writers.append(writer.name)
         self._replaced_count += writer.replaced_count
+        if writer.has_refused_batch:
+            self._batch_bytes_max = ALONE
         writer.close()
 
     def _try_to_end_what_is_harmless(self) -> None:

@@ -71,8 +71,9 @@ class Completions:
         Answers and dead letters have different topics: if one accepts nothing, the other must not wait for it.
 
         A dead letter that is too large for its topic is written without its content at the next write, and then also without its
-        key; otherwise it would block its queue. Queues whose ends could not be written for another reason wait a while, and are then
-        tried one by one, so that the others do not wait for them.
+        key; otherwise it would block its queue. What may have been refused as one batch is for the next writer, which makes none.
+        Queues whose ends could not be written for another reason wait a while, and are then tried one by one, so that the others do
+        not wait for them.
 
         Raises:
             ConfigError: the topic refuses the dead letter even without content and key.
@@ -103,8 +104,10 @@ class Completions:
         except TxLayerError as exc:
             for owned, items in due:
                 owned.queue.not_written(items)
-            too_large = writer.too_large if isinstance(exc, RefusedRecordError) else ()
-            if not self._cut_refused([letters[at] for at in too_large if at < len(letters)], exc):
+            is_refused = isinstance(exc, RefusedRecordError)
+            too_large = [letters[at] for at in writer.too_large if at < len(letters)] if is_refused else []
+            is_cut = self._cut_refused(too_large, exc)
+            if not (is_cut or (is_refused and writer.has_refused_batch)):
                 self._failed(due, took_ms=self._now_ms() - began_ms)
             raise
         self._size.passed()

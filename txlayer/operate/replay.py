@@ -49,7 +49,7 @@ from txlayer.operate.dead_letters import (
 )
 from txlayer.operate.operators import check_choice, signature_of
 from txlayer.runtime.environment import REAL
-from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions, WriterConnections
+from txlayer.runtime.kafka_transactions import ALONE, SMALL_BATCH_BYTES, Entry, KafkaTransactions, WriterConnections
 
 T = TypeVar("T")
 
@@ -446,9 +446,11 @@ class RequestWriter:
     pause: Callable[[float], None] = REAL.sleep
     draw: Callable[[], float] = REAL.draw
     _transactions: KafkaTransactions | None = field(default=None, init=False)
+    _batch_bytes_max: int = field(default=SMALL_BATCH_BYTES, init=False)
 
     def in_turn(self, act: Callable[[KafkaTransactions], T]) -> T:
-        """Do `act`, whose Kafka transaction looks and then writes; again if another writer of the group began meanwhile.
+        """Do `act`, whose Kafka transaction looks and then writes; again if another writer of the group began meanwhile, and each record
+        as a batch of its own if a topic took no larger one.
 
         Raises:
             RetriableError: others began each time, or as `act` raises.
@@ -462,7 +464,11 @@ class RequestWriter:
                 self.close()
                 self.pause(GIVE_WAY_S * self.draw())
             except TxLayerError:
+                has_refused_batch = self._transactions.has_refused_batch
                 self.close()
+                if has_refused_batch:
+                    self._batch_bytes_max = ALONE
+                    continue
                 with suppress(TxLayerError), closing(self._make()) as ending:
                     ending.start()
                 raise
@@ -489,7 +495,8 @@ class RequestWriter:
             transactions.close()
 
     def _make(self) -> KafkaTransactions:
-        return KafkaTransactions(self.connections, name=writer_name(self.group, "requests"), clock=self.clock)
+        name, batch_bytes_max = writer_name(self.group, "requests"), self._batch_bytes_max
+        return KafkaTransactions(self.connections, name=name, clock=self.clock, batch_bytes_max=batch_bytes_max)
 
 
 def requests_for(

@@ -16,6 +16,7 @@ user makes a new one, and `run_responder` does so itself.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -39,7 +40,9 @@ from txlayer.runtime.environment import REAL, Background
 logger = Log("txlayer.kafka")
 
 SMALL_BATCH_BYTES = 16_384
-"""Size of a produce batch: far below every topic's largest message, because the broker checks batches like messages."""
+"""Size of a produce batch: far below most topics' largest message, because the broker checks batches like messages."""
+ALONE = 1
+"""As the size of a batch: each record is one, for a topic whose largest message is smaller than `SMALL_BATCH_BYTES`."""
 TIMEOUT_S = 10.0
 """Time-out of a Kafka transaction: the broker aborts a hanging one, and the partitions' readers wait until then."""
 COMMIT_PATIENCE_S = 10.0  # how long beyond its own time-out an unanswered commit is repeated
@@ -117,12 +120,15 @@ class KafkaTransactions:
         recycle_after_s: float = RECYCLE_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
         background: Background = REAL.background,
+        batch_bytes_max: int = SMALL_BATCH_BYTES,
     ) -> None:
         self.name = name
         self.count = 0
         self.replaced_count = 0
         self.too_large: list[int] = []
-        """Indexes of the entries that were refused for their size when the last `write` raised `RefusedRecordError`."""
+        """Indexes of the entries that were refused for their own size when the last `write` raised `RefusedRecordError`."""
+        self.has_refused_batch = False
+        """True if entries were refused then that may have been one batch: with batches of `ALONE` they may be accepted."""
         self.has_sent_nothing = True
         """True if the last `write` failed before any offset was sent, or if there was none: what is open stores none and
         cannot be committed."""
@@ -131,6 +137,7 @@ class KafkaTransactions:
         self._recycle_after_s = recycle_after_s
         self._clock = clock
         self._background = background
+        self._batch_bytes_max = batch_bytes_max
         self._writer: TransactionalWriter | None = None
         self._may_have_stale_requests = False
         self._is_lost = False
@@ -201,7 +208,7 @@ class KafkaTransactions:
     def _append(self, writer: TransactionalWriter, entries: Sequence[Entry]) -> list[int]:
         errors: dict[int, Any] = {}
         offsets: dict[int, int] = {}
-        self.too_large = []
+        self.too_large, self.has_refused_batch = [], False
 
         def report(index: int, error: Any, record: Any) -> None:
             if error is not None:
@@ -223,8 +230,13 @@ class KafkaTransactions:
         waiting = writer.flush(timeout_s=self._timeout_s)
         # The other records of the transaction fail together with a refused one, for another reason.
         refused = [at for at in sorted(errors) if errors[at].code() in REFUSED_RECORD_CODES]
-        self.too_large = [at for at in refused if errors[at].name() in TOO_LARGE_REASONS]
-        for at in self.too_large or refused or sorted(errors):
+        too_large = [at for at in refused if errors[at].name() in TOO_LARGE_REASONS]
+        counts = Counter(entries[at][:2] for at in too_large)
+        self.too_large = [
+            at for at in too_large if counts[entries[at][:2]] == 1 or _size_of(entries[at]) >= self._batch_bytes_max
+        ]
+        self.has_refused_batch = len(self.too_large) < len(too_large)
+        for at in too_large or refused or sorted(errors):
             raise writer.refusal(errors[at], topic=entries[at].topic, txn_key="")
         raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
         if len(offsets) < len(entries):
@@ -237,7 +249,7 @@ class KafkaTransactions:
         is_stale = self._clock() - self._ended_at > IDLE_S_MAX and self.count > 0
         if old is not None and not self._may_have_stale_requests and not is_stale:
             return old
-        successor = self._connections.make_writer(self.name, batch_bytes_max=SMALL_BATCH_BYTES)
+        successor = self._connections.make_writer(self.name, batch_bytes_max=self._batch_bytes_max)
         self._writer = successor
         try:
             successor.initialise(timeout_s=self._timeout_s)  # from now on stale requests are fenced
@@ -249,6 +261,12 @@ class KafkaTransactions:
             self.replaced_count += 1
             logger.info("producer.replaced", extra={"transactional_id": self.name})
         return successor
+
+
+def _size_of(entry: Entry) -> int:
+    """At most as large as in a batch."""
+    headers = sum(len(name) + len(value or b"") for name, value in entry.headers or ())
+    return len(entry.key or b"") + len(entry.value or b"") + headers
 
 
 ANY_PARTITION = -1  # the client chooses the partition, by the record's key
