@@ -124,6 +124,34 @@ def test_handlers_have_all_of_revoke_timeout_also_if_it_is_longer_than_a_member_
 
 
 @pytest.mark.fault("consumer: is slow, and the group rebalances")
+def test_a_lease_that_ends_while_handlers_end_at_a_rebalance_costs_its_queue_alone(make_stage: MakeStage) -> None:
+    stage, gate = make_stage(partitions=2), Gate()
+    for partition in range(2):
+        stage.write(b"slow", key=b"k%d" % partition, partition=partition)
+    times: dict[str, Any] = {"revoke_timeout": timedelta(seconds=PATIENCE_S), "worker_count": 4}
+
+    with stage.consumer(gate, **times) as first:
+        for _ in range(2):
+            gate.wait_for_one()
+        with stage.consumer(gate, **times) as second:
+            begun = first._engine._dispatcher._begun
+            wait_until(lambda: all(chunk.is_cut for chunk in begun), within=PATIENCE_S, what="nothing begins any more")
+            locks = LockAdmin(stage.lab.consumer(namespace=stage.namespace))
+            (lease,) = [s.lease for s in locks.read() if s.lease.queue.endswith("/0")]
+            locks.release(lease, reason="zoe: ticket 12")
+            locks.close()
+            wait_until(lambda: first.stats().lost_lease_count == 1, within=PATIENCE_S, what="it is lost")
+            gate.is_open.set()
+            for partition in range(2):
+                stage.write(b"next", key=b"k%d" % partition, partition=partition)
+                stage.wait_stored(2, partition=partition)
+            assert [True, True] == [each.is_running for each in (first, second)]
+
+    assert [b"slow", b"slow", b"next"] == stage.journal.values(b"k0")
+    assert [b"slow", b"next"] == stage.journal.values(b"k1")
+
+
+@pytest.mark.fault("consumer: is slow, and the group rebalances")
 @pytest.mark.slow
 def test_a_slow_handler_never_costs_the_membership(stage: Stage) -> None:
     stage.write(b"slow", b"next")

@@ -105,7 +105,9 @@ def test_a_handler_that_runs_while_a_dead_letter_is_refused_may_end_and_runs_onc
     assert [b"slow"] == stage.journal.values(b"good")
 
 
-@pytest.mark.fault("consumer: dead letters, or answers, fit into their topic one by one and not in one batch")
+@pytest.mark.fault(
+    "consumer: dead letters, answers or claims of leases fit into their topic one by one, and not in one batch"
+)
 @pytest.mark.promise("P9")
 def test_dead_letters_that_fit_one_by_one_are_kept_whole_however_many_come_together(stage: Stage) -> None:
     values = [b"%03d" % n + b"x" * 1_000 for n in range(40)]
@@ -121,7 +123,9 @@ def test_dead_letters_that_fit_one_by_one_are_kept_whole_however_many_come_toget
     assert [*values, None] == sorted(stage.letter_values(), key=lambda value: value or b"y")
 
 
-@pytest.mark.fault("consumer: dead letters, or answers, fit into their topic one by one and not in one batch")
+@pytest.mark.fault(
+    "consumer: dead letters, answers or claims of leases fit into their topic one by one, and not in one batch"
+)
 @pytest.mark.promise("P9")
 def test_answers_that_fit_one_by_one_are_written_however_many_come_together(stage: Stage) -> None:
     is_mended, count = False, 40
@@ -136,6 +140,19 @@ def test_answers_that_fit_one_by_one_are_written_however_many_come_together(stag
             stage.lab.write(stage.requests, drop, key=letter.key)
         wait_until(lambda: len(stage.lab.read(stage.requests)) == 2 * count, within=PATIENCE_S, what="all answers")
         assert 0 == consumer.stats().rebuild_count
+
+
+@pytest.mark.fault(
+    "consumer: dead letters, answers or claims of leases fit into their topic one by one, and not in one batch"
+)
+def test_claims_that_fit_one_by_one_are_written_however_many_queues_there_are(lab: Lab) -> None:
+    stage = Stage(lab, partitions=50)
+    locks = f"{stage.namespace}.locks"
+    lab.delete_topic(locks)
+    lab.create(locks, settings={"message.timestamp.type": "LogAppendTime", "max.message.bytes": "1000"})
+
+    with stage.consumer() as consumer:
+        wait_until(lambda: len(consumer.stats().partitions) == 50, within=PATIENCE_S, what="it owns all")
 
 
 def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:

@@ -241,6 +241,7 @@ class Unreadable:
     """A cluster that does not say where the lock log ends, and counts the clients that are open."""
 
     partition_count = 1
+    message_bytes_max = None
 
     def __init__(self) -> None:
         self.open_count = 0

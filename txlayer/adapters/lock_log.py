@@ -20,7 +20,8 @@ logger = Log("txlayer.locks")
 
 READ_COUNT_MAX = 2_000  # records per read; it limits the time of one turn of the registry when much is to be read
 
-BATCH_BYTES_MAX = 100_000  # lock records have a few hundred bytes; every topic allows a batch of this size
+BATCH_BYTES_MAX = 100_000
+"""Lock records have a few hundred bytes. Where the topic takes less, half of what it takes: a broker refuses a larger batch whole."""
 
 PATIENCE_S = 10.0  # how long reading the newest record may take at start
 
@@ -68,9 +69,11 @@ class LockLog:
             TopicMismatchError: the topic does not exist, or its records have no append time.
             BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was written.
         """
-        self._partition_count = limits_of(self._connections.topic_limits, self._topic).partition_count
+        limits = limits_of(self._connections.topic_limits, self._topic)
+        self._partition_count = limits.partition_count
         self._reader = self._connections.make_reader("read_uncommitted")
-        self._writer = self._connections.make_log_writer(batch_bytes_max=BATCH_BYTES_MAX)
+        batch_bytes_max = min(BATCH_BYTES_MAX, (limits.message_bytes_max or BATCH_BYTES_MAX) // 2)
+        self._writer = self._connections.make_log_writer(batch_bytes_max=batch_bytes_max)
         tps = [(self._topic, partition) for partition in range(self._partition_count)]
         ends = self._asked(lambda: self._connections.end_offsets(tps, is_committed=False))
         starts = self._asked(lambda: self._connections.start_offsets(tps))
