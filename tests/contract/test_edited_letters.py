@@ -12,6 +12,7 @@ from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import DeadLetterState, ReplayKind, ReplayRecord, encode_replay
 from txlayer.core.retry import AfterExhausted, RetryPolicy
+from txlayer.errors import UsageError
 from txlayer.operate.dead_letters import DeadLetterLog
 from txlayer.operate.replay import author_of, replace_value
 
@@ -76,6 +77,21 @@ def test_the_copy_is_handled_with_the_key_and_the_first_one_never_again(stage: S
 
     assert [b"bad", b"bad", b"mended", b"later"] == stage.journal.values(b"a")
     assert [b"bad", b"bad", b"mended"] == stage.letter_values()
+
+
+def test_the_same_form_once_more_with_another_value_is_refused(stage: Stage) -> None:
+    """A person who goes back in the browser must not believe that the second value counts."""
+    stage.write(b"bad", key=b"a")
+    with stage.consumer(act, retry=PARKING):
+        stage.wait_for_letters([b"bad"])
+        first = stage.lab.read(stage.letters)[0].offset
+        copy = edit(stage, first, b"mended")
+
+        assert copy == edit(stage, first, b"mended")
+        with pytest.raises(UsageError, match="another value"):
+            edit(stage, first, b"mended better")
+
+    assert [b"bad", b"mended"] == stage.journal.values(b"a")
 
 
 @pytest.mark.promise("P11")

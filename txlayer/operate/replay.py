@@ -850,7 +850,7 @@ def replace_value(
     ends what the first time left open, and writes no second copy.
 
     Raises:
-        UsageError: it cannot be edited.
+        UsageError: it cannot be edited, or the same request id stored another value.
         RefusedRecordError: the topic refuses the copy, most often because of its size.
         TxLayerError: anything else. In each case nothing is written, unless the commit got no answer or cannot be read yet: the
             same request id again says so.
@@ -867,6 +867,8 @@ def replace_value(
         if copy is None:
             copy = _write_copy(log, found, value, author, transactions, wait, beside)
             wait()
+        elif (stored := log.at(found.position.partition, copy)) is not None and stored.record.value() != value:
+            raise UsageError(f"this form has stored another value already, at {stored.position}; look at that one")
         return copy
 
     with closing(RequestWriter(connections, group=log.group, clock=clock, pause=pause)) as writer:
