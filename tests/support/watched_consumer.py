@@ -282,7 +282,7 @@ class WatchedConsumer(OrderedConsumer):
         self._call_numbers[id(record)] = number
         is_replay = isinstance(record, DeadLetterRecord)
         if is_replay:
-            items = (item for job in chunk.jobs for item in items_of(job))
+            items = (item for job in chunk.open_jobs() for item in items_of(job))
             line["request"] = next(item.offset for item in items if item.record is record)
             line["letter"] = record._record.offset()
         self._journal.write(**line)

@@ -153,7 +153,9 @@ class AsyncPool:
             chunk.begun_at = now
             deadline = now + self._attempt_timeout_s
             function, left = self._caller.bare_function(chunk.lease.topic), self._open[chunk]
-            for job in chunk.jobs:
+            chunk.left, jobs = left, chunk.jobs
+            chunk.jobs, chunk.turns = [], deque()  # a slow one keeps the chunk, and would keep all of them
+            for job in jobs:
                 create_task(self._run(chunk, job, deadline, function, left))
         if not self._is_watching:
             self._is_watching = True

@@ -235,6 +235,9 @@ class Dispatcher:
         for outcome in outcomes:
             if (rest := without_reported(outcome)) is not None:
                 self._take(rest)
+                chunk = rest.chunk
+                if chunk.left is None and (chunk in self._begun or chunk.is_given_up):
+                    chunk.let_go(rest)
         return len(outcomes)
 
     def wait(self, timeout_s: float) -> None:
@@ -260,7 +263,7 @@ class Dispatcher:
             self._stale.setdefault(owned.topic_partition, {}).update(stale)
             self._give_back()
             # What waits behind them is not this process's any more, however long their handlers take.
-            for item in (item for chunk in stale for job in chunk.jobs for item in items_of(job)):
+            for item in (item for chunk in stale for job in chunk.open_jobs() for item in items_of(job)):
                 item.follower = None
 
     def _take(self, outcome: JobOutcome) -> None:

@@ -37,6 +37,10 @@ def items_of(job: Job) -> list[Item[Any]]:
     return job if isinstance(job, list) else [job]
 
 
+GONE: Job = []
+"""Stands in a chunk in the place of a job that is not kept any more."""
+
+
 class Turns(Protocol):
     """The jobs of a chunk that have not begun, as a deque."""
 
@@ -57,6 +61,7 @@ class Chunk:
     lasts: Sequence[Item[Any]] | None = None  # the last message of each key; None: each has a key of its own
     begun_at: float = 0.0  # when the job that runs began, of the monotonic clock; 0: none has begun
     is_cut: bool = False  # True: what has not begun shall not begin
+    is_given_up: bool = False  # True: its handler hangs
     turns: Turns = field(init=False)
     """The jobs that have not begun. The worker takes them from the left; what another thread takes from the right does not begin."""
     given: dict[int, int] = field(default_factory=dict)
@@ -65,6 +70,8 @@ class Chunk:
     not_run: list[Job] = field(default_factory=list)
     rest: list[Job] = field(default_factory=list)  # what `take_rest` took
     part: JobOutcome | None = None  # what was reported of it before its end
+    told: frozenset[int] = frozenset()  # the identities of the jobs in it
+    left: Mapping[int, Job] | None = None  # of jobs that run side by side, those that have not ended; None: they do not
     _ends: list[None] = field(default_factory=lambda: [None])  # who pops it ends the chunk: atomic without a lock
 
     def __post_init__(self) -> None:
@@ -76,6 +83,23 @@ class Chunk:
             while True:  # from the right: what the worker takes meanwhile is before it
                 self.rest.insert(0, self.turns.pop())
         return self.rest
+
+    def open_jobs(self) -> list[Job]:
+        """Those that have not ended, and perhaps others."""
+        return list(self.jobs if self.left is None else self.left.values())
+
+    def let_go(self, told: JobOutcome) -> None:
+        """Keep none of these jobs, whatever the worker that handles another one keeps: the chunk. The engine's thread calls it."""
+        gone = {id(job) for job in (*told.done, *told.not_run, *(f.job for f in told.failed))}
+        gone -= {id(f.job) for f in told.failed if f.error_type == ATTEMPT_TIMEOUT}  # its handler is known by it
+        for jobs in (self.jobs, self.rest):
+            if isinstance(jobs, list):  # in place: the worker has the same one
+                jobs[:] = [GONE if id(job) in gone else job for job in jobs]
+        self.lasts = self.lasts and [item for item in self.lasts if id(item) not in gone]
+        self.part = self.part and JobOutcome(self, ())
+        if self.is_given_up:  # its worker says nothing of these any more
+            self.failed.clear()
+            self.not_run.clear()
 
     def end(self) -> bool:
         """True for the first caller, of any thread: it alone says how the chunk ended."""
@@ -379,6 +403,7 @@ def give_up(chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why:
     # A worker that comes back notes the time before it takes another turn: an old time means that it runs the last one taken.
     if chunk.begun_at != begun_at or len(rest) == len(jobs) or not chunk.end():
         return None
+    chunk.is_given_up = True
     failed, not_run = list(chunk.failed), list(chunk.not_run)
     last = jobs[len(jobs) - len(rest) - 1]
     if all(job is not last for job in (*not_run, *(f.job for f in failed))):
@@ -403,6 +428,7 @@ def take_apart(chunk: Chunk, seconds: float) -> JobOutcome | None:
     done = [job for job in ended if id(job) not in gone]
     if done or failed or not_run:
         chunk.part = JobOutcome(chunk, done, failed, not_run, seconds)
+        chunk.told = frozenset(id(job) for job in (*done, *not_run, *(f.job for f in failed)))
     return chunk.part
 
 
@@ -411,10 +437,10 @@ def without_reported(outcome: JobOutcome) -> JobOutcome | None:
     part = outcome.chunk.part
     if part is None or part is outcome:
         return outcome
-    reported = {id(job) for job in (*part.done, *part.not_run, *(f.job for f in part.failed))}
-    done = [job for job in outcome.done if id(job) not in reported]
-    failed = [f for f in outcome.failed if id(f.job) not in reported]
-    not_run = [job for job in outcome.not_run if id(job) not in reported]
+    told = outcome.chunk.told | {id(GONE)}
+    done = [job for job in outcome.done if id(job) not in told]
+    failed = [f for f in outcome.failed if id(f.job) not in told]
+    not_run = [job for job in outcome.not_run if id(job) not in told]
     if not (done or failed or not_run):
         return None
     seconds = max(outcome.seconds - part.seconds, 0.0)
@@ -691,3 +717,4 @@ class ThreadPool(Workers):
                 return  # another one has replaced it
             del at[chunk]
             outcomes.put(outcome)
+            del chunk, outcome  # or it would keep their messages until it gets the next chunk

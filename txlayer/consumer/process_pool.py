@@ -181,20 +181,21 @@ class ProcessPool(Workers):
                 self._outcomes.put(JobOutcome(chunk, (), not_run=chunk.jobs))
                 continue
             try:
-                self._run_there(process, chunk)
+                process.give(chunk)
+                del chunk  # or its messages would be kept as long as others follow
+                self._run_there(process)
             except (EOFError, OSError):
                 self._bury(process)
             except Exception:
                 logger.exception("process.unusable", extra={"pid": process.pid})
                 self._bury(process)
 
-    def _run_there(self, process: _Process, chunk: Chunk) -> None:
-        """Run this chunk, and further ones that can wait in the pipe meanwhile.
+    def _run_there(self, process: _Process) -> None:
+        """Run the chunk that it has, and further ones that can wait in the pipe meanwhile.
 
         Raises:
             EOFError, OSError: the process died; its chunks are in `process.given`.
         """
-        process.give(chunk)
         while process.given:
             if process.has_room():
                 try:
@@ -207,14 +208,17 @@ class ProcessPool(Workers):
                         process.is_last = True
                     else:
                         process.give(following)
+                        del following
             if process.wait():
-                outcome = process.take()
-                if outcome is not None:
-                    self._outcomes.put(outcome)
+                self._put(process.take())
             else:
-                for outcome in process.look():
-                    self._outcomes.put(outcome)
+                for _ in map(self._put, process.look()):
+                    """None of it is kept here beside a handler that takes long."""
                 process.kill_if_hung(self._attempt_timeout_s)
+
+    def _put(self, outcome: JobOutcome | None) -> None:
+        if outcome is not None:
+            self._outcomes.put(outcome)
 
     def _bury(self, process: _Process) -> None:
         for outcome in process.drained():
