@@ -279,17 +279,14 @@ class Ingest:
             extra = {"topic": owned.topic, "partition": owned.partition, "offset": offset, "reason": request.why}
             logger.warning("replay.undecodable", extra=extra)
         elif request.kind is not ReplayKind.RESULT:
-            content: Any = record
+            content: Any = None
             outcome: ReplayOutcome | None = None
             if request.kind is ReplayKind.REPLAY:
                 content, outcome = self._letter(owned, request, record.key(), letters)
+            kept = record if content is None else content  # also its key, which is the same
+            size_bytes = size_in_memory(kept, kept.key())
             owned.queue.add_replay(
-                request,
-                offset=offset,
-                key=record.key(),
-                record=record if content is None else content,
-                size_bytes=size_in_memory(record if content is None else content, record.key()),
-                outcome=outcome,
+                request, offset=offset, key=kept.key(), record=kept, size_bytes=size_bytes, outcome=outcome
             )
             return
         owned.queue.reach(ItemSource.REPLAY, offset + 1)
