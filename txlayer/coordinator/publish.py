@@ -60,7 +60,7 @@ logger = Log("txlayer.coordinator")
 
 SLOW_BYTES_MIN = 1 << 20  # a smaller transaction is not to blame when a Kafka transaction takes too long
 LINES_OF_RECORD_MAX = 100
-"""The coordinator's own op lines in one record, if op takes so large a one."""
+"""The coordinator's own op lines in one record, if it is not known how large a one op takes."""
 TOO_SLOW = "too-slow"
 """Reason of a refusal: the first records of a transaction were acknowledged, and the time-out was over before all were."""
 
@@ -422,13 +422,15 @@ class _Records:
                 produce(self._writer, topic, value, None, self._partition, report=answered)
 
     def _lines_by_record(self, lines: list[str]) -> Iterator[list[str]]:
-        """As many lines for each record as op takes, at least one."""
-        bytes_max = NO_LIMIT if self._op_bytes_max is None else self._op_bytes_max - BATCH_OVERHEAD_BYTES
+        """As many lines for each record as op takes, at least one: lines with one append time come early together, or none does."""
+        bytes_max, count_max = NO_LIMIT, LINES_OF_RECORD_MAX
+        if self._op_bytes_max is not None:
+            bytes_max, count_max = self._op_bytes_max - BATCH_OVERHEAD_BYTES, NO_LIMIT
         packed: list[str] = []
         size = 0
         for line in lines:
             size += len(line) + 1
-            if packed and (len(packed) >= LINES_OF_RECORD_MAX or size > bytes_max):
+            if packed and (len(packed) >= count_max or size > bytes_max):
                 yield packed
                 packed, size = [], len(line) + 1
             packed.append(line)
