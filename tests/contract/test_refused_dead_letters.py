@@ -204,20 +204,57 @@ def test_a_dead_letter_whose_partition_does_not_exist_yet_waits_and_is_kept_whol
     assert numbers(20) == stage.journal.values(b"good")
 
 
+@pytest.mark.fault("consumer: a parked key is replayed of which a dead letter has no content")
+@pytest.mark.promise("P9")
+def test_later_dead_letters_of_a_parked_key_wait_for_one_without_content_until_it_is_dropped(stage: Stage) -> None:
+    is_mended = False
+
+    def act(message: ReceivedMessage, context: Context) -> HandlerResult:
+        return None if is_mended else reject_large(message, context)
+
+    def ask(kind: ReplayKind, letter: int) -> None:
+        request = encode_replay(ReplayRecord(kind, unique_name("r"), letter))
+        stage.lab.write(stage.requests, request, key=b"k")
+
+    def answers() -> list[str]:
+        said = [decode_replay(record.value or b"") for record in stage.lab.read(stage.requests)]
+        return [s.outcome.value for s in said if isinstance(s, ReplayRecord) and s.outcome]
+
+    stage.write(LARGE, b"after")
+    with stage.consumer(act, retry=RetryPolicy(after_exhausted=AfterExhausted.PARK)):
+        wait_until(lambda: stage.letter_values() == [None, b"after"], within=PATIENCE_S, what="both dead letters")
+        is_mended = True
+        first, second = (letter.offset for letter in stage.lab.read(stage.letters))
+        ask(ReplayKind.REPLAY, first)
+        ask(ReplayKind.REPLAY, second)
+        wait_until(lambda: len(answers()) == 2, within=PATIENCE_S, what="both answers")
+        assert [LARGE] == stage.journal.values(b"k")
+
+        ask(ReplayKind.DROP, first)
+        ask(ReplayKind.REPLAY, second)
+        wait_until(lambda: len(answers()) == 4, within=PATIENCE_S, what="all answers")
+        stage.write(b"last")
+        stage.wait_stored(3)
+
+    assert ["unknown", "failed", "dropped", "handled"] == answers()
+    assert [LARGE, b"after", b"last"] == stage.journal.values(b"k")
+
+
 def test_a_dead_letter_without_content_cannot_be_replayed(stage: Stage) -> None:
     stage.write(LARGE)
-    request = encode_replay(ReplayRecord(ReplayKind.REPLAY, unique_name("r"), 0))
 
     with stage.consumer(reject_large):
         stage.wait_stored(1)
         before = len(stage.journal.seen)
+        (letter,) = stage.lab.read(stage.letters)
+        request = encode_replay(ReplayRecord(ReplayKind.REPLAY, unique_name("r"), letter.offset))
         stage.lab.write(stage.requests, request, key=b"k")
 
         def answers() -> list[str]:
             said = [decode_replay(record.value or b"") for record in stage.lab.read(stage.requests)]
             return [s.outcome.value for s in said if isinstance(s, ReplayRecord) and s.outcome]
 
-        wait_until(lambda: answers() == ["missing"], within=30, what="the answer")
+        wait_until(lambda: answers() == ["unknown"], within=30, what="the answer")
 
     assert before == len(stage.journal.seen)
 

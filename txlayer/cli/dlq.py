@@ -386,7 +386,8 @@ _SENTENCES: Mapping[replaying.DeadLetterResult, str] = {
     replaying.DeadLetterResult.DROPPED: "is dropped",
     replaying.DeadLetterResult.REQUESTED_ALREADY: "is asked for already and not answered yet",
     replaying.DeadLetterResult.MISSING: "was not there any more when its turn came",
-    replaying.DeadLetterResult.UNKNOWN: "was not handled: the owner of its partition has no handler for its tags, or does not know such a request",
+    replaying.DeadLetterResult.UNKNOWN: "was not handled: the owner of its partition has no handler for its tags, or does not know such a request; "
+    "or its topic had refused its content",
     replaying.DeadLetterResult.NOT_FOUND: "is not found: there is no record (any more)",
     replaying.DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` says why",
     replaying.DeadLetterResult.LEFT: "was not asked for",

@@ -296,15 +296,15 @@ class Ingest:
     ) -> tuple[DeadLetterRecord | None, ReplayOutcome | None]:
         found = letters.get(request.dead_letter_offset or 0)
         letter = None if found is None else dead_letter_of(found.headers())
-        if found is None or not isinstance(letter, DeadLetter) or is_cut(found.headers(), found.value()):
+        if found is None or not isinstance(letter, DeadLetter):
             return None, ReplayOutcome.MISSING
         if letter.consumer_group != self._group or letter.origin[:2] != owned.topic_partition:
             return None, ReplayOutcome.MISSING  # another group's dead letter has the same form
         if found.key() != key:
             return None, ReplayOutcome.MISSING  # it would be handled beside the messages of its key
         content = DeadLetterRecord(found, letter)
-        if owned.route.handler_of(content) is None:
-            return None, ReplayOutcome.UNKNOWN
+        if owned.route.handler_of(content) is None or is_cut(found.headers(), found.value()):
+            return None, ReplayOutcome.UNKNOWN  # later ones of its parked key wait, until it is dropped
         return content, None
 
 

@@ -67,7 +67,7 @@ class ReplayOutcome(Enum):
     FAILED = "failed"  #: the handler failed as often as allowed, or rejected it; the dead letter stays
     DROPPED = "dropped"  #: as requested
     MISSING = "missing"  #: there is no dead letter at that offset, or no longer
-    UNKNOWN = "unknown"  #: no handler takes the message, or this version does not know the form of the request
+    UNKNOWN = "unknown"  #: no handler takes the message, it has no content, or this version does not know the form of the request
 
 
 class ReplayRecord(NamedTuple):

@@ -132,7 +132,7 @@ class DeadLetterResult(Enum):
     ALREADY = "already"  #: it was handled or dropped before
     REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
     MISSING = "missing"  #: it was gone when its turn came
-    UNKNOWN = "unknown"  #: no handler takes it, or the group's consumers do not know such a request
+    UNKNOWN = "unknown"  #: no handler takes it, it has no content, or the group's consumers do not know such a request
     NOT_FOUND = "not-found"  #: there is no such record
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
     LEFT = "left"  #: the request was stopped before its turn, or an earlier one of its parked key has not ended; nothing was asked for
