@@ -181,6 +181,27 @@ def test_a_dead_letter_that_is_refused_whatever_its_size_waits_and_is_kept_whole
     assert numbers(20) == stage.journal.values(b"good")
 
 
+@pytest.mark.fault("consumer: a dead letter, or its key alone, is too large for its topic")
+@pytest.mark.promise("P9")
+def test_a_dead_letter_that_its_topic_refuses_even_without_content_waits_and_is_kept_whole(lab: Lab) -> None:
+    stage = Stage(lab)
+    lab.delete_topic(stage.letters)
+    lab.create(stage.letters, settings={"max.message.bytes": "100"})
+    stage.write(b"bad", key=b"bad")
+    stage.write(*numbers(20), key=b"good")
+
+    with stage.consumer(reject_bad) as consumer:
+        wait_until(lambda: consumer.stats().replaced_count >= 6, within=PATIENCE_S, what="two rounds that failed")
+        stage.journal.wait_for(21)
+        wanted = AlterSetting(stage.letters, "max.message.bytes", "100", "100000", "mended")
+        lab.admin().alter_settings([wanted])
+        stage.wait_stored(21)
+
+    (letter,) = lab.read(stage.letters)
+    assert (b"bad", b"bad") == (letter.key, letter.value)
+    assert numbers(20) == stage.journal.values(b"good")
+
+
 @pytest.mark.fault("consumer: a dead letter is refused for another reason than its size")
 @pytest.mark.promise("P9")
 def test_a_dead_letter_whose_partition_does_not_exist_yet_waits_and_is_kept_whole(lab: Lab) -> None:

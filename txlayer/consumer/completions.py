@@ -19,7 +19,7 @@ from txlayer.core.dead_letters import (
 from txlayer.core.key_queue import DUE_BYTES_MAX, Item, Snapshots, letter_bytes
 from txlayer.core.ledger.batch import HALVINGS_MAX, BatchSize
 from txlayer.core.messages import Origin
-from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, TxLayerError
+from txlayer.errors import InvariantError, RefusedRecordError, TxLayerError
 
 logger = Log("txlayer.consumer")
 
@@ -72,11 +72,10 @@ class Completions:
 
         A dead letter that is too large for its topic is written without its content at the next write, and then also without its
         key; otherwise it would block its queue. What may have been refused as one batch is for the next writer, which makes none.
-        Queues whose ends could not be written for another reason wait a while, and are then tried one by one, so that the others do
-        not wait for them.
+        Queues whose ends could not be written for another reason, or are refused even so, wait a while, and are then tried one by
+        one, so that the others do not wait for them.
 
         Raises:
-            ConfigError: the topic refuses the dead letter even without content and key.
             TxLayerError: the writer must be dropped. Unless it `has_sent_nothing`, the outcome is unknown: these queues must
                 be dropped, too. Otherwise the ends are due again.
         """
@@ -197,24 +196,20 @@ class Completions:
                 return
 
     def _cut_refused(self, refused: list[GivenUpMessage], reason: TxLayerError) -> bool:
-        """Cut refused dead letters; returns False if there are none."""
+        """Cut refused dead letters; returns False if there are none. One of which nothing is left to cut begins whole again."""
+        is_any_cut = False
         for given_up in refused:
             origin = given_up.letter.origin
+            which = {"group": self._group, **origin._asdict(), "size_bytes": len(given_up.record)}
+            logger.error("dead_letter.refused", extra=which | {"reason": str(reason)})
             if given_up.cut is Truncation.KEY_TOO:
-                raise ConfigError(
-                    f"the dead-letter topic refuses {origin.topic}-{origin.partition}@{origin.offset} even without its "
-                    f"key and content: {reason}",
-                    name="dead-letter topic",
-                    value=dead_letter_topic(self._group, origin.topic),
-                    expected="one that takes two short headers",
-                ) from reason
-            is_first = given_up.cut is Truncation.NOTHING
+                self._cut.pop(origin, None)
+                continue
+            is_any_cut, is_first = True, given_up.cut is Truncation.NOTHING
             self._cut[origin] = Truncation.CONTENT if is_first else Truncation.KEY_TOO
             if len(self._cut) > CUT_COUNT_MAX:
                 del self._cut[next(iter(self._cut))]
-            which = {"group": self._group, **origin._asdict(), "size_bytes": len(given_up.record)}
-            logger.error("dead_letter.refused", extra=which | {"reason": str(reason)})
-        return bool(refused)
+        return is_any_cut
 
     def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int | None) -> None:
         """Log a dead letter as an error for an operator; those that follow a parked key's first one at a lower level."""
