@@ -79,7 +79,7 @@ def run(  # every option is a parameter
     metrics = observing.metrics()
     if workers > 1:
         stop.install()
-        run_workers(metrics, workers, stop)
+        run_workers(metrics, workers, stop, patience_s=None)  # its `close_timeout` says how long handlers may take
     consumer = load(reference, folder=str(Path.cwd()), name="MODULE:CONSUMER", kind="consumer")
     if not isinstance(consumer, ConsumerService):
         why = f"it is {type(consumer).__name__}"

@@ -136,12 +136,23 @@ def ports_of_workers(config: MetricsConfig, worker_count: int) -> Callable[[int]
     return lambda number: (PORT_OPTION, str(config.of_worker(number).metrics_port))
 
 
-def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> NoReturn:
-    """Run this very command line once per worker, until a signal; then the process ends with their exit code."""
+STOP_PATIENCE_S = 30.0
+"""Time for a worker to finish its Kafka transaction and leave the group; after it, the worker is killed."""
+
+
+def run_workers(
+    config: MetricsConfig, worker_count: int, stop: StopSignal, *, patience_s: float | None = STOP_PATIENCE_S
+) -> NoReturn:
+    """Run this very command line once per worker, until a signal; then the process ends with their exit code.
+
+    A worker that has not ended `patience_s` after the signal is killed; None: it ends by itself, however long that takes.
+    """
     # A later --workers wins, everything else is as it was said.
     command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
     ports = ports_of_workers(config, worker_count)
-    raise typer.Exit(supervise(command, worker_count=worker_count, wait=stop.wait, own_arguments=ports))
+    raise typer.Exit(
+        supervise(command, worker_count=worker_count, wait=stop.wait, own_arguments=ports, patience_s=patience_s)
+    )
 
 
 def load(reference: str, *, folder: str, name: str, kind: str) -> Any:
@@ -185,8 +196,6 @@ RESTART_WAIT_S = 0.5
 RESTART_WAIT_MAX_S = 15.0
 """A worker that died restarts after 0.5 s, then with growing intervals. After a minute of work the count begins anew."""
 HEALTHY_AFTER_S = 60.0
-STOP_PATIENCE_S = 30.0
-"""Time for a worker to finish its Kafka transaction and leave the group; after it, the worker is killed."""
 
 
 class StopSignal:
@@ -256,14 +265,14 @@ class _Worker:
         logger.error("worker.died", extra={"worker": self.number, "exit_code": code, "restart_in_s": wait_s})
         return None
 
-    def end(self) -> None:
+    def end(self, patience_s: float | None) -> None:
         if self.process is None:
             return
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.process.terminate()
         try:
-            self.process.wait(STOP_PATIENCE_S)
+            self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             logger.error("worker.killed", extra={"worker": self.number, "pid": self.process.pid})  # noqa: TRY400 - no traceback helps
             self.process.kill()
@@ -276,6 +285,7 @@ def supervise(
     worker_count: int,
     wait: Callable[[float], bool],
     own_arguments: Callable[[int], Sequence[str]] | None = None,
+    patience_s: float | None = STOP_PATIENCE_S,
 ) -> int:
     """Run `worker_count` processes of `command` until `wait` returns True. Returns 0, or the exit code that a restart would repeat.
 
@@ -295,7 +305,7 @@ def supervise(
                     return code
         return 0
     finally:
-        threads = [threading.Thread(target=worker.end) for worker in workers]
+        threads = [threading.Thread(target=worker.end, args=(patience_s,)) for worker in workers]
         for thread in threads:
             thread.start()
         for thread in threads:
