@@ -1,5 +1,7 @@
 """Workers as processes: what each of them is told."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,25 +17,34 @@ sys.stdin.read()
 """
 
 
-SLOW = """
-import pathlib, signal, sys, threading
-stop = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stop.set())
-pathlib.Path(sys.argv[1], "begun").touch()
-stop.wait()
-threading.Event().wait(1.5)
+CLEAN = """
+import os, pathlib, sys, threading
+from txlayer.cli.services import StopSignal
+stop = StopSignal()
+stop.install()
+stop.watch(sys.stdin.buffer)
+pathlib.Path(sys.argv[1], "new").write_text(str(os.getpid()))
+pathlib.Path(sys.argv[1], "new").rename(pathlib.Path(sys.argv[1], "pid"))
+stop.wait(60)
+threading.Event().wait(1.0)
 pathlib.Path(sys.argv[1], "ended").touch()
 """
 
 
-@pytest.mark.parametrize(("patience_s", "left"), [(0.2, ["begun"]), (None, ["begun", "ended"])])
-def test_a_worker_that_takes_long_to_end_is_killed_unless_it_may(
-    patience_s: float | None, left: list[str], tmp_path: Path
+@pytest.mark.parametrize("is_told_beside", [False, True])
+@pytest.mark.parametrize(("patience_s", "left"), [(0.2, ["pid"]), (30.0, ["ended", "pid"]), (None, ["ended", "pid"])])
+def test_a_worker_ends_in_its_own_time_unless_it_takes_too_long(
+    patience_s: float | None, left: list[str], is_told_beside: bool, tmp_path: Path
 ) -> None:
-    def has_begun(_: float) -> bool:
-        return wait_until(lambda: list(tmp_path.iterdir()) != [], within=30, what="the worker")
+    """Ctrl-C, and systemd, tell every process of the group."""
 
-    command = [sys.executable, "-c", SLOW, str(tmp_path)]
+    def has_begun(_: float) -> bool:
+        wait_until((tmp_path / "pid").exists, within=30, what="the worker")
+        if is_told_beside:
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
+        return True
+
+    command = [sys.executable, "-c", CLEAN, str(tmp_path)]
     assert 0 == supervise(command, worker_count=1, wait=has_begun, patience_s=patience_s)
 
     assert left == sorted(path.name for path in tmp_path.iterdir())

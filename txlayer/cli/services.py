@@ -203,6 +203,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._has_come = False
         self.is_set, self.wait = self._event.is_set, self._event.wait
 
     def install(self) -> None:
@@ -222,9 +223,10 @@ class StopSignal:
         threading.Thread(target=wait_for_end, name="txlayer-parent", daemon=True).start()
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        if self._event.is_set():
+        if self._has_come:  # the end of the stream that is watched is no signal
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+        self._has_come = True
         self._event.set()
 
 
@@ -266,11 +268,11 @@ class _Worker:
         return None
 
     def end(self, patience_s: float | None) -> None:
+        """Let it end, by the end of its standard input: Ctrl-C or a supervisor may have sent it a signal, and a second one would kill it."""
         if self.process is None:
             return
         if self.process.stdin is not None:
             self.process.stdin.close()
-        self.process.terminate()
         try:
             self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
