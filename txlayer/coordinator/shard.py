@@ -183,7 +183,7 @@ class Shard:
         if is_full is self.is_half_paused:
             return
         half = (topics.half, self.ledger.partition)
-        self.is_half_paused = is_full
+        self.is_half_paused = self.ledger.is_half_paused = is_full
         if is_full:
             group.pause([half])
             logger.error("half.paused", extra={"partition": half[1], "open_count": self.ledger.open_count})

@@ -166,6 +166,9 @@ class Ledger:
     may_write_op = True
     """False while op refuses the coordinator's lines: what a policy would decide is parked, and nothing is released."""
 
+    is_half_paused = False
+    """True while half is not read for want of memory: lines that wait for it go on only if releases behind them make room."""
+
     release_lines_max = RELEASE_LINES_MAX
     """This partition's share of `RELEASE_LINES_MAX`, or of what the service allows now."""
 
@@ -547,9 +550,9 @@ class Ledger:
     def _release_those_due(self, now_ms: int) -> None:
         """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log.
 
-        None for a time behind the append time of a line that waits: there may be the commit of one that is due earlier.
+        None for a time behind the append time of a line that waits, unless half is paused: there may be the commit of one that is due earlier.
         """
-        oldest_ms = self.ops.oldest_ms
+        oldest_ms = None if self.is_half_paused else self.ops.oldest_ms
         op_ms = min(now_ms - self._op_behind_ms, now_ms if oldest_ms is None else oldest_ms)
         while self._may_release and self.release_times.first_ms <= op_ms and self._has_room:
             if self._write_release() is None:
@@ -627,8 +630,13 @@ class Ledger:
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
-        is_due = now_ms < self.release_times.first_ms <= wall_ms and self.ops.oldest_ms is None
-        return is_due and self.may_write_op and self._ask_for_time()
+        is_due = now_ms < self.release_times.first_ms <= wall_ms
+        return (
+            (self.is_half_paused or self.ops.oldest_ms is None)
+            and is_due
+            and self.may_write_op
+            and self._ask_for_time()
+        )
 
     def _ask_for_time(self) -> bool:
         """Write one line, whose append time tells op's clock. It may well come early, so nothing else is learned from it."""
