@@ -1020,7 +1020,7 @@ def ahead(rows: DataFrame, *, edge_ms: int, doubt_from_ms: int) -> DataFrame:
     is_in_place = F.isnull("d_parked_ms") & is_told & is_judged
     may_be_waited_for = is_in_place & F.isnull(decision()) & ~F.col("verdict").isin(*_CERTAIN)
     is_undecided = may_be_waited_for & is_placed
-    # If its line counted it waits as well: behind what nobody knows, nobody knows this one.
+    # If its line counted, it waits, too: behind one that is unknown it is unknown as well.
     is_perhaps = F.col("verdict").startswith(LOST_OR) & F.isnull("d_last")
     left_ms = F.greatest(F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms"), "d_parked_ms")
     is_young = sure(is_judged & is_placed & (left_ms >= edge_ms))

@@ -159,6 +159,12 @@ def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
     return Reject("as planned") if message.value == b"bad" else None
 
 
+def mend(stage: Stage, setting: str, found: str, wanted: str) -> None:
+    """Alter a setting of the dead-letter topic, and wait until the one dead letter and the 20 others have ended."""
+    stage.lab.admin().alter_settings([AlterSetting(stage.letters, setting, found, wanted, "mended")])
+    stage.wait_stored(21)
+
+
 @pytest.mark.fault("consumer: a dead letter is refused for another reason than its size")
 @pytest.mark.promise("P9")
 def test_a_dead_letter_that_is_refused_whatever_its_size_waits_and_is_kept_whole(lab: Lab) -> None:
@@ -171,9 +177,7 @@ def test_a_dead_letter_that_is_refused_whatever_its_size_waits_and_is_kept_whole
     with stage.consumer(reject_bad) as consumer:
         wait_until(lambda: consumer.stats().replaced_count >= 3, within=PATIENCE_S, what="three tries that failed")
         stage.journal.wait_for(21)
-        wanted = AlterSetting(stage.letters, "cleanup.policy", "compact", "delete", "mended")
-        lab.admin().alter_settings([wanted])
-        stage.wait_stored(21)
+        mend(stage, "cleanup.policy", "compact", "delete")
 
     (letter,) = lab.read(stage.letters)
     assert (None, b"bad") == (letter.key, letter.value)
@@ -193,9 +197,7 @@ def test_a_dead_letter_that_its_topic_refuses_even_without_content_waits_and_is_
     with stage.consumer(reject_bad) as consumer:
         wait_until(lambda: consumer.stats().replaced_count >= 6, within=PATIENCE_S, what="two rounds that failed")
         stage.journal.wait_for(21)
-        wanted = AlterSetting(stage.letters, "max.message.bytes", "100", "100000", "mended")
-        lab.admin().alter_settings([wanted])
-        stage.wait_stored(21)
+        mend(stage, "max.message.bytes", "100", "100000")
 
     (letter,) = lab.read(stage.letters)
     assert (b"bad", b"bad") == (letter.key, letter.value)

@@ -121,7 +121,7 @@ def crashing_postgresql(**settings: str) -> Iterator[tuple[str, Callable[[], Non
         servers: list[subprocess.Popen[bytes]] = []
 
         def is_ready() -> bool:
-            # It listens before it has started up, and turns away whoever comes then.
+            # It listens before it has started, and refuses connections until then.
             with suppress(psycopg.OperationalError), psycopg.connect(f"postgresql://{place}"):
                 return True
             return False

@@ -62,12 +62,18 @@ def test_the_time_is_that_of_the_broker(skew_s: float) -> None:
     assert at_ms <= seen_ms <= at_ms + LATE_MS
 
 
-def test_very_many_that_are_due_at_once_are_released_in_pieces() -> None:
-    stage, count = StillCoordinator(), 2_500
+def committed_for_one_time(stage: StillCoordinator, count: int) -> list[str]:
+    """The id/nonce of so many transactions, each of one message that is due in 5 s."""
     at_ms = stage.world.now_ms() + 5_000
     keys = [txn_key(f"t{number}") for number in range(count)]
     for key in keys:
         stage.commit(key, stage.half(key, options=HalfOptions(deliver_at_ms=at_ms)))
+    return keys
+
+
+def test_very_many_that_are_due_at_once_are_released_in_pieces() -> None:
+    stage, count = StillCoordinator(), 2_500
+    keys = committed_for_one_time(stage, count)
     stage.work(seconds=20)
 
     assert sorted(map(txn_id_of, keys)) == sorted(stage.visible())
@@ -81,10 +87,7 @@ def test_very_many_that_are_due_at_once_are_released_in_pieces() -> None:
 def test_many_that_are_due_at_once_are_released_although_op_takes_small_records_alone(bytes_max: int) -> None:
     stage, count = StillCoordinator(), 300
     stage.kafka.cluster.alter_topic(stage.topics.op, {"max.message.bytes": str(bytes_max)})
-    at_ms = stage.world.now_ms() + 5_000
-    keys = [txn_key(f"t{number}") for number in range(count)]
-    for key in keys:
-        stage.commit(key, stage.half(key, options=HalfOptions(deliver_at_ms=at_ms)))
+    keys = committed_for_one_time(stage, count)
     stage.work(seconds=20)
 
     assert sorted(map(txn_id_of, keys)) == sorted(stage.visible())

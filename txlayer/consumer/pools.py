@@ -38,7 +38,7 @@ def items_of(job: Job) -> list[Item[Any]]:
 
 
 GONE: Job = []
-"""Stands in a chunk in the place of a job that is not kept any more."""
+"""Takes the place of a job that a chunk no longer keeps."""
 
 
 class Turns(Protocol):

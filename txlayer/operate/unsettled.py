@@ -49,7 +49,7 @@ def committed_records(connections: CoordinatorConnections, ranges: Mapping[Topic
 def read_quarantined(
     connections: CoordinatorConnections, partitions: Iterable[int] | None = None
 ) -> list[QuarantinedRecord]:
-    """Every record kept aside of these partitions (None: of all), the oldest first in each.
+    """Every quarantined record of these partitions (None: of all), the oldest first in each.
 
     Doubt is read from its beginning: no transaction waits for such a record, so no low-water mark holds it back.
     """

@@ -552,7 +552,7 @@ class Ledger:
 
         None for a time behind the append time of a line that waits, unless half is paused: there may be the commit of one that is due earlier.
         """
-        oldest_ms = None if self.is_half_paused else self.ops.oldest_ms
+        oldest_ms = self._holding_line_ms
         op_ms = min(now_ms - self._op_behind_ms, now_ms if oldest_ms is None else oldest_ms)
         while self._may_release and self.release_times.first_ms <= op_ms and self._has_room:
             if self._write_release() is None:
@@ -562,6 +562,11 @@ class Ledger:
         if self._may_release and is_far_behind and oldest_ms is None and op_ms < self.release_times.first_ms <= now_ms:
             self._asked_op_ms = now_ms
             self._ask_for_time()
+
+    @property
+    def _holding_line_ms(self) -> int | None:
+        """The append time of the first op line that waits and holds up releases of later times; None: there is none, or half is paused."""
+        return None if self.is_half_paused else self.ops.oldest_ms
 
     @property
     def _may_release(self) -> bool:
@@ -630,13 +635,8 @@ class Ledger:
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
-        is_due = now_ms < self.release_times.first_ms <= wall_ms
-        return (
-            (self.is_half_paused or self.ops.oldest_ms is None)
-            and is_due
-            and self.may_write_op
-            and self._ask_for_time()
-        )
+        is_due = now_ms < self.release_times.first_ms <= wall_ms and self._holding_line_ms is None
+        return is_due and self.may_write_op and self._ask_for_time()
 
     def _ask_for_time(self) -> bool:
         """Write one line, whose append time tells op's clock. It may well come early, so nothing else is learned from it."""
