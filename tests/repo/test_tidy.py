@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -117,105 +117,88 @@ def test_there_is_something_to_check() -> None:
     assert len(PYTHON) > 30
 
 
-def test_tests_wait_for_conditions_and_never_sleep() -> None:
-    tests = [path for path in PYTHON if is_below(path, "tests")]
-    broken = [
-        at(path, line)
-        for path in tests
-        if not is_below(path, "tests", "support", "waiting.py")
-        for line, name in form_of(path).names
-        if name == "time.sleep"
-    ]
-    broken += [
-        f"{at(path, line)}: wait for a condition, or say `pause` or `hang`"
-        for path in tests
-        for line in form_of(path).waits_of_nobody
-    ]
-
-    refuse(broken)
+def test_the_form_of_the_code() -> None:
+    """One test for all rules that ask for a file's form: to read it takes most of the time, on whichever worker."""
+    rules = (waits, mocks, long_functions, empty_names, environment_reads, missing_docstrings, unexplained_exceptions)
+    refuse(f"{path.relative_to(ROOT)}:{told}" for path in PYTHON for rule in rules for told in rule(path))
 
 
-def test_tests_use_fakes_at_the_ports_and_never_mocks() -> None:
-    mocks = ("mock.patch", "unittest.mock", "mock.mock", "pytest_mock")
-    broken = [
-        at(path, line)
-        for path in PYTHON
-        for line, name in form_of(path).names
-        if name.startswith(mocks) or name in ("mock", "unittest.mock")
-    ]
-
-    refuse(broken)
+def waits(path: Path) -> Iterator[str]:
+    """Tests wait for conditions and never sleep."""
+    if not is_below(path, "tests"):
+        return
+    if not is_below(path, "tests", "support", "waiting.py"):
+        yield from (f"{line} time.sleep" for line, name in form_of(path).names if name == "time.sleep")
+    yield from (f"{line} wait for a condition, or say `pause` or `hang`" for line in form_of(path).waits_of_nobody)
 
 
-def test_a_function_fits_on_a_screen_or_says_why_not() -> None:
-    broken = []
-    for path in PYTHON:
-        long = [one for one in form_of(path).functions if one.length > BODY_LINES_MAX]
-        said = {line for line, text in (comments(path) if long else ()) if not text.startswith(("# noqa", "# type:"))}
-        broken += [
-            f"{at(path, one.line)} {one.name}: {one.length} lines"
-            for one in long
-            if not said.intersection(one.signature)
-        ]
-
-    refuse(broken)
+def mocks(path: Path) -> Iterator[str]:
+    """Tests use fakes at the ports and never mocks."""
+    for line, name in form_of(path).names:
+        if name.startswith(("mock.patch", "unittest.mock", "mock.mock", "pytest_mock")) or name in (
+            "mock",
+            "unittest.mock",
+        ):
+            yield f"{line} {name}"
 
 
-def test_a_name_tells_the_content() -> None:
+def long_functions(path: Path) -> Iterator[str]:
+    """A function fits on a screen, or says why not."""
+    long = [one for one in form_of(path).functions if one.length > BODY_LINES_MAX]
+    said = {line for line, text in (comments(path) if long else ()) if not text.startswith(("# noqa", "# type:"))}
+    yield from (f"{one.line} {one.name}: {one.length} lines" for one in long if not said.intersection(one.signature))
+
+
+def empty_names(path: Path) -> Iterator[str]:
+    """A name tells the content."""
     empty = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "base", "impl"}
-    broken = [str(path.relative_to(ROOT)) for path in PYTHON if empty & set(path.stem.split("_"))]
-    broken += [
-        f"{at(path, line)} {name}"
-        for path in PYTHON
-        for line, name in form_of(path).classes
-        if re.search(r"(Manager|Impl|Helper|Utils?)$|^Abstract", name)
-    ]
-
-    refuse(broken)
+    if empty & set(path.stem.split("_")):
+        yield "1 the file's name"
+    for line, name in form_of(path).classes:
+        if re.search(r"(Manager|Impl|Helper|Utils?)$|^Abstract", name):
+            yield f"{line} {name}"
 
 
-def test_the_environment_is_read_at_the_edge() -> None:
-    reads = {"os.environ", "os.environb", "os.getenv", "os.putenv"}
-    broken = [
-        at(path, line)
-        for path in PYTHON
-        if (is_below(path, "txlayer") or is_below(path, "spark"))
-        and not is_below(path, "txlayer", "cli")
-        and not is_below(path, "txlayer", "testing")
-        # The edge of notebooks and programs on Spark, as the command line is that of shells.
-        and not is_below(path, "spark", "txlayer_spark", "sessions.py")
-        # It reads no setting: `multiprocessing` gives a child no interpreter option, so PYTHONSAFEPATH is set while one starts.
-        and not is_below(path, "txlayer", "consumer", "process_pool.py")
-        for line, name in form_of(path).names
-        if name in reads
-    ]
-
-    refuse(broken)
+EDGES = (
+    ("txlayer", "cli"),
+    ("txlayer", "testing"),
+    # The edge of notebooks and programs on Spark, as the command line is that of shells.
+    ("spark", "txlayer_spark", "sessions.py"),
+    # It reads no setting: `multiprocessing` gives a child no interpreter option, so PYTHONSAFEPATH is set while one starts.
+    ("txlayer", "consumer", "process_pool.py"),
+)
 
 
-def test_every_module_says_what_lives_there() -> None:
-    broken = [str(path.relative_to(ROOT)) for path in PYTHON if not form_of(path).has_docstring]
+def environment_reads(path: Path) -> Iterator[str]:
+    """The environment is read at the edge."""
+    is_ours = is_below(path, "txlayer") or is_below(path, "spark")
+    if is_ours and not any(is_below(path, *edge) for edge in EDGES):
+        reads = {"os.environ", "os.environb", "os.getenv", "os.putenv"}
+        yield from (f"{line} {name}" for line, name in form_of(path).names if name in reads)
 
-    refuse(broken)
+
+def missing_docstrings(path: Path) -> Iterator[str]:
+    """Every module says what lives there."""
+    if not form_of(path).has_docstring:
+        yield "1 no docstring"
 
 
-def test_an_exception_to_a_tool_is_named_and_has_its_reason() -> None:
-    # As in: type: ignore[code]  # why / noqa: CODE - why / pragma: no cover - why
-    forms = {
-        "type: ignore": re.compile(r"type: ignore\[[a-z, -]+\]\s+#\s*\S"),
-        "noqa": re.compile(r"noqa: [A-Z0-9, ]+ - \S"),
-        "pragma: no": re.compile(r"pragma: no (cover|branch) - \S"),
-    }
-    broken = [
-        f"{at(path, line)} {text}"
-        for path in PYTHON
-        if any(word in path.read_text("utf-8") for word in forms)
-        for line, text in comments(path)
-        for word, form in forms.items()
-        if re.match(rf"#\s*(ruff: )?{word}", text) and not form.search(line_from(path, line, word))
-    ]
+# As in: type: ignore[code]  # why / noqa: CODE - why / pragma: no cover - why
+EXCEPTIONS = {
+    "type: ignore": re.compile(r"type: ignore\[[a-z, -]+\]\s+#\s*\S"),
+    "noqa": re.compile(r"noqa: [A-Z0-9, ]+ - \S"),
+    "pragma: no": re.compile(r"pragma: no (cover|branch) - \S"),
+}
 
-    refuse(broken)
+
+def unexplained_exceptions(path: Path) -> Iterator[str]:
+    """An exception to a tool is named and has its reason."""
+    if not any(word in path.read_text("utf-8") for word in EXCEPTIONS):
+        return
+    for line, text in comments(path):
+        for word, form in EXCEPTIONS.items():
+            if re.match(rf"#\s*(ruff: )?{word}", text) and not form.search(line_from(path, line, word)):
+                yield f"{line} {text}"
 
 
 def line_from(path: Path, line: int, word: str) -> str:
