@@ -95,9 +95,10 @@ class StillCoordinator:
             ),
         )
 
-    def op(self, *lines: str, partition: int = 0) -> int:
-        """An op record; its offset."""
-        return self.kafka.append(self.topics.op, "\n".join(lines).encode(), partition=partition)
+    def op(self, *lines: str, partition: int = 0, ahead_s: float = 0.0) -> int:
+        """An op record, appended by a broker whose clock is so far ahead; its offset."""
+        value = "\n".join(lines).encode()
+        return self._at(ahead_s, lambda: self.kafka.append(self.topics.op, value, partition=partition))
 
     def commit(self, key: str, offset: int, *, partition: int = 0) -> None:
         """What its producer says."""

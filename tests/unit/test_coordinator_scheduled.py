@@ -1,8 +1,10 @@
 """A coordinator releases scheduled messages at their times, by the clock of the broker, over restarts."""
 
+from typing import Any
+
 import pytest
 
-from tests.support.core_records import txn_key
+from tests.support.core_records import op_line, options, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.core.messages import HalfOptions, txn_id_of
 
@@ -91,3 +93,30 @@ def test_many_that_are_due_at_once_are_released_although_op_takes_small_records_
     stage.work(seconds=20)
 
     assert sorted(map(txn_id_of, keys)) == sorted(stage.visible())
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.fault("clock: the clock of the next leader is a moment behind")
+@pytest.mark.parametrize("bytes_max", [600, 1_000_000])
+def test_of_one_key_none_overtakes_another_although_their_lines_are_in_two_records(bytes_max: int) -> None:
+    stage = StillCoordinator()
+    stage.kafka.cluster.alter_topic(stage.topics.op, {"max.message.bytes": str(bytes_max)})
+    at_ms = stage.world.now_ms() + 5_000
+    red = options("red")._replace(deliver_at_ms=at_ms)
+    for key in (A, B):
+        stage.commit(key, stage.half(key, options=red))
+    stage.work(seconds=4)
+    stage.op(op_line("U", A, 0), ahead_s=1.1)  # by the clock of this leader their time has come
+    written: list[list[Any]] = []
+
+    def take(topic: str, records: list[Any]) -> None:
+        if topic == stage.topics.op:
+            # Not by that of the next one, but for what is written a moment later.
+            stage.world.advance(ms=at_ms - stage.world.now_ms() - (not written))
+            written.append(records)
+
+    stage.refuse(take)
+    stage.work(seconds=5)
+
+    assert 1 < len(written)
+    assert [txn_id_of(A), txn_id_of(B)] == stage.visible()

@@ -231,6 +231,11 @@ class Publisher:
         )
 
     @property
+    def lines_bytes_max(self) -> int:
+        """Bytes of the coordinator's own op lines, with a line feed each, that are one record; 0: it is not known."""
+        return 0 if self._op_bytes_max is None else max(self._op_bytes_max - BATCH_OVERHEAD_BYTES, 0)
+
+    @property
     def unanswered(self) -> set[str]:
         """Topics that left records of the last Kafka transaction without an answer, if it was watched."""
         return {topic for topic, count in self._unacknowledged.items() if count > 0}

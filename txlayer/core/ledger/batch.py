@@ -82,6 +82,7 @@ class Batch:
     checks: dict[str, CheckRecord] = field(default_factory=dict)
     details: dict[str, Headers] = field(default_factory=dict)  # of questions: what they carry; read by the service
     policy_lines: dict[str, str] = field(default_factory=dict)
+    lines_bytes: int = 0  # of these, with a line feed each
     release_keys: dict[str, int] = field(default_factory=dict)  # by ordering key: the latest of their times
     reports: list[Report] = field(default_factory=list)
     line_count: int = 0

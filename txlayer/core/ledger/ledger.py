@@ -174,6 +174,9 @@ class Ledger:
 
     release_offsets_max = RELEASE_OFFSETS_MAX  # this partition's share of that
 
+    record_bytes_max = NO_LIMIT
+    """Bytes of a batch's lines that are one record of op, and so have one append time; 0: it is not known."""
+
     has_at_hand: Callable[[str], bool] = staticmethod(lambda _key: False)
     """True if the service need not read the content of a scheduled transaction from doubt."""
 
@@ -584,23 +587,28 @@ class Ledger:
         txn = self.find(key)
         assert txn is not None
         assert txn.due is not None
-        if txn.key_hash is not None and not self._note_key_ahead(txn.key_hash, time_ms):
-            self._await_release(txn)
-            return None
-        self._note_offsets(txn)
-        txn.due.said_ms = time_ms
         op = OpMessage(
             Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
         )
         name, line = _release_name(key, time_ms), codec.encode_op(op)
+        if txn.key_hash is not None and not self._note_key_ahead(txn.key_hash, time_ms, line):
+            self._await_release(txn)
+            return None
+        self._note_offsets(txn)
+        txn.due.said_ms = time_ms
         if name not in self._releases_ahead:  # else the transaction was given this time once more
             self._releases_ahead[name] = txn.key_hash
             if txn.key_hash is not None:
                 self._keys_ahead[txn.key_hash] = self._keys_ahead.get(txn.key_hash, 0) + 1
-        self.batch.policy_lines[name] = line
+        self._write_line(name, line)
         self.batch.byte_count += RECORD_BYTES + len(line)
         self._await_release(txn)
         return 1
+
+    def _write_line(self, name: str, line: str) -> None:
+        """Write a line of the coordinator's own with the batch."""
+        self.batch.policy_lines[name] = line
+        self.batch.lines_bytes += len(line) + 1
 
     def _note_offsets(self, txn: Transaction) -> None:
         """Note how much of doubt is to be read for a line that releases messages of `txn`."""
@@ -611,16 +619,20 @@ class Ledger:
             self._offsets_ahead += min(abs(at - self._released_to), SEEK_OFFSETS)
             self._released_to = at
 
-    def _note_key_ahead(self, key_hash: str, time_ms: int) -> bool:
+    def _note_key_ahead(self, key_hash: str, time_ms: int, line: str) -> bool:
         """Note a line for this time. False: another one of the key is under way, and op's clock may not have come to its time.
 
-        One of an earlier batch is waited for: the clock of op's next leader may be behind. Within a batch the newest append time counts.
+        One of an earlier record is waited for: the clock of op's next leader may be behind. Within a record the newest append time counts.
         """
-        latest_ms = self.batch.release_keys.get(key_hash)
-        if key_hash in self._keys_ahead if latest_ms is None else latest_ms > self._op_newest_ms:
-            return False
-        self.batch.release_keys[key_hash] = time_ms
-        return True
+        batch = self.batch
+        latest_ms = batch.release_keys.get(key_hash)
+        if latest_ms is None:
+            is_ahead = key_hash in self._keys_ahead
+        else:
+            is_ahead = latest_ms > self._op_newest_ms or batch.lines_bytes + len(line) >= self.record_bytes_max
+        if not is_ahead:
+            batch.release_keys[key_hash] = time_ms
+        return not is_ahead
 
     def _forget_release_ahead(self, name: str) -> None:
         """A line of this name was applied. That of another coordinator takes only its own place."""
@@ -1162,7 +1174,7 @@ class Ledger:
             op = OpMessage(
                 resolution, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, reason=reason.value
             )
-            self.batch.policy_lines[txn.key] = codec.encode_op(op)
+            self._write_line(txn.key, codec.encode_op(op))
             self.schedule.try_again(txn, now_ms + policy.check_interval_max_ms)
             self._report(ReportKind.POLICY, txn.key, f"{action.value}: {reason.value}")
             return
