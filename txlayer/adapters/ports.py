@@ -53,6 +53,21 @@ class Record(Protocol):
     def __len__(self) -> int: ...
 
 
+class RecordView:
+    """Shows another record; a subclass says what it shows otherwise."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: Any) -> None:
+        self._record = record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+
 DeliveryReport = Callable[[Any, Any], None]
 """Called from `poll` or `flush` with (error or None, record). It must not raise.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from txlayer.adapters.ports import Record, StoringGroupReader, TopicPartition
+from txlayer.adapters.ports import Record, RecordView, StoringGroupReader, TopicPartition
 from txlayer.adapters.telemetry import Log
 from txlayer.consumer.context import size_in_memory
 from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, PauseSearch, ResultSearch
@@ -35,13 +35,13 @@ LOOK_FOR_RESUME_MS = 1_000
 """How often a paused partition whose requests wait for room looks for the end of the pause behind them."""
 
 
-class DeadLetterRecord:
+class DeadLetterRecord(RecordView):
     """A dead letter in the form of its original record: topic, offset, time and headers are the original's."""
 
-    __slots__ = ("_letter", "_record")
+    __slots__ = ("_letter",)
 
     def __init__(self, record: Record, letter: DeadLetter) -> None:
-        self._record = record
+        super().__init__(record)
         self._letter = letter
 
     def topic(self) -> str:
@@ -53,20 +53,11 @@ class DeadLetterRecord:
     def offset(self) -> int:
         return self._letter.origin.offset
 
-    def key(self) -> bytes | None:
-        return self._record.key()
-
-    def value(self) -> bytes | None:
-        return self._record.value()
-
     def headers(self) -> Headers:
         return original_headers(self._record.headers())
 
     def timestamp(self) -> tuple[int, int]:
         return self._record.timestamp()[0], self._letter.origin_ms
-
-    def __len__(self) -> int:
-        return len(self._record)
 
 
 class Ingest:

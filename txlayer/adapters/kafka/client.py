@@ -22,7 +22,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from txlayer.adapters.errors import detail_of, translate_error
-from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
+from txlayer.adapters.ports import Assignment, OnRevoke, RecordView, StoredOffset, TopicPartition
 from txlayer.adapters.readers import LOST_TO_COORDINATOR, TranslatedMember
 from txlayer.adapters.telemetry import Log
 from txlayer.config import ClientConfig
@@ -267,17 +267,10 @@ def readable(records: list[Any]) -> list[Any]:
             return records
 
 
-class _WithoutHeaders:
+class _WithoutHeaders(RecordView):
     """A record of which everything but the headers can be read."""
 
-    def __init__(self, record: Any) -> None:
-        self._record = record
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._record, name)
-
-    def __len__(self) -> int:
-        return len(self._record)
+    __slots__ = ()
 
     def headers(self) -> list[tuple[str, bytes | None]]:
         return []
