@@ -47,7 +47,7 @@ class OpLine(NamedTuple):
     line: int
     appended_ms: int
     op: OpMessage
-    is_counted: bool  # False: it names no half record of the transaction or was given up, so it has no effect
+    is_counted: bool = True  # False: it names no half record of the transaction or was given up, so it has no effect
 
 
 class CheckNote(NamedTuple):
@@ -186,7 +186,7 @@ class _Traces:
 
     partition: int
     halves: list[tuple[int, int, HalfHeader]] = field(default_factory=list)
-    lines: list[tuple[int, int, int, OpMessage]] = field(default_factory=list)
+    lines: list[OpLine] = field(default_factory=list)
     summary: DoubtSummary | None = None
     left_doubt_ms: int | None = None
     is_abandoned: bool = False  # after its commit, as the end of its records on doubt says
@@ -221,7 +221,7 @@ class HistoryFold:
         for number, line in enumerate(lines):
             op = codec.decode_op(line)
             if not isinstance(op, Undecodable) and op.key.startswith(self._prefix):
-                self._of(op.key, partition).lines.append((offset, number, appended_ms, op))
+                self._of(op.key, partition).lines.append(OpLine(offset, number, appended_ms, op))
 
     def doubt(
         self,
@@ -279,14 +279,8 @@ def _history(key: str, traces: _Traces, given_up: Collection[tuple[int, int, int
     halves = sorted(traces.halves, key=lambda half: half[0])
     summary, partition = traces.summary, traces.partition
     lines = tuple(
-        OpLine(
-            offset,
-            number,
-            at_ms,
-            op,
-            is_counted=(partition, offset, number) not in given_up and _is_counted(op, halves, summary),
-        )
-        for offset, number, at_ms, op in sorted(traces.lines, key=lambda line: line[:2])
+        n._replace(is_counted=(partition, n.offset, n.line) not in given_up and _is_counted(n.op, halves, summary))
+        for n in sorted(traces.lines, key=lambda n: (n.offset, n.line))
     )
     decision = next((n for n in lines if n.is_counted and n.op.is_decision), None)
     state, reason = _state(traces, lines, decision)
