@@ -427,18 +427,6 @@ class ForwardedMessage(NamedTuple):
     key: bytes | None
 
 
-class Handling(NamedTuple):
-    """What one consumer group did with one forwarded message."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    is_handled: bool | None  # by its handler; None: the group stored nothing for its partition, or another program did
-    attempt_count: int | None  # that failed; None: not known, as of what is handled
-    letters: list[Json]  # its dead letters, the newest last: an edited copy is one more
-
-
 def find_forwarded(
     clients: Clients, history: TransactionHistory, halves: Mapping[int, Record]
 ) -> list[ForwardedMessage]:
@@ -490,9 +478,9 @@ def _partitions_of(half: HalfRecord, record: Record | None, count: int) -> Itera
     return ((half.topic, number) for number in numbers)
 
 
-def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> list[Handling]:
+def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> list[Json]:
     """What the groups that txlayer's consumers make topics for did with these messages."""
-    found: list[Handling] = []
+    found: list[Json] = []
     with closing(clients.admin()) as admin:
         consumed = sorted(consumed_topics(admin))
         for topic in sorted({message.topic for message in messages}):
@@ -505,7 +493,7 @@ def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> lis
 
 def _handling(
     clients: Clients, admin: Administration, group: str, messages: Sequence[ForwardedMessage]
-) -> Iterator[Handling]:
+) -> Iterator[Json]:
     stored = admin.stored_offsets(group, {(message.topic, message.partition) for message in messages})
     found = _dead_letters(clients, admin, group, messages)
     for message in messages:
@@ -520,8 +508,15 @@ def _handling(
             is_handled = not Progress(offset.offset, progress).read([message.offset], [message.key])
             attempts = progress.attempts.get(message.offset)
             attempt_count = None if is_handled else 0 if attempts is None else attempts.ended_count
-        at = message.topic, message.partition, message.offset
-        yield Handling(group, *at, is_handled, attempt_count, letters)
+        yield {
+            "group": group,
+            "topic": message.topic,
+            "partition": message.partition,
+            "offset": message.offset,
+            "is_handled": is_handled,  # by its handler; None: the group stored nothing for its partition, or another program did
+            "attempt_count": attempt_count,  # that failed; None: not known, as of what is handled
+            "letters": letters,  # its dead letters, the newest last: an edited copy is one more
+        }
 
 
 def _dead_letters(
@@ -572,12 +567,11 @@ def forwarded_json(
 ) -> tuple[list[Json], list[Json], str]:
     """(messages, handlings, why there may be more): what is found is given, also if the rest cannot be read."""
     messages: list[ForwardedMessage] = []
-    handlings: list[Handling] = []
+    handlings: list[Json] = []
     problem = ""
     try:
         messages = find_forwarded(clients, history, halves)
         handlings = find_handling(clients, messages) if messages else []
     except TxLayerError as exc:
         problem = str(exc)
-    shown = [message._asdict() | {"key": None} for message in messages]
-    return shown, [handling._asdict() for handling in handlings], problem
+    return [message._asdict() | {"key": None} for message in messages], handlings, problem

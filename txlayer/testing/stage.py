@@ -25,7 +25,7 @@ from txlayer.core.messages import Headers, txn_id_of
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError, TopicMismatchError
 from txlayer.operate.topics import GroupTopics
-from txlayer.operate.unsettled import Overview, UnsettledTransaction
+from txlayer.operate.unsettled import PARKED, Overview, UnsettledTransaction
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.testing.access import KafkaAccess, unique_name
 
@@ -260,15 +260,12 @@ def _is(wanted: Wanted, found: bytes | None) -> bool:
     return isinstance(wanted, EllipsisType) or _bytes(wanted) == found
 
 
-AT_REST = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})  # only an operator moves these
-
-
 def unsettled(connections: CoordinatorConnections) -> list[UnsettledTransaction]:
     """Every transaction that is neither settled nor parked, as the logs say up to their ends of now.
 
     One that is decided counts until the coordinator has carried it out and stored that.
     """
-    return [s for s in Overview(connections).unsettled() if s.state not in AT_REST]
+    return [s for s in Overview(connections).unsettled() if s.state not in PARKED]
 
 
 def _unsettled_line(found: UnsettledTransaction) -> str:
