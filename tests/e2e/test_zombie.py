@@ -1,6 +1,6 @@
 """A coordinator that slept past its session: what it still believes must not reach any log (P2)."""
 
-from functools import partial
+from random import Random
 
 import pytest
 
@@ -10,13 +10,15 @@ from tests.support.arena import Arena, make_arena
 from tests.support.logs import hanging
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, random_source, say
-from tests.support.waiting import wait_until
+from tests.support.waiting import TimedOutError, wait_until
 from tests.support.witness import Witness
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 FREEZE_COUNT_MIN, FREEZE_COUNT_MAX = 3, 12
 """Inside a Kafka transaction until one tried to go on with it, then at random moments."""
+LOOK_COUNT_MAX = 60
+"""At 400 transactions a second nearly every second look finds one open."""
 NOTICED = ("coordinator.rebuild", "recovery.fenced", "recovery.done", "partitions.taken_over")
 
 
@@ -36,12 +38,15 @@ def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator
 
     with Witness(arena.servers, arena.targets) as witness:
         while len(reasons) < FREEZE_COUNT_MAX:
-            witness.wait_for_more()
+            freeze_at_work(zombie, witness, rng)
             if not any(map(is_of_a_fenced_one, reasons)):
-                wait_until(partial(is_frozen_inside, zombie, arena), within=60, what="a Kafka transaction to freeze in")
-            else:
-                wait_until(lambda: rng.random() < 0.1, within=60, what="a random moment of work")
-                zombie.freeze()
+                for _ in range(LOOK_COUNT_MAX):
+                    if has_a_transaction_open(arena):
+                        break
+                    zombie.thaw()
+                    freeze_at_work(zombie, witness, rng)
+                else:
+                    raise TimedOutError(f"no Kafka transaction was open in {LOOK_COUNT_MAX} looks")
             known = len(zombie.events())
             successor = start_coordinator(arena)
             successor.wait_for("partitions.taken_over", within=60)
@@ -66,14 +71,16 @@ def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator
     assert any(map(is_of_a_fenced_one, reasons))
 
 
-def is_frozen_inside(zombie: CoordinatorProcess, arena: Arena) -> bool:
-    """Freeze it, and let it go on if it has no Kafka transaction open."""
+def freeze_at_work(zombie: CoordinatorProcess, witness: Witness, rng: Random) -> None:
+    """Freeze it at a random moment after it has forwarded something: one that is never let work opens no transaction."""
+    witness.wait_for_more()
+    wait_until(lambda: rng.random() < 0.1, within=60, what="a random moment of work")
     zombie.freeze()
-    # Still open when it is looked at again: the broker was not just writing the markers of one that has ended.
-    is_inside = all(hanging(arena.servers, arena.targets) for _ in range(2))
-    if not is_inside:
-        zombie.thaw()
-    return is_inside
+
+
+def has_a_transaction_open(arena: Arena) -> bool:
+    """Still open when it is looked at again: the broker was not just writing the markers of one that has ended."""
+    return all(hanging(arena.servers, arena.targets) for _ in range(2))
 
 
 def is_of_a_fenced_one(reasons: list[str]) -> bool:
