@@ -25,7 +25,7 @@ from txlayer.operate.replay import (
     choose,
 )
 
-LINE = ("a line", "op", 0, None, b"1|C|order-7/00000000|orders|1|0|operator||")
+LINE = ("a line", 0, b"1|C|order-7/00000000|orders|1|0|operator||")
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ class Client:
 
     def writer(self) -> OperatorWriter:
         client: Any = self
-        return OperatorWriter(client, what="lines", step="op", clock=lambda: self.now_s)
+        return OperatorWriter(client, topic="txlayer.op", clock=lambda: self.now_s)
 
 
 def test_lines_that_are_never_acknowledged_are_an_unknown_outcome() -> None:

@@ -291,10 +291,10 @@ def test_a_dead_letter_without_a_place_is_not_committed() -> None:
 def test_an_operators_line_without_a_place_is_unknown() -> None:
     stage = Stage()
     stage.kafka.create_topic("txlayer.op", partitions=2)
-    writer = OperatorWriter(stage.half_writer(), what="lines", step="op")
+    writer = OperatorWriter(stage.half_writer(), topic="txlayer.op")
     tell_no_place(stage.kafka)
 
     with pytest.raises(OutcomeUnknownError, match="1 lines are stored"):
-        writer.write([("a line", "txlayer.op", 0, None, b"a line")])
+        writer.write([("a line", 0, b"a line")])
 
     assert 1 == len(stage.kafka.records("txlayer.op"))

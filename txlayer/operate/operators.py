@@ -72,26 +72,20 @@ ROUND_S = 0.1  # how long one look for acknowledgements waits
 
 
 class OperatorWriter:
-    """Writes records that each are one of `what`. One thread uses it, once."""
+    """Writes op records that each are one line. One thread uses it, once."""
 
-    def __init__(
-        self, writer: HalfWriter, *, what: str, step: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, writer: HalfWriter, *, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
-        self._what = what
-        self._step = step
+        self._topic = topic
         self._clock = clock
-        self._errors: list[tuple[Any, str]] = []
+        self._errors: list[Any] = []
         self._in_flight_count = 0
         self._offset_unknown_count = 0
 
     def write(
-        self,
-        records: Iterable[tuple[T, str, int, bytes | None, bytes]],
-        *,
-        on_progress: Callable[[int], None] = lambda _count: None,
+        self, records: Iterable[tuple[T, int, bytes]], *, on_progress: Callable[[int], None] = lambda _count: None
     ) -> list[tuple[T, int]]:
-        """Write each (item, topic, partition, key, value) in this order.
+        """Write each (item, partition, value) in this order.
 
         Returns the items with their offsets when all are acknowledged; `on_progress` gets how many are. OutcomeUnknownError,
         NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those acknowledged before stay.
@@ -103,9 +97,9 @@ class OperatorWriter:
                 on_progress(len(written))
 
         try:
-            for item, topic, partition, key, value in records:
-                reported = partial(self._reported, written, item, topic)
-                while not self._produce(topic, value, key, partition, reported):
+            for item, partition, value in records:
+                reported = partial(self._reported, written, item)
+                while not self._produce(value, partition, reported):
                     serve(ROUND_S)
                 serve(0)
                 if self._in_flight_count >= IN_FLIGHT_MAX:
@@ -116,19 +110,19 @@ class OperatorWriter:
             self._writer.close(0)
         return written
 
-    def _produce(self, topic: str, value: bytes, key: bytes | None, partition: int, reported: Any) -> bool:
+    def _produce(self, value: bytes, partition: int, reported: Any) -> bool:
         """False: the client's queue is full."""
         try:
-            self._writer.produce(topic, value, key, partition, reported, None, 0, None)
+            self._writer.produce(self._topic, value, None, partition, reported, None, 0, None)
         except BufferError:
             return False
         self._in_flight_count += 1
         return True
 
-    def _reported(self, written: list[tuple[T, int]], item: T, topic: str, error: Any, record: Any) -> None:
+    def _reported(self, written: list[tuple[T, int]], item: T, error: Any, record: Any) -> None:
         self._in_flight_count -= 1
         if error is not None:
-            self._errors.append((error, topic))
+            self._errors.append(error)
         elif (offset := record.offset()) is None:
             self._offset_unknown_count += 1
         else:
@@ -149,15 +143,13 @@ class OperatorWriter:
         if failed is not None:
             raise failed
         if self._errors:
-            error, topic = self._errors[0]
-            found = self._writer.error_of(error, topic=topic, txn_id="")
+            found = self._writer.error_of(self._errors[0], topic=self._topic, txn_id="")
             if isinstance(found, OutcomeUnknownError):
                 raise self._unknown(len(self._errors) + self._in_flight_count, found.detail) from found
             raise found
         if self._offset_unknown_count:
-            why = f"{self._offset_unknown_count} {self._what} are stored at an unknown offset"
-            raise OutcomeUnknownError(why, step=self._step)
+            raise OutcomeUnknownError(f"{self._offset_unknown_count} lines are stored at an unknown offset", step="op")
 
     def _unknown(self, count: int, why: str) -> OutcomeUnknownError:
-        said = f"{count} {self._what} were not acknowledged and may be stored: {why}; a second one does no harm"
-        return OutcomeUnknownError(said, step=self._step)
+        said = f"{count} lines were not acknowledged and may be stored: {why}; a second one does no harm"
+        return OutcomeUnknownError(said, step="op")

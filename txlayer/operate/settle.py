@@ -318,11 +318,8 @@ class ManualSettlement:
         topic = self.topics.op
         limits = limits_of(self.connections.topic_limits, topic)
         batch_bytes = min(BATCH_BYTES, limits.message_bytes_max or BATCH_BYTES)
-        log_writer = self.connections.operator_writer(batch_bytes)
-        writer = OperatorWriter(log_writer, what="lines", step="op", clock=self.clock)
-        records = (
-            (found, topic, found.partition, None, codec.encode_ops([codec.encode_op(op)])) for found, op in lines
-        )
+        writer = OperatorWriter(self.connections.operator_writer(batch_bytes), topic=topic, clock=self.clock)
+        records = ((found, found.partition, codec.encode_ops([codec.encode_op(op)])) for found, op in lines)
         return [WrittenLine(found, (offset, 0)) for found, offset in writer.write(records, on_progress=on_progress)]
 
     def wait(
