@@ -320,12 +320,12 @@ def launch_child(
     return child
 
 
-def launch_background(runtime: Runtime, folder: DataFolder, *, flags: Sequence[str]) -> None:
+def launch_background(runtime: Runtime, folder: DataFolder) -> None:
     """Start a broker that lives on without this process; it is not ready yet."""
     with _open_log(folder.log_file) as log:
         # The shell ends at once, so the broker is no child of ours that would have to be waited for.
         answer = subprocess.run(  # noqa: S603 - our own command line
-            ["/bin/sh", "-c", _LIVES_ON, "sh", *_broker_line(runtime, folder, flags)],
+            ["/bin/sh", "-c", _LIVES_ON, "sh", *_broker_line(runtime, folder, LASTING)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -335,10 +335,10 @@ def launch_background(runtime: Runtime, folder: DataFolder, *, flags: Sequence[s
     folder.pid_file.write_text(f"{int(answer.stdout)}\n", "utf-8")
 
 
-def end_child(process: subprocess.Popen[bytes], *, timeout_s: float) -> None:
-    """Wait for a child that was asked to end, and kill it when it has not ended after `timeout_s`."""
+def end_child(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a child that was asked to end, and kill it when it has not ended after `STOP_TIMEOUT_S`."""
     try:
-        process.wait(timeout_s)
+        process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -356,12 +356,12 @@ def is_broker(pid: int, *, properties_file: Path) -> bool:
     return f"{_MAIN_CLASS} {properties_file}" in _command_line(pid)
 
 
-def end(pid: int, *, is_alive: Callable[[], bool], timeout_s: float) -> None:
-    """SIGTERM, and SIGKILL when that has not ended it after `timeout_s`; Kafka's data survive both."""
-    for number, wait_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, timeout_s)):
+def end(pid: int, *, is_alive: Callable[[], bool]) -> None:
+    """SIGTERM, and SIGKILL when that has not ended it after `STOP_TIMEOUT_S`; Kafka's data survive both."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         while time.monotonic() < deadline:
             if not is_alive():
                 return
@@ -620,7 +620,7 @@ class LocalBroker:
             return
         if number is not None and self._process.poll() is None:
             self._process.send_signal(number)
-        end_child(self._process, timeout_s=STOP_TIMEOUT_S)
+        end_child(self._process)
         self._process = None
         self._started()[0].pid_file.unlink(missing_ok=True)
 
@@ -669,7 +669,7 @@ class BackgroundBroker:
                 made = runtime()
                 port = port or (server.port if server is not None else 0) or DEFAULT_PORT
                 server = self._folder.prepare(made, port=port, more=properties)
-                launch_background(made, self._folder, flags=LASTING)
+                launch_background(made, self._folder)
                 wait_until_ready(server.address, check_alive=self._check_alive)
             elif port not in (None, server.port):
                 raise ConfigError(
@@ -714,7 +714,7 @@ class BackgroundBroker:
     def _stop(self) -> int:
         pid = self._folder.living_pid()
         if pid is not None:
-            end(pid, is_alive=lambda: self._folder.living_pid() == pid, timeout_s=STOP_TIMEOUT_S)
+            end(pid, is_alive=lambda: self._folder.living_pid() == pid)
         self._folder.pid_file.unlink(missing_ok=True)
         return int(pid is not None)
 
