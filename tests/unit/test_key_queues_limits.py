@@ -2,7 +2,8 @@
 
 import random
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -16,7 +17,7 @@ from txlayer.consumer.metrics import RATE_WINDOW_S, TopicCounts
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.key_queue import Failure, Item, NullKeys, PartitionQueue, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import Progress, StoredProgress, attempt_records_max
-from txlayer.core.retry import DELAY_MS_MAX, Retry, RetryPolicy
+from txlayer.core.retry import DELAY_MS_MAX, Later, Retry, RetryPolicy
 from txlayer.errors import ConfigError
 
 A, B = b"a", b"b"
@@ -592,3 +593,74 @@ def test_keys_that_were_looked_up_among_the_parked_ones_are_not_kept_whatever_th
         for offset in range(100):
             queue.add([""], offsets=[offset], keys=[b"%0100000d" % offset], sizes=[100_000], now_ms=0)
             queue.handled(queue.take(1, now_ms=0))
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
+def test_messages_of_a_parked_key_without_room_for_their_ends_become_one_dead_letter_each() -> None:
+    stage = QueueStage([A], QueueSettings(policy=SLOWLY_PARKED, metadata_bytes_max=1_400, parked_keys_max=8))
+    stage.fail_next(REJECTED)
+    stage.write_due()
+    failing, draw = many(40), random.Random(1)
+    for start in range(0, 9_000, 1_000):
+        stage.append(*(draw.choice([A, A, b"new-%d" % (start + n), draw.choice(failing)]) for n in range(1_000)))
+        handle(stage, failing=failing)
+    assert stage.queue.is_full
+    before = list(stage.dead_letters)
+
+    stage.restart()
+    stage.store()
+    write_all_due(stage)
+    assert before == stage.dead_letters
+
+    stage.advance(300_000)
+    handle(stage, failing=())
+    assert stage.queue.count == 0
+    assert [at for at, key in enumerate(stage.log) if key == A] == [at for _, at, _ in stage.dead_letters]
+
+
+@pytest.mark.promise("P9")
+def test_postponed_messages_without_room_for_their_ends_do_not_begin_and_are_handled_once() -> None:
+    draw, handled = random.Random(1), Counter[int]()
+    stage = QueueStage(many(8_000), QueueSettings(policy=RetryPolicy(), metadata_bytes_max=1_100, parked_keys_max=1))
+    for item in stage.take(8_000):
+        stage.queue.postpone([item], Later(delay_ms=1_000), now_ms=stage.now_ms)
+
+    stage.advance(1_000)
+    while items := stage.take(500):
+        for item in items:
+            if draw.random() < 0.5:
+                stage.queue.postpone([item], Later(delay_ms=600_000), now_ms=stage.now_ms)
+            else:
+                stage.queue.handled([item])
+                handled[item.offset] += 1
+        stage.store()
+    assert stage.queue.is_full
+
+    stage.restart()
+    stage.store()
+    while items := stage.take(500):
+        stage.queue.handled(items)
+        handled.update(item.offset for item in items)
+        stage.store()
+    assert Counter(range(8_000)) == handled
+
+
+SLOWLY_PARKED = replace(PARK, backoff_first_ms=300_000)
+
+
+def handle(stage: QueueStage, *, failing: Collection[bytes]) -> None:
+    """Everything that may begin is handled, or fails."""
+    while items := stage.take(500):
+        for item in items:
+            if item.chain in failing:
+                stage.fail(item)
+            else:
+                stage.queue.handled([item])
+        stage.store()
+        write_all_due(stage)
+
+
+def write_all_due(stage: QueueStage) -> None:
+    while stage.queue.has_due:
+        stage.write_due(500)

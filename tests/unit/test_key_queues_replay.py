@@ -1,13 +1,14 @@
 """Requests to replay dead letters, what waits for them, and what becomes of them when their progress has no room in the metadata (P9)."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from tests.support.queue_stage import PARK, REJECTED, REPLAY, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.key_queue import ItemSource, NullKeys, PartitionQueue, QueueSettings, Start
+from txlayer.core.key_queue import ANSWERS_MAX, ItemSource, NullKeys, PartitionQueue, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import NOTHING, StoredProgress, decode
 from txlayer.core.retry import RetryPolicy
 
@@ -378,3 +379,65 @@ def test_the_first_dead_letter_of_a_topic_that_was_made_anew_releases_the_keys_o
     stage.append(A, b"x")
 
     assert ["3", "4"] == stage.taken()
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
+@pytest.mark.parametrize("order", [QueueOrder.KEY, QueueOrder.NONE])
+def test_replays_whose_ends_have_no_room_do_not_begin_and_each_is_answered_once(order: QueueOrder) -> None:
+    stage, bad = stage_of_failing_replays(8_000, order)
+    handled: set[int | None] = set()
+    while items := stage.take(500):
+        for item in items:
+            if item.offset in bad:
+                stage.fail(item)
+                continue
+            stage.queue.handled([item])
+            handled.add(item.offset)
+        stage.store()
+        while stage.write_due(500):
+            pass
+    assert stage.queue.is_full
+    assert handled == {at for at, _ in stage.answers}
+
+    stage.restart()
+    stage.store()
+    again = {item.offset for item in stage.take(100_000)}
+    assert again.isdisjoint(handled)
+
+    stage.restart()
+    for _ in range(20):
+        stage.advance(300_000)
+        stage.store()
+        for item in stage.take(100_000):
+            if item.offset in bad:
+                stage.fail(item, REJECTED)
+            else:
+                stage.queue.handled([item])
+        stage.store()
+        while stage.write_due(500):
+            pass
+    assert Counter(range(8_000)) == Counter(at for at, _ in stage.answers)
+
+
+@pytest.mark.promise("P9")
+def test_no_more_replays_begin_while_many_answers_wait_to_be_written() -> None:
+    stage, _ = stage_of_failing_replays(3_000, QueueOrder.KEY)
+    stage.queue.handled(stage.take(ANSWERS_MAX))
+    assert [] == stage.take()
+
+    stage.write_due(1)
+
+    assert 1_000 == len(stage.take(1_000))
+
+
+def stage_of_failing_replays(count: int, order: QueueOrder) -> tuple[QueueStage, set[int]]:
+    """All of so many dead letters, each of a key of its own, are asked for at once. Returns also those that are to fail: half of them."""
+    policy = RetryPolicy(backoff_first_ms=300_000)
+    stage = QueueStage([], QueueSettings(policy=policy, metadata_bytes_max=1_100, parked_keys_max=1, order=order))
+    for n in range(count):
+        stage.dead_letters.append((b"k%d" % n, n, DeadLetterReason.ATTEMPTS_EXHAUSTED))
+        stage.requests.append(ReplayRecord(ReplayKind.REPLAY, "all", n))
+    stage.read()
+    draw = random.Random(1)
+    return stage, {n for n in range(count) if draw.random() < 0.5}

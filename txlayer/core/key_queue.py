@@ -20,7 +20,7 @@ up); 7 µs if each record waits for the one before and is taken alone (`take_run
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -219,12 +219,15 @@ RETRY_EVERY = 10
 
 class Lanes(Generic[R]):
     """Items that may start, first come, first served, in two lanes: new records, and retries with replays. So retries can continue while no
-    new record may start, and thousands of failing keys delay the others little (`RETRY_EVERY`).
+    new record may start, and thousands of failing keys delay the others little (`RETRY_EVERY`). Of retries and replays, those without
+    a place (`has_place`) are set apart until `bring_back`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, has_place: Callable[[Item[R]], bool]) -> None:
         self.ready: deque[Item[R]] = deque()  # new records
         self.again: deque[Item[R]] = deque()  # retries and replays
+        self._has_place = has_place
+        self._apart: dict[tuple[ItemSource, int], Item[R]] = {}  # of `again`, in their order
         self._timers: list[tuple[int, int, Item[R]]] = []
         self._timer_count = 0  # orders equal times: items have no order
         self._held: list[Item[R]] = []  # in the order in which they were held
@@ -236,7 +239,7 @@ class Lanes(Generic[R]):
 
     @property
     def waiting_count(self) -> int:
-        return len(self._timers) + len(self._held)
+        return len(self._timers) + len(self._held) + len(self._apart)
 
     @property
     def retry_count(self) -> int:
@@ -280,8 +283,10 @@ class Lanes(Generic[R]):
         while len(taken) < count_max and (ready or again):
             # Kept between calls: a caller that takes one item at a time must get both lanes, too.
             self._turn = (self._turn + 1) % RETRY_EVERY
-            lane = again if again and (not self._turn or not ready) else ready
-            taken.append(lane.popleft())
+            if again and (not self._turn or not ready):
+                taken += self.take_again(1)
+            else:
+                taken.append(ready.popleft())
         return taken
 
     def take_new(self, count_max: int) -> list[Item[R]]:
@@ -289,21 +294,38 @@ class Lanes(Generic[R]):
         return [pick() for _ in range(min(count_max, len(self.ready)))]
 
     def take_again(self, count_max: int) -> list[Item[R]]:
-        pick = self.again.popleft
-        return [pick() for _ in range(min(count_max, len(self.again)))]
+        taken: list[Item[R]] = []
+        while self.again and len(taken) < count_max:
+            item = self.again.popleft()
+            if self._has_place(item):
+                taken.append(item)
+            else:
+                self._apart[item.source, item.offset] = item
+        return taken
 
-    def take_at(self, offset: int) -> list[Item[R]]:
+    def take_at(self, source: ItemSource, offset: int) -> list[Item[R]]:
+        """The item there if it is new, or has no place."""
+        found = self._apart.pop((source, offset), None)
+        if found is not None:
+            return [found]
         for index, item in enumerate(self.ready):
-            if item.offset == offset:
+            if (item.source, item.offset) == (source, offset):
                 del self.ready[index]
                 return [item]
         return []
 
+    def bring_back(self) -> None:
+        """Those without a place may have one now."""
+        self.again.extendleft(reversed(self._apart.values()))
+        self._apart.clear()
+
     def clear(self) -> list[Item[R]]:
         """Forget all items; returns them."""
-        found = [*self.ready, *self.again, *self._held, *(item for _, _, item in self._timers)]
+        timed = (item for _, _, item in self._timers)
+        found = [*self.ready, *self.again, *self._apart.values(), *self._held, *timed]
         self.ready.clear()
         self.again.clear()
+        self._apart.clear()
         self._timers.clear()
         self._held.clear()
         return found
@@ -470,6 +492,9 @@ class Chains(Generic[R]):
         self._answers: deque[Item[R]] = deque()  # due: requests
         self._due: deque[Item[R]] = deque()  # due: dead letters
         self._no_room: list[Item[R]] = []  # due, but no more keys can be parked
+        self._no_place: dict[
+            int, Item[R]
+        ] = {}  # dead letters that are due, but whose ends may have no room in the metadata
         self._beside: dict[Chain, list[Item[R]]] = {}  # messages of parked keys, while replays run
 
     @property
@@ -485,7 +510,12 @@ class Chains(Generic[R]):
     @property
     def due_count(self) -> int:
         """Chains whose first item is due and not taken."""
-        return len(self._due) + len(self._answers) + len(self._no_room)
+        return len(self._due) + len(self._answers) + len(self._no_room) + len(self._no_place)
+
+    @property
+    def answer_count(self) -> int:
+        """Requests that are due and not taken."""
+        return len(self._answers)
 
     @property
     def is_without_room(self) -> bool:
@@ -589,7 +619,10 @@ class Chains(Generic[R]):
     def _is_due(self, item: Item[R]) -> None:
         (self._answers if item.is_replay else self._due).append(item)
 
-    def take_due(self, count_max: int, *, bytes_max: int, of_requests: bool | None = None) -> list[Item[R]]:
+    def take_due(
+        self, count_max: int, *, bytes_max: int, place_count: int, lowest: int, of_requests: bool | None = None
+    ) -> list[Item[R]]:
+        """`place_count`: dead letters without a count of attempts that have room, besides the one at `lowest`; others wait for `place`."""
         taken: list[Item[R]] = []
         size_bytes = 0
         while len(taken) < count_max and size_bytes < bytes_max:
@@ -599,16 +632,23 @@ class Chains(Generic[R]):
                 item = self._due.popleft()
             else:
                 break
+            needs_place = not (item.is_replay or item.attempt_count or item.offset == lowest)
+            if needs_place and not place_count:
+                self._no_place[item.offset] = item
+                continue
             parks = not item.is_replay and (self._is_parking or self._parked.holds(item.chain))
             if parks and not self._parked.make_room(item.chain):
                 self._no_room.append(item)
                 continue
+            place_count -= needs_place
             taken.append(item)
             size_bytes += letter_bytes(item)
             # Also take followers whose end is certain; otherwise each would need a Kafka transaction of its own.
             while len(taken) < count_max and size_bytes < bytes_max and (follower := item.follower) is not None:
-                if not self._ends_with(item, follower, parks=parks):
+                needs_place = not (follower.is_replay or follower.attempt_count)
+                if (needs_place and not place_count) or not self._ends_with(item, follower, parks=parks):
                     break
+                place_count -= needs_place
                 item = follower
                 taken.append(item)
                 size_bytes += letter_bytes(item)
@@ -624,6 +664,14 @@ class Chains(Generic[R]):
         count = self._parked.forget(there)
         self._use_room()
         return count
+
+    def place(self, lowest: int, *, has_room: bool) -> None:
+        """Dead letters without a place are due again; if there is no room, only the one at `lowest`, whose end makes some."""
+        if has_room:
+            self._due.extend(self._no_place.values())
+            self._no_place.clear()
+        elif (item := self._no_place.pop(lowest, None)) is not None:
+            self._due.append(item)
 
     def _use_room(self) -> None:
         if self._parked.has_room:
@@ -644,8 +692,8 @@ class Chains(Generic[R]):
 
     def clear(self) -> list[Item[R]]:
         """Forget all items; returns those that are due."""
-        found = [*self._answers, *self._due, *self._no_room]
-        for each in (self._answers, self._due, self._no_room, self.tails, self._beside):
+        found = [*self._answers, *self._due, *self._no_room, *self._no_place.values()]
+        for each in (self._answers, self._due, self._no_room, self._no_place, self.tails, self._beside):
             each.clear()
         return found
 
@@ -736,6 +784,10 @@ def _dead_letter(item: Item[R]) -> int:
 
 ARRIVALS_MAX = 1_000
 """Times of additions that are kept, for the age of the oldest record: one that waits for days has as many behind it as were read."""
+_END_BYTES_MAX = 8
+"""In base64url, of the end of one record among unfinished ones in the metadata: its length, and the distance to the next one."""
+ANSWERS_MAX = 1_000
+"""Answers of a partition that wait to be written; while there are so many, no further replay begins: they need room in the metadata."""
 DUE_BYTES_MAX = 16 * 1024 * 1024
 """Total bytes of dead letters whose ends are taken together: the limit of one Kafka transaction."""
 
@@ -768,9 +820,12 @@ class PartitionQueue(Generic[R]):
         )
         self._progress = {ItemSource.TOPIC: self._topic, ItemSource.REPLAY: self._replays}
         self._is_source_full = dict.fromkeys(ItemSource, False)  # its last snapshot was
+        self._place_count = (
+            limit // _END_BYTES_MAX
+        )  # ends of the topic that are sure to have room behind the last snapshot
         self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions of the topic
         self._parked = ParkedKeys(topic.stored.parked, count_max=settings.parked_keys_max, stuck=topic.stored.stuck)
-        self._lanes: Lanes[R] = Lanes()
+        self._lanes: Lanes[R] = Lanes(self._has_place)
         self._chains: Chains[R] = Chains(
             lanes=self._lanes, parked=self._parked, is_parking=settings.policy.after_exhausted is AfterExhausted.PARK
         )
@@ -889,11 +944,19 @@ class PartitionQueue(Generic[R]):
             taken = lanes.take_again(count_max)
             if not taken and not self.in_flight_count and count_max:
                 # Any other end would need more room in the metadata; the end of the lowest record frees some.
-                taken = lanes.take_at(self._topic.lowest)
+                lowest = ((source, progress.lowest) for source, progress in self._progress.items())
+                taken = next((found for at in lowest if (found := lanes.take_at(*at))), [])
         else:
             taken = lanes.take(count_max)
         self.in_flight_count += len(taken)
         return taken
+
+    def _has_place(self, item: Item[R]) -> bool:
+        """False: its end may have no room in the metadata, and the next owner would handle it again. A count of attempts leaves its own room."""
+        if item.attempt_count:
+            return True
+        has_answers = item.is_replay and self._chains.answer_count >= ANSWERS_MAX
+        return not (has_answers or self._is_source_full[item.source])
 
     def take_runs(self, count_max: int, *, now_ms: int) -> tuple[list[Item[R]], list[Item[R]]]:
         """Take items for a worker that handles them one after the other: as `take`, plus the items behind them while there is room.
@@ -1081,8 +1144,17 @@ class PartitionQueue(Generic[R]):
             if not self.knows_replays or (self._has_searched and taken.is_full):
                 # The next owner has to look for answers, too. Counts of attempts are not stored meanwhile.
                 taken = taken._replace(metadata="", is_full=False)
-        self._is_source_full[source] = taken.is_full
+        if taken.is_full is not self._is_source_full[source]:
+            self._is_source_full[source] = taken.is_full
+            self._lanes.bring_back()
+        if source is ItemSource.TOPIC:
+            room = self._settings.metadata_bytes_max - len(taken.metadata)
+            self._place_count = 0 if taken.is_full else room // _END_BYTES_MAX
+            self._place()
         return taken
+
+    def _place(self) -> None:
+        self._chains.place(self._topic.lowest, has_room=self._place_count > 0)
 
     def stored(self, source: ItemSource, version: int) -> None:
         """The snapshot of that version is stored: items whose attempts it counts continue."""
@@ -1102,7 +1174,17 @@ class PartitionQueue(Generic[R]):
         The dead letter that reaches `bytes_max` is the last one. `item.more` has the `end` and what to write of the attempts.
         `of_requests`: True takes answers only, False only runs that begin with a dead letter: one of their topics may refuse writes.
         """
-        return self._chains.take_due(count_max, bytes_max=bytes_max, of_requests=of_requests)
+        had_answers = self._chains.answer_count >= ANSWERS_MAX
+        taken = self._chains.take_due(
+            count_max,
+            bytes_max=bytes_max,
+            place_count=self._place_count,
+            lowest=self._topic.lowest,
+            of_requests=of_requests,
+        )
+        if had_answers and self._chains.answer_count < ANSWERS_MAX:
+            self._lanes.bring_back()
+        return taken
 
     def ending(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> Snapshots:
         """What must be stored in the Kafka transaction that writes the ends of these items, each at its offset.
@@ -1127,6 +1209,7 @@ class PartitionQueue(Generic[R]):
         self.size_bytes -= sum(item.size_bytes for item in items)
         self.replay_bytes -= sum(item.size_bytes for item in items if item.is_replay)
         self._chains.written(items, offsets)
+        self._place()
         if snapshots is not None:
             self.stored(ItemSource.TOPIC, snapshots.topic.version)
             self.stored(ItemSource.REPLAY, snapshots.replays.version)
