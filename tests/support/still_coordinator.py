@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 PARTITION_COUNT = 2
 IDLE_WAIT_MAX_S = 1.0
+IDLE_TURN_COUNT = 250
 AT_ONCE_MAX = 3
 
 
@@ -71,8 +72,8 @@ class StillCoordinator:
         self.start()
 
     def run(self, should_stop: Callable[[], bool], *, seconds: float) -> None:
-        """The coordinator works until then, about so long; in a thousand turns or a few more when there is nothing to do."""
-        self.world.idle_wait_s = min(seconds / 1000, IDLE_WAIT_MAX_S)
+        """The coordinator works until then, about so long; in `IDLE_TURN_COUNT` turns or a few more when there is nothing to do."""
+        self.world.idle_wait_s = min(seconds / IDLE_TURN_COUNT, IDLE_WAIT_MAX_S)
         self.coordinator.run(should_stop=should_stop)
         self.world.idle_wait_s = 0.0
 
