@@ -53,14 +53,23 @@ def run(stage: Stage, act: Any, *, attempt_count_max: int, values: tuple[bytes, 
 
 
 @pytest.mark.promise("P9")
-def test_a_rejected_part_of_a_batch_rejects_none_behind_the_message_that_nobody_can_read(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("does_raise", "attempt_count_max", "reason"), [(False, 4, "rejected"), (True, 1, "attempts-exhausted")]
+)
+def test_a_rejected_or_failed_part_of_a_batch_is_no_attempt_of_those_behind_the_message_that_nobody_can_read(
+    stage: Stage, attempt_count_max: int, reason: str, *, does_raise: bool
+) -> None:
     def act(messages: list[ReceivedMessage], _context: Context) -> HandlerResult:
-        return Reject("the first is wrong") if messages[0].value == 1 else None
+        if messages[0].value != 1:
+            return None
+        if does_raise:
+            raise ValueError("the first is wrong")
+        return Reject("the first is wrong")
 
-    handled = run(stage, act, attempt_count_max=4)
+    handled = run(stage, act, attempt_count_max=attempt_count_max)
 
     assert [1, 3] == handled
-    assert [(b"1", "rejected", 1), (b"?", "undecodable", 0)] == reasons(stage)
+    assert [(b"1", reason, 1), (b"?", "undecodable", 0)] == reasons(stage)
 
 
 @pytest.mark.parametrize("values", [(b"1", b"?", b"3"), (b"?", b"2", b"3")])
@@ -71,19 +80,6 @@ def test_what_nobody_can_read_of_a_batch_is_a_dead_letter_at_once_and_the_others
 
     assert [int(value) for value in values if value != b"?"] == handled
     assert [(b"?", "undecodable", 0)] == reasons(stage)
-
-
-@pytest.mark.promise("P9")
-def test_a_failed_part_of_a_batch_is_no_attempt_of_those_that_no_handler_was_given(stage: Stage) -> None:
-    def act(messages: list[ReceivedMessage], _context: Context) -> HandlerResult:
-        if messages[0].value == 1:
-            raise ValueError("the first is wrong")
-        return None
-
-    handled = run(stage, act, attempt_count_max=1)
-
-    assert [1, 3] == handled
-    assert [(b"1", "attempts-exhausted", 1), (b"?", "undecodable", 0)] == reasons(stage)
 
 
 @pytest.mark.promise("P9")

@@ -21,22 +21,19 @@ def tool() -> Tool:
     return lambda *arguments: promtool(*arguments, folder=FOLDER)
 
 
-def test_the_configuration_is_right(tool: Tool) -> None:
-    code, said = tool("check", "config", "prometheus.yml")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("check", "config", "prometheus.yml"), "SUCCESS"),
+        (("check", "rules", "alerts.yml"), f"SUCCESS: {len(alerts())} rules found"),
+        (("test", "rules", "alerts_test.yml", "alerts_days_test.yml"), "SUCCESS"),
+    ],
+    ids=["configuration", "rules", "every alert fires and no other beside it"],
+)
+def test_the_files_are_right(tool: Tool, arguments: tuple[str, ...], expected: str) -> None:
+    code, said = tool(*arguments)
 
-    assert (0, True) == (code, "SUCCESS" in said), said
-
-
-def test_the_rules_are_right(tool: Tool) -> None:
-    code, said = tool("check", "rules", "alerts.yml")
-
-    assert (0, True) == (code, f"SUCCESS: {len(alerts())} rules found" in said), said
-
-
-def test_every_alert_fires_and_no_other_beside_it(tool: Tool) -> None:
-    code, said = tool("test", "rules", "alerts_test.yml", "alerts_days_test.yml")
-
-    assert (0, True) == (code, "SUCCESS" in said), said
+    assert (0, True) == (code, expected in said), said
 
 
 def test_there_is_a_firing_for_every_alert() -> None:

@@ -35,18 +35,6 @@ class Measured:
         return view.counts[-1], view.total
 
 
-def test_records_are_counted_when_their_positions_are_stored() -> None:
-    measured = Measured()
-    offset = measured.driver.half(A)
-    measured.driver.half(B)
-    measured.driver.op("C", A, offset)
-
-    measured.turn()
-    measured.turn()
-
-    assert (2, 1) == (measured.measures.half_count, measured.measures.op_count)
-
-
 def test_a_rollback_is_counted_once() -> None:
     measured = Measured()
     offset = measured.driver.half(A)
@@ -161,7 +149,7 @@ def test_answers_to_check_backs_are_counted_by_what_they_say() -> None:
     assert {UNKNOWN: 1, COMMIT: 1} == measured.measures.answers
 
 
-def test_what_is_replayed_after_a_crash_is_not_counted_again() -> None:
+def test_records_are_counted_when_their_positions_are_stored_and_not_again_after_a_crash() -> None:
     measured = Measured()
     offset = measured.driver.half(A)
     measured.driver.half(B)

@@ -129,21 +129,12 @@ def test_a_share_is_given_back_before_the_client_closes(late_rounds: int, monkey
     assert ["unsubscribe", "unassign", "close with 0 waiting"] == client.calls
 
 
-def test_a_share_that_nobody_takes_back_is_waited_for_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_that_nobody_takes_back_is_waited_for_in_bounds_and_left_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_client, "_LEAVE_PATIENCE_S", 0.01)
     client = FakeConsumer()
     client.late_rounds = 1 << 40
     reader = reader_over(client, monkeypatch)
     reader.start(["orders"])
-
-    reader.close()
-
-    assert ["unsubscribe", "close with 0 waiting"] == client.calls
-
-
-def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = FakeConsumer()
-    reader = reader_over(client, monkeypatch)
 
     reader.close()
     reader.close()

@@ -53,19 +53,15 @@ def test_what_the_listener_returns_is_said(stage: ProducerStage, said: Any, expe
     assert (PreparedMessage("order-7", result.nonce, ORDER), 7) == (prepared, arg)
 
 
-def test_what_it_raises_comes_out_and_is_unknown(stage: ProducerStage) -> None:
-    producer = producer_of(stage, Listener(KeyError("shop")))
+@pytest.mark.parametrize(
+    ("said", "error", "text"), [(KeyError("shop"), KeyError, "shop"), ("COMMIT_MESSAGE", UsageError, "COMMIT_MESSAGE")]
+)
+def test_what_it_raises_comes_out_and_another_word_is_a_mistake_and_both_are_unknown(
+    stage: ProducerStage, said: Any, error: type[Exception], text: str
+) -> None:
+    producer = producer_of(stage, Listener(said))
 
-    with pytest.raises(KeyError, match="shop"):
-        producer.send_message_in_transaction(ORDER)
-
-    wait_until(lambda: [UNKNOWN] == stage.resolutions(), within=10, what="unknown")
-
-
-def test_another_word_is_unknown_and_a_mistake(stage: ProducerStage) -> None:
-    producer = producer_of(stage, Listener("COMMIT_MESSAGE"))
-
-    with pytest.raises(UsageError, match="COMMIT_MESSAGE"):
+    with pytest.raises(error, match=text):
         producer.send_message_in_transaction(ORDER)
 
     wait_until(lambda: [UNKNOWN] == stage.resolutions(), within=10, what="unknown")

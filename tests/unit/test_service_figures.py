@@ -190,18 +190,17 @@ def test_one_observation_may_stand_for_many() -> None:
     assert ((10, 10), 5.0) == (sizes.view().counts, sizes.view().total)
 
 
-def test_few_names_keep_their_labels() -> None:
-    assert {"a": 1, "b": 2} == with_few_labels({"a": 1, "b": 2}, 2)
-
-
-def test_beyond_the_limit_the_largest_keep_their_labels_and_the_sum_stays() -> None:
-    found = with_few_labels({"a": 1, "b": 5, "c": 3, "d": 1}, 2)
-
-    assert {"b": 5, "c": 3, "other": 2} == found
-
-
-def test_a_group_that_is_called_other_is_counted_with_the_others() -> None:
-    assert {"other": 8, "b": 3} == with_few_labels({"other": 7, "b": 3, "c": 1}, 2)
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2}),
+        ({"a": 1, "b": 5, "c": 3, "d": 1}, {"b": 5, "c": 3, "other": 2}),
+        ({"other": 7, "b": 3, "c": 1}, {"other": 8, "b": 3}),
+    ],
+    ids=["few names", "beyond the limit", "a group that is called other"],
+)
+def test_the_largest_keep_their_labels_and_the_sum_stays(counts: dict[str, int], expected: dict[str, int]) -> None:
+    assert expected == with_few_labels(counts, 2)
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

