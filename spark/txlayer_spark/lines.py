@@ -129,6 +129,14 @@ def time_of(ms: Column) -> Column:
     return F.timestamp_millis(F.when(F.isnotnull(ms), shown))
 
 
+def day_of(time: Column) -> Column:
+    """The day of a timestamp in UTC: Spark's own functions take the session's time zone, which may be another one in the next run."""
+    return F.date_from_unix_date(F.floor(F.unix_seconds(time) / _DAY_S).cast("int"))
+
+
+_DAY_S = 86_400
+
+
 def fields(line: Column) -> Column:
     return F.split(line, r"\|")
 

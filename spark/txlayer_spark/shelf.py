@@ -529,7 +529,9 @@ class Shelf:
     def ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:
         """What those runs put down of ids, each with its `run`."""
         paths = (self.path(kind, number) for number in runs)
-        return our_files(self._spark).option("basePath", self.folder.at(kind)).parquet(*paths)
+        found = our_files(self._spark).option("basePath", self.folder.at(kind)).parquet(*paths)
+        # A session may take no types from the names of folders: as text, 9 is more than 10.
+        return found.withColumn("run", F.col("run").cast("int"))
 
     def _what_to_do(self) -> str:
         earlier = [f"v{n}" for n in range(1, LEDGER_VERSION) if self._root.has(f"v{n}", "runs")]

@@ -250,3 +250,22 @@ def test_a_file_that_is_gone_ends_a_read_although_the_session_ignores_such_files
             ids.count()
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+@pytest.mark.fault(
+    "Spark: sessions of one folder have different time zones, or take no types from the names of folders"
+)
+def test_the_tenth_run_revises_what_the_ninth_one_did_where_a_session_takes_no_types_from_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    runs = Runs(spark, tmp_path, 1)
+    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+    try:
+        for run in range(1, 12):
+            runs.one_more(count=1, revised=3 * (run > 8))
+        runs.check(also_before=True)
+        runs.shelf.fold()
+        runs.one_more(count=1, revised=3)
+        runs.check(also_before=False)
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionColumnTypeInference.enabled")

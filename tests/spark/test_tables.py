@@ -6,6 +6,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -30,7 +31,7 @@ from txlayer.errors import UsageError
 from txlayer_spark import open_tables, read_ledger
 from txlayer_spark.catalog import COMPLETE, WRITING, BatchFolder, Catalog, Folder
 from txlayer_spark.jobs import bronze as bronze_job
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new, to_bronze
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.jobs.tables import (
     BRONZE,
@@ -44,10 +45,12 @@ from txlayer_spark.jobs.tables import (
     bronze_rows,
     compact_tables,
     erase_key,
+    event_rows,
     expire_tables,
     update_tables,
     views_over,
 )
+from txlayer_spark.parse import HEADERS
 
 pytestmark = pytest.mark.kafka
 
@@ -317,6 +320,68 @@ def test_the_table_of_the_ledger_has_each_row_once_as_it_is_now(
             put(3, *more)
     put(3, *more)
     assert [("late", "ok", day(1)), ("moves", "ok", day(3)), ("new", "ok", day(4))] == there()
+
+
+@pytest.mark.fault(
+    "Spark: sessions of one folder have different time zones, or take no types from the names of folders"
+)
+def test_a_row_of_the_ledger_is_in_one_day_whatever_time_zone_a_session_has(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The first row is of 3:00 in UTC, which is the evening of the day before in New York; the second one comes there."""
+    table = Table(spark, TableSettings(data=str(tmp_path), into=str(tmp_path)), "ledger")
+
+    def put(run: int, zone: str, *ids: str) -> None:
+        with time_zone(spark, zone):
+            ledger = spark.range(1).select(F.explode(F.array(*map(F.lit, ids))).alias("txn_id"))
+            three = F.timestamp_millis(F.lit(int(datetime(2026, 1, 2, 3, tzinfo=UTC).timestamp() * 1000)))
+            names = ("stored_at", "born_at", "decided_at", "forwarded_at", "first_checked_at")
+            rest = {"nonce": F.lit("n"), "verdict": F.lit("ok"), "is_settled": F.lit(1), **dict.fromkeys(names, three)}
+            ledger = ledger.withColumns({**rest, "run": F.substring("txn_id", 5, 1).cast("int")})
+            _put_ledger(table, ledger, run - 1, run, is_order_judged=False)
+
+    put(1, "UTC", "txn-1")
+    put(2, "America/New_York", "txn-1", "txn-2")
+    put(3, "UTC", "txn-1", "txn-2", "txn-3")
+
+    found = sorted((row.txn_id, row.day) for row in table.read().collect())
+    assert [(f"txn-{run}", day(2)) for run in (1, 2, 3)] == found
+
+
+@pytest.mark.fault(
+    "Spark: sessions of one folder have different time zones, or take no types from the names of folders"
+)
+def test_a_record_is_in_the_day_of_utc_whatever_time_zone_a_session_has(spark: SparkSession) -> None:
+    three = F.timestamp_millis(F.lit(int(datetime(2026, 1, 2, 3, tzinfo=UTC).timestamp() * 1000)))
+    columns = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestampType INT"
+    records = spark.createDataFrame([("n.half", 0, 0, None, None, 1), ("n.half", 0, 1, None, None, 0)], columns)
+    records = records.withColumns({"timestamp": three, "headers": F.lit(None).cast(HEADERS)})
+
+    def days() -> list[date]:
+        rows = to_bronze(records, namespace="n", batch=0)
+        return [row.day for row in (*rows.collect(), *event_rows(rows.where("offset = 0"), 1).collect())]
+
+    # Of a producer's time bronze takes its own.
+    today = datetime.now(UTC).date()
+    with time_zone(spark, "Pacific/Kiritimati"):
+        ahead = days()
+    with time_zone(spark, "Pacific/Niue"):
+        behind = days()
+
+    assert ahead == behind
+    assert [day(2), day(2)] == [ahead[0], ahead[2]]
+    assert ahead[1] in (today, datetime.now(UTC).date())
+
+
+@contextmanager
+def time_zone(spark: SparkSession, name: str) -> Iterator[None]:
+    """That of the session, for the time of the block."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", name)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
 
 
 @pytest.mark.fault("Spark: tables are killed while days of them are written anew")

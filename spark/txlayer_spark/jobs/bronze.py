@@ -419,9 +419,9 @@ def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
         (F.col("timestampType") == _LOG_APPEND_TIME).alias("is_append_time"),
         kind_column(F.col("topic"), namespace=namespace).alias("kind"),
         # A producer's time may be of any day: then it is the day of the reading, and stays as long as what it belongs to.
-        F.when(F.col("timestampType") == _LOG_APPEND_TIME, F.to_date("timestamp"))
-        .otherwise(F.current_date())
-        .alias("day"),
+        lines.day_of(
+            F.when(F.col("timestampType") == _LOG_APPEND_TIME, F.col("timestamp")).otherwise(F.current_timestamp())
+        ).alias("day"),
     )
 
 

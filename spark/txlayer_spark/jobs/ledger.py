@@ -223,7 +223,7 @@ def _sources(
 
     def since(at_ms: int) -> DataFrame:
         records = catalog.records(counting, kinds=EVENT_KINDS)
-        day = F.to_date(lines.time_of(F.lit(at_ms)))
+        day = lines.day_of(lines.time_of(F.lit(at_ms)))
         return events(records.where(F.col("day") >= day), names)
 
     new = catalog.records(folders, kinds=EVENT_KINDS, behind=last.batches)

@@ -32,6 +32,7 @@ from txlayer.core.codec import KEY_HEADER
 from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.messages import CheckKind
 from txlayer.errors import UsageError
+from txlayer_spark import lines
 from txlayer_spark.catalog import (
     COMPLETE,
     FOLDERS_MIN,
@@ -73,7 +74,7 @@ EVENTS: Mapping[str, tuple[DataType, str]] = {
     "holder": (_TEXT, "who holds the lease"),
     "token": (_NUMBER, "its fencing token"),
     "error_type": (_TEXT, "the class of the handler's error"),
-    "day": (DateType(), "the day of the record, by which the table is divided"),
+    "day": (DateType(), "the day of the record in UTC, by which the table is divided"),
     "run": (_NUMBER, _RUN),
 }
 """Columns of `events`: their types and meaning. None of them holds what a user sent."""
@@ -87,7 +88,7 @@ BRONZE: Mapping[str, tuple[DataType, str]] = {  # columns of `bronze`
     "key": (BinaryType(), "the record's key; null where bronze keeps hashes"),
     "value": (BinaryType(), "its value, likewise"),
     "headers": (HEADERS, "its headers, txlayer's own among them; none of a check-back"),
-    "day": (DateType(), "the day of the record, by which the table is divided"),
+    "day": (DateType(), "the day of the record in UTC, by which the table is divided"),
     "run": (_NUMBER, _RUN),
 }
 
@@ -108,7 +109,7 @@ def event_rows(records: DataFrame, run: int) -> DataFrame:
 def ledger_rows(ledger: DataFrame, run: int) -> DataFrame:
     """Rows of `read_ledger` with `day`: that of the first time that is known of a transaction."""
     times = ("stored_at", "born_at", "decided_at", "forwarded_at", "first_checked_at")
-    day = F.to_date(F.coalesce(*times, F.timestamp_seconds(F.lit(0))))
+    day = lines.day_of(F.coalesce(*times, F.timestamp_seconds(F.lit(0))))
     return ledger.withColumns({"day": day, "run": F.lit(run).cast("bigint")})
 
 
@@ -186,7 +187,7 @@ def _event(records: DataFrame, kind: TopicKind) -> DataFrame:
         is_good | F.isnotnull("error")
     )
     rows = rows.withColumns({**renamed, "at": F.col("timestamp"), "event": F.col("_event")})
-    return rows.withColumn("day", F.to_date("timestamp"))
+    return rows.withColumn("day", lines.day_of(F.col("timestamp")))
 
 
 def _word(letter: Column, words: Mapping[CheckKind, str]) -> Column:
