@@ -261,7 +261,9 @@ def _hold(rows: DataFrame, waiting: DataFrame, path: str, epoch: int, batch: int
     says = rows.sparkSession.range(1).select(
         *(F.lit(n).cast("bigint").alias(name) for name, n in ((_EPOCH, epoch), (_BATCH, batch)))
     )
-    held.unionByName(says, allowMissingColumns=True).coalesce(1).write.mode("overwrite").parquet(path)
+    writer = held.unionByName(says, allowMissingColumns=True).coalesce(1).write.mode("overwrite")
+    # A session may divide what a task writes into files of so many rows.
+    writer.option("maxRecordsPerFile", 0).parquet(path)
 
 
 def _held(spark: SparkSession, folder: str, epoch: int, *, batch: int | None = None) -> DataFrame | None:

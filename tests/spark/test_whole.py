@@ -134,6 +134,36 @@ def test_more_that_waits_than_is_allowed_ends_the_query_and_loses_nothing(spark:
     assert 3 == handled[-1]
 
 
+@pytest.mark.fault(
+    "Spark: a batch ends between two messages of a transaction, or is done again after its function failed"
+)
+def test_what_waits_is_held_as_a_whole_or_not_at_all_whatever_size_of_files_a_session_has(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Killed while files come to their place, of which the last one says what they hold; then it is done again."""
+    columns = "topic STRING, partition INT, offset BIGINT, transaction STRING, index BIGINT, count BIGINT"
+    batch = spark.createDataFrame([("orders", 0, n, "t", n, 4) for n in range(3)], columns)
+    last = spark.createDataFrame([("orders", 0, 3, "t", 3, 4)], columns)
+    handled: list[tuple[int, int, bool]] = []
+
+    def handle(batch: DataFrame, epoch: int) -> None:
+        handled.extend((epoch, row["index"], row["is_whole"]) for row in batch.select("index", "is_whole").collect())
+
+    kept = whole_transactions(handle, folder=str(tmp_path))
+    spark.conf.set("spark.sql.files.maxRecordsPerFile", "1")
+    try:
+        kept(batch, 0)
+        (tmp_path / "slot=0" / "_SUCCESS").unlink()
+        for path in sorted((tmp_path / "slot=0").glob("*.parquet"))[:-1]:
+            path.unlink()
+        kept(batch, 0)
+        kept(last, 1)
+    finally:
+        spark.conf.unset("spark.sql.files.maxRecordsPerFile")
+
+    assert [(1, index, True) for index in range(4)] == sorted(handled)
+
+
 def test_a_read_says_of_each_row_whether_all_of_its_transaction_was_read(spark: SparkSession, field: Field) -> None:
     loyalty, (*good, lacking) = plant(field)
 
