@@ -115,7 +115,7 @@ def without_leaders(still: StillCoordinator, role: str, *, partitions: Sequence[
                 partition.is_led = True
         return still.world.passed_s >= 70
 
-    still.coordinator.run(should_stop=is_over)
+    still.run(is_over, seconds=70)
     return visible_before
 
 
@@ -151,8 +151,7 @@ def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commi
     still = StillCoordinator()
     opened = txn_key("open")
     still.half(opened)
-    coordinator, written, committed_s = still.coordinator, 0, dict[str, float]()
-    latest_s = 0.0
+    written, committed_s, latest_s = 0, dict[str, float](), 0.0
 
     def goes_on() -> bool:
         nonlocal written, latest_s
@@ -168,7 +167,7 @@ def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commi
             latest_s = max(latest_s, now - committed_s.pop(seen))
         return now >= 900
 
-    coordinator.run(should_stop=goes_on)
+    still.coordinator.run(should_stop=goes_on)
 
     # `doubt_after` is 60 s, and so nothing of a quarter of an hour ago is in half alone.
     assert opened in still.on_doubt()

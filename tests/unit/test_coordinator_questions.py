@@ -244,8 +244,8 @@ def test_a_long_trace_of_one_transaction_keeps_no_question_from_the_others(monke
     poison, good = txn_key("poison"), txn_key("good-" + "0" * 60)
     still.half(good)  # young: a restart reads half from here
     offset = traced_half(still, poison, parent=TRACEPARENT, state=b"a=" + b"b" * 5_000)
-    coordinator, turn = still.coordinator, 0
     still.commit(poison, offset)
+    turn = 0
 
     def should_stop() -> bool:
         nonlocal turn
@@ -254,7 +254,7 @@ def test_a_long_trace_of_one_transaction_keeps_no_question_from_the_others(monke
             still.op(op_line("R", poison, offset))
         return still.world.passed_s >= 300 or turn > 5_000
 
-    coordinator.run(should_stop=should_stop)
+    still.run(should_stop, seconds=300)
 
     checks = [decode_check(r.value()) for r in still.kafka.records(still.topics.check)]
     asked = [c.key for c in checks if isinstance(c, CheckRecord) and c.kind is CheckKind.QUESTION]

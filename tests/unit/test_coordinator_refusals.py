@@ -311,7 +311,7 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
     stage.kafka.create_topic(GROWING, settings={"max.message.bytes": "10000"})
     early, late = txn_key("early"), txn_key("late")
     stage.commit(early, stage.half(early, topic=GROWING))
-    coordinator, is_grown = stage.coordinator, False
+    is_grown = False
 
     def goes_on() -> bool:
         nonlocal is_grown
@@ -324,7 +324,7 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
             stage.commit(late, stage.half(late, topic=GROWING, value=b"x" * 20_000))
         return stage.world.passed_s > 3_700
 
-    coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=100)
 
     assert {} == {k: (s.state, s.reason) for k, s in stage.on_doubt().items()}
     assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(GROWING)]
@@ -334,7 +334,7 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
 def test_a_coordinator_that_began_with_fewer_partitions_takes_none_of_the_new_ones_over() -> None:
     """By its number of partitions the records there would be misplaced, and be kept aside although they are committed."""
     stage, other = StillCoordinator(), list[Any]()
-    cluster, topics, coordinator = stage.kafka.cluster, stage.topics, stage.coordinator
+    cluster, topics = stage.kafka.cluster, stage.topics
 
     def give_one_more() -> None:
         widen(stage.kafka, (topics.doubt, topics.op, topics.half), 3)
@@ -356,7 +356,7 @@ def test_a_coordinator_that_began_with_fewer_partitions_takes_none_of_the_new_on
 
     assert 2 == half_partition(ordering_key=None, txn_id="t0", partition_count=3)
     with pytest.raises(TopicMismatchError, match="more partitions while this coordinator ran"):
-        coordinator.run(should_stop=goes_on)
+        stage.run(goes_on, seconds=120)
 
     assert {} == stage.on_doubt()
 
@@ -365,7 +365,7 @@ def test_a_coordinator_that_began_with_fewer_partitions_takes_none_of_the_new_on
 @pytest.mark.promise("P6")
 def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topic_was_widened() -> None:
     stage = StillCoordinator()
-    coordinator, step = stage.coordinator, 0
+    step = 0
 
     def send(name: str) -> None:
         key = txn_key(name)
@@ -381,7 +381,7 @@ def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topi
         return stage.world.passed_s > DAY_S + 60
 
     send("before")
-    coordinator.run(should_stop=goes_on)
+    stage.run(goes_on, seconds=70)
     stage.start()  # a successor, or another coordinator of the group
     send("after-a-restart")
     stage.work(seconds=20)

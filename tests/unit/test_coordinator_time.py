@@ -151,7 +151,7 @@ def test_what_stands_on_doubt_tells_the_time_when_a_clock_is_set_right() -> None
             stage.wall_skew_s = 0.0
         return stage.world.passed_s >= set_right_at_s + 180
 
-    stage.coordinator.run(should_stop=look)
+    stage.run(look, seconds=190)
 
     assert [b"R"] == [line.split(b"|")[1] for line in stage.said()]
 
@@ -499,7 +499,7 @@ def work_beside(stage: StillCoordinator, *, is_busy: bool, seconds: float) -> No
             stage.world.advance(ms=400)
         return stage.world.passed_s >= seconds
 
-    stage.coordinator.run(should_stop=is_over)
+    stage.run(is_over, seconds=seconds)
 
 
 @pytest.mark.promise("P11")

@@ -362,7 +362,7 @@ def run_for(still: StillCoordinator, *, seconds: float, turns_max: int = 3_000) 
         turns += 1
         return still.world.passed_s >= until_s or turns > turns_max
 
-    coordinator.run(should_stop=should_stop)
+    still.run(should_stop, seconds=seconds)
     count = coordinator.measures.rebuild_count
     still.start()
     return count

@@ -48,7 +48,7 @@ def work(still: StillCoordinator, *, seconds: float = 5) -> dict[int, Shard]:
         found.update(coordinator.view().shards)
         return still.world.passed_s >= until_s
 
-    coordinator.run(should_stop=should_stop)
+    still.run(should_stop, seconds=seconds)
     still.start()
     return found
 
