@@ -100,7 +100,7 @@ def get(target: str, *headers: str) -> bytes:
 
 def read(sock: socket.socket, until: bytes = b"") -> bytes:
     """What comes until these bytes, or until the connection ends."""
-    found = b""
+    found = bytearray()
     try:
         while not (until and until in found):
             came = sock.recv(65_536)
@@ -109,7 +109,7 @@ def read(sock: socket.socket, until: bytes = b"") -> bytes:
             found += came
     except ConnectionResetError:
         pass  # it ended
-    return found
+    return bytes(found)
 
 
 def page_of(port: int) -> bytes:
