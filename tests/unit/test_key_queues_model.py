@@ -284,7 +284,7 @@ class QueueWorld:
             assert item.more.end in ends, "it was rejected"
         if request is None:
             chain = self._chain_of(item)
-            number = [at for _, at, _ in self.stage.dead_letters].index(item.offset)
+            (number,) = (n for n, (_, at, _) in enumerate(self.stage.dead_letters) if at == item.offset)
             if item.more.end is DeadLetterReason.KEY_PARKED:
                 assert chain in self.parked, "followed into the dead letters, but nobody went before"
             assert item.offset not in self.ended

@@ -6,9 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.queue_stage import PARK, REJECTED, REPLAY, QueueStage
+from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.key_queue import ANSWERS_MAX, ItemSource, NullKeys, PartitionQueue, QueueOrder, QueueSettings, Start
+from txlayer.core.key_queue import (
+    ANSWERS_MAX,
+    Failure,
+    ItemSource,
+    NullKeys,
+    PartitionQueue,
+    QueueOrder,
+    QueueSettings,
+    Start,
+)
 from txlayer.core.progress import NOTHING, StoredProgress, decode
 from txlayer.core.retry import RetryPolicy
 
@@ -385,19 +394,9 @@ def test_the_first_dead_letter_of_a_topic_that_was_made_anew_releases_the_keys_o
 @pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
 @pytest.mark.parametrize("order", [QueueOrder.KEY, QueueOrder.NONE])
 def test_replays_whose_ends_have_no_room_do_not_begin_and_each_is_answered_once(order: QueueOrder) -> None:
-    stage, bad = stage_of_failing_replays(8_000, order)
-    handled: set[int | None] = set()
-    while items := stage.take(500):
-        for item in items:
-            if item.offset in bad:
-                stage.fail(item)
-                continue
-            stage.queue.handled([item])
-            handled.add(item.offset)
-        stage.store()
-        while stage.write_due(500):
-            pass
-    assert stage.queue.is_full
+    stage, failing = stage_of_failing_replays(8_000, order)
+    handled = replay_all(stage, failing=failing)
+    assert stage.store()
     assert handled == {at for at, _ in stage.answers}
 
     stage.restart()
@@ -406,18 +405,23 @@ def test_replays_whose_ends_have_no_room_do_not_begin_and_each_is_answered_once(
     assert again.isdisjoint(handled)
 
     stage.restart()
+    stage.store()
     for _ in range(20):
         stage.advance(300_000)
-        stage.store()
-        for item in stage.take(100_000):
-            if item.offset in bad:
-                stage.fail(item, REJECTED)
-            else:
-                stage.queue.handled([item])
-        stage.store()
-        while stage.write_due(500):
-            pass
+        replay_all(stage, failing=failing, failure=REJECTED)
     assert Counter(range(8_000)) == Counter(at for at, _ in stage.answers)
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
+def test_replays_whose_ends_have_no_room_keep_no_new_messages_of_other_keys_back() -> None:
+    stage, failing = stage_of_failing_replays(8_000, QueueOrder.KEY)
+    replay_all(stage, failing=failing)
+    assert stage.store()
+
+    stage.append(b"new", b"newer", b"k7999")
+
+    assert ["0", "1"] == [item.record for item in stage.take() if not item.is_replay]  # that of k7999 has not begun
 
 
 @pytest.mark.promise("P9")
@@ -441,3 +445,19 @@ def stage_of_failing_replays(count: int, order: QueueOrder) -> tuple[QueueStage,
     stage.read()
     draw = random.Random(1)
     return stage, {n for n in range(count) if draw.random() < 0.5}
+
+
+def replay_all(stage: QueueStage, *, failing: set[int], failure: Failure = FAILED) -> set[int]:
+    """Everything that may begin is handled, or fails. Returns which replays were handled."""
+    handled = set()
+    while items := stage.take(500):
+        for item in items:
+            if item.offset in failing:
+                stage.fail(item, failure)
+            else:
+                stage.queue.handled([item])
+                handled.add(item.offset)
+        stage.store()
+        while stage.write_due(500):
+            pass
+    return handled

@@ -303,13 +303,14 @@ class Lanes(Generic[R]):
                 self._apart[item.source, item.offset] = item
         return taken
 
-    def take_at(self, source: ItemSource, offset: int) -> list[Item[R]]:
-        """The item there if it is new, or has no place."""
+    def take_apart(self, source: ItemSource, offset: int) -> list[Item[R]]:
+        """The item there if it was set apart."""
         found = self._apart.pop((source, offset), None)
-        if found is not None:
-            return [found]
+        return [] if found is None else [found]
+
+    def take_at(self, offset: int) -> list[Item[R]]:
         for index, item in enumerate(self.ready):
-            if (item.source, item.offset) == (source, offset):
+            if item.offset == offset:
                 del self.ready[index]
                 return [item]
         return []
@@ -940,14 +941,17 @@ class PartitionQueue(Generic[R]):
             self._paused_since_ms = 0
         if not self.may_begin(now_ms):
             return []
+        taken: list[Item[R]] = []
+        for source, is_full in self._is_source_full.items():
+            if is_full and len(taken) < count_max:
+                taken += lanes.take_apart(source, self._progress[source].lowest)
         if self.is_full:
-            taken = lanes.take_again(count_max)
+            taken += lanes.take_again(count_max - len(taken))
             if not taken and not self.in_flight_count and count_max:
                 # Any other end would need more room in the metadata; the end of the lowest record frees some.
-                lowest = ((source, progress.lowest) for source, progress in self._progress.items())
-                taken = next((found for at in lowest if (found := lanes.take_at(*at))), [])
+                taken = lanes.take_at(self._topic.lowest)
         else:
-            taken = lanes.take(count_max)
+            taken += lanes.take(count_max - len(taken))
         self.in_flight_count += len(taken)
         return taken
 
@@ -1258,7 +1262,7 @@ class PartitionQueue(Generic[R]):
     @property
     def is_full(self) -> bool:
         """True if the metadata have no room for more; only retries, replays and the lowest record are handed out then."""
-        return any(self._is_source_full.values()) or self._chains.is_without_room
+        return self._is_source_full[ItemSource.TOPIC] or self._chains.is_without_room
 
     @property
     def is_without_room(self) -> bool:
