@@ -657,6 +657,15 @@ def test_old_rows_of_this_group_go(engine: Engine) -> None:
         inbox.purge(timedelta(days=1_000_000))
 
 
+@each_database
+def test_the_old_row_of_an_empty_key_goes_as_any_other(engine: Engine) -> None:
+    inbox = Inbox(engine, group=new_id(), key=lambda _message: "")
+    inbox.create_table()
+    aged(inbox, 1, days=15)
+
+    assert (1, 1) == inbox.purge(timedelta(days=14))
+
+
 def run(*words: str) -> None:
     """`txlayer inbox …`."""
     build_app()(["inbox", *words], standalone_mode=False)

@@ -525,7 +525,7 @@ def delete_old(  # one loop: read a page, delete it, count it
         raise UsageError("an age is more than 0. None was deleted")
     bound: datetime | None = None
     row_count = purged_count = 0
-    last_key = ""
+    behind: list[ColumnElement[bool]] = []
     while True:
         with engine.begin() as connection:
             if bound is None:
@@ -535,7 +535,7 @@ def delete_old(  # one loop: read a page, delete it, count it
                 except OverflowError as exc:
                     raise UsageError("an age begins after the year 1. None was deleted") from exc
             page = connection.execute(
-                select(key, made_at < bound).where(key > last_key, *where).order_by(key).limit(PAGE_COUNT_MAX)
+                select(key, made_at < bound).where(*behind, *where).order_by(key).limit(PAGE_COUNT_MAX)
             ).all()
         if not page:
             return Purged(row_count, purged_count)
@@ -548,7 +548,7 @@ def delete_old(  # one loop: read a page, delete it, count it
                 count = done.rowcount
         row_count += len(page)
         purged_count += count
-        last_key = page[-1][0]
+        behind = [key > page[-1][0]]
 
 
 # --- from a URL -------------------------------------------------------------------------------------------------------
