@@ -126,7 +126,10 @@ class ProducerConnections:
 
 
 class _Connected:
-    """What coordinators and consumers have in common; one administrator's view answers all questions, as in `Administration`."""
+    """What coordinators and consumers have in common; one administrator's view answers all questions, as in `Administration`.
+
+    Those of `_aside` are for another thread than the service's own.
+    """
 
     _compression = "none"
 
@@ -149,6 +152,8 @@ class _Connected:
         self.offsets_at = admin.offsets_at
         self.topic_limits = admin.topic_limits
         self.group = admin.group
+        self._aside = clients.shared_questions(timeout_ms=timeout_ms)
+        self.topic_limits_in_background = self._aside.topic_limits
 
     def wait_until_reachable(self, topic: str, *, timeout_s: float) -> None:
         """Return when a broker answers a question about `topic`; log every few seconds that none does.
@@ -192,10 +197,11 @@ class _Connected:
 
     def close(self) -> None:
         self._admin.close()
+        self._aside.close()
 
 
 class CoordinatorConnections(_Connected):
-    """The calls to a cluster that a coordinator needs; those of `_aside` for another thread than its own."""
+    """The calls to a cluster that a coordinator needs."""
 
     config: CoordinatorConfig
 
@@ -205,9 +211,7 @@ class CoordinatorConnections(_Connected):
         """With `is_sparing`, readers take more requests and less memory."""
         super().__init__(clients, config, timeout_ms=timeout_ms, **({"is_sparing": True} if is_sparing else {}))
         self._compression = config.compression
-        self._aside = clients.shared_questions(timeout_ms=timeout_ms)
         self.groups_with_members = self._aside.groups_with_members
-        self.topic_limits_in_background = self._aside.topic_limits
         self.operator_writer = clients.operator_writer
         self.history = clients.history
 
@@ -218,20 +222,14 @@ class CoordinatorConnections(_Connected):
             tells_end=True,
         )
 
-    def close(self) -> None:
-        super().close()
-        self._aside.close()
-
 
 class ConsumerConnections(_Connected):
-    """The calls to a cluster that a consumer needs. Not thread-safe, but for the questions of `_aside`."""
+    """The calls to a cluster that a consumer needs. Not thread-safe."""
 
     config: ConsumerConfig
 
     def __init__(self, clients: Clients, config: ConsumerConfig) -> None:
         super().__init__(clients, config, fetch_wait_ms=FETCH_WAIT_MS)
-        self._aside = clients.shared_questions(timeout_ms=ANSWER_MS)
-        self.topic_limits_in_background = self._aside.topic_limits
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
         config = self.config
@@ -252,10 +250,6 @@ class ConsumerConnections(_Connected):
             message_timeout_ms=milliseconds(self.config.store_timeout),
             linger_ms=LINGER_MS,
         )
-
-    def close(self) -> None:
-        super().close()
-        self._aside.close()
 
 
 ConnectProducer = Callable[[ProducerConfig], ProducerConnections]
