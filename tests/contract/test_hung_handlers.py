@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -14,6 +15,7 @@ from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.lease_keeper import LockRegistry
 from txlayer.consumer.metrics import health_of
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, dead_letter_of
 from txlayer.core.retry import RetryPolicy
@@ -226,6 +228,43 @@ def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
     assert ["cancelled", "cleaned up"] == ended[:2]
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("is_swallowed", [True, False])
+@OF_HANDLERS
+def test_a_coroutine_that_is_cancelled_when_its_lease_runs_out_loses_no_attempt(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, is_swallowed: bool
+) -> None:
+    """Its renewal was on its way, and is read a moment later: the queue has no other owner."""
+    stage.write(b"slow")
+    attempts: list[int] = []
+    ends: list[float] = []
+    valid_until = LockRegistry.valid_until
+    monkeypatch.setattr(LockRegistry, "valid_until", lambda self, at: ends[-1] if ends else valid_until(self, at))
+    swallowed = (asyncio.CancelledError,) if is_swallowed else ()
+
+    async def run() -> None:
+        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, retry=TWICE)
+
+        @consumer.handler
+        async def handle(_message: ReceivedMessage, context: Context) -> None:
+            attempts.append(context.attempt)
+            if len(attempts) == 2:
+                consumer.stop()
+                return
+            ends.append(time.monotonic() + 0.2)
+            try:
+                with suppress(*swallowed):
+                    await asyncio.sleep(PATIENCE_S)
+            finally:
+                ends.clear()
+
+        await consumer.run()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+    assert [1, 1] == attempts
 
 
 @pytest.mark.slow

@@ -194,19 +194,22 @@ class AsyncPool:
             return
         del self._entered[id(job)]
         if is_late is not None:
-            failed = self._interrupted(chunk, job, failed, began, is_late=is_late)
+            failed = self._interrupted(chunk, job, began, is_late=is_late)
         if failed is None:
             self._ends_of(chunk)[0].append(job)
         else:
             self._ends_of(chunk)[1].append(failed)
 
-    def _interrupted(self, chunk: Chunk, job: Job, failed: Failed | None, began: float, *, is_late: bool) -> Failed:
-        """How an attempt ended whose task was cancelled, and that ended in time then: whatever its handler said, it was interrupted."""
+    def _interrupted(self, chunk: Chunk, job: Job, began: float, *, is_late: bool) -> Failed:
+        """How an attempt ended whose task was cancelled, and that ended in time then: whatever its handler said, it was interrupted.
+
+        If only its lease was over, no attempt counts: its renewal may have been on its way.
+        """
         if is_late:
             why = f"no end within {self._attempt_timeout_s:g} s (attempt_timeout): its task was cancelled"
             started_ms = int((time.time() - (time.monotonic() - began)) * 1000)
             return timed_out(job, why=why, started_ms=started_ms, count=chunk.given.get(id(job), 0))
-        return failed or self._caller.failure(chunk, job, asyncio.CancelledError("the lease is over"), began)
+        return self._caller.refusal(chunk, job, NotBegun(), began)
 
     def _ends_of(self, chunk: Chunk) -> tuple[list[Job], list[Failed], list[Job]]:
         """What is told of a chunk in this round of the loop: handled, failed, not run."""
