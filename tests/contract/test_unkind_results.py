@@ -37,17 +37,6 @@ class Lazy(str):
         raise LookupError("no translation")
 
 
-@pytest.mark.promise("P9")
-def test_a_reason_that_cannot_be_shown_costs_no_worker(stage: Stage) -> None:
-    def act(message: ReceivedMessage, _context: Context) -> Any:
-        return Reject(Lazy("x")) if message.key == b"bad" else None
-
-    stage.write(b"1", key=b"bad")
-    with stage.consumer(act, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
-        stage.journal.wait_for(1)
-        check_that_another_key_goes_on(stage)
-
-
 class Unit(int):
     """A number that knows its unit and compares with none other."""
 
@@ -66,13 +55,21 @@ class Impatient(timedelta):
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: Reject(Lazy("x")),
         lambda: Reject.__new__(Reject),
         lambda: Retry.__new__(Retry),
         lambda: Retry(delay_ms=Unit(5)),
         lambda: Retry(Impatient()),
         lambda: unkind("class", LookupError),
     ],
-    ids=["an empty Reject", "an empty Retry", "a number that raises", "a delay that raises", "a class that raises"],
+    ids=[
+        "a reason that raises",
+        "an empty Reject",
+        "an empty Retry",
+        "a number that raises",
+        "a delay that raises",
+        "a class that raises",
+    ],
 )
 def test_a_result_that_raises_when_it_is_looked_at_costs_no_worker(stage: Stage, make: Callable[[], Any]) -> None:
     def act(message: ReceivedMessage, _context: Context) -> Any:

@@ -1,6 +1,5 @@
 """What README says works is run here: its code, its commands; and every promise that it makes has marked tests."""
 
-import ast
 import os
 import re
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import txlayer
+from tests.support.marked_tests import marked
 from tests.support.processes import CoordinatorProcess
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 
@@ -84,19 +84,8 @@ def test_every_class_that_readme_imports_is_public() -> None:
     assert set() == {name for name in named if name not in txlayer.__all__}
 
 
-def marked_promises() -> set[str]:
-    """Every P1 to P11 that some test is marked with."""
-    found: set[str] = set()
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.promise":
-                found.update(ast.literal_eval(argument) for argument in node.args)
-    return found
-
-
 def test_every_promise_has_marked_tests() -> None:
     made = re.findall(r"^\| (P\d+) \|", PROMISES, re.MULTILINE)
 
     assert [f"P{number}" for number in range(1, 12)] == made
-    marked = marked_promises()
-    assert [] == [promise for promise in made if promise not in marked]
+    assert [] == [promise for promise in made if promise not in marked("promise")]

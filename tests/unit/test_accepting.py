@@ -13,8 +13,8 @@ from txlayer.core.messages import COMMIT
 from txlayer.core.topics import closed_at_ms
 from txlayer.errors import BrokerUnavailableError, NotAcceptingError, RetriableError, TopicMismatchError
 from txlayer.operate.topics import Acceptance, accept
-from txlayer.producer import steps
-from txlayer.producer.engine import ENTRY_LOOK_S, watch_entry
+from txlayer.producer import engine, steps
+from txlayer.producer.engine import watch_entry
 from txlayer.producer.questions import OpenLimit
 
 AT_MS = 1_700_000_000_000
@@ -87,16 +87,16 @@ def test_what_waits_for_its_turn_when_it_is_closed_sends_nothing() -> None:
 
 
 def test_the_limit_of_open_transactions_counts_again_once_it_is_opened() -> None:
-    engine = World().engine
+    made = World().engine
     limit = OpenLimit((0,), 7)
-    engine.hear_closed(AT_MS)
-    engine.hear_limit(limit)
+    made.hear_closed(AT_MS)
+    made.hear_limit(limit)
     with pytest.raises(NotAcceptingError):
-        engine.check_entry()
-    engine.hear_closed(None)
-    assert limit == engine.limit
-    engine.hear_limit(None)
-    engine.check_entry()
+        made.check_entry()
+    made.hear_closed(None)
+    assert limit == made.limit
+    made.hear_limit(None)
+    made.check_entry()
 
 
 def test_a_producer_asks_again_and_believes_the_last_answer() -> None:
@@ -115,8 +115,11 @@ def test_a_producer_asks_again_and_believes_the_last_answer() -> None:
     assert [AT_MS, None] == heard[:2]
 
 
-@pytest.mark.slow
-def test_a_running_producer_hears_of_it_within_ten_seconds(stage: ProducerStage) -> None:
+def test_a_running_producer_hears_of_it_within_two_looks_of_five_seconds(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 5.0 == engine.ENTRY_LOOK_S
+    monkeypatch.setattr(engine, "ENTRY_LOOK_S", 0.1)
     producer = stage.producer(check=lambda _request: COMMIT)
     with producer.transaction() as tx:
         tx.send("orders", value=b"v")
@@ -130,7 +133,7 @@ def test_a_running_producer_hears_of_it_within_ten_seconds(stage: ProducerStage)
                 return True
             return False
 
-        wait_until(is_refused, within=2 * ENTRY_LOOK_S, what="the producer refuses")
+        wait_until(is_refused, within=PATIENCE_S, what="the producer refuses")
     assert COMMIT == tx.result().resolution
     set_accepting(stage.kafka, True)
-    wait_until(lambda: not is_refused(), within=2 * ENTRY_LOOK_S, what="the producer accepts")
+    wait_until(lambda: not is_refused(), within=PATIENCE_S, what="the producer accepts")
