@@ -127,60 +127,52 @@ def test_the_first_line_that_counts_decides(
     assert (SettlementResult.REFUSED, other_state) == result(act, before, said(contrary, (20, 2)), own)
 
 
-def test_a_line_that_names_a_half_record_which_is_not_the_last_any_more_is_ignored() -> None:
-    assert (SettlementResult.IGNORED, "open") == result(
-        OperatorAction.COMMIT, "open", said(COMMIT, offset=6), now="open"
-    )
+DONE, ALREADY, REFUSED, IGNORED = (
+    SettlementResult.DONE,
+    SettlementResult.ALREADY,
+    SettlementResult.REFUSED,
+    SettlementResult.IGNORED,
+)
+NOT_FORWARDED = SettlementResult.NOT_FORWARDED
+ABANDON = said(ROLLBACK, abandon=True)
+EARLIER_ABANDON, EARLIER_COMMIT = said(ROLLBACK, (19, 0), abandon=True), said(COMMIT, (19, 0))
+
+# act: [(state before, lines, state now if it is not settled, was it abandoned, result, state that is told)]
+BECAME: dict[OperatorAction, list[tuple[str, list[RecordedLine], str | None, bool, SettlementResult, str]]] = {
+    OperatorAction.COMMIT: [
+        ("open", [said(COMMIT, offset=6)], "open", False, IGNORED, "open"),  # that half record is not the last any more
+        ("open", [said(COMMIT)], "waiting", False, DONE, "waiting"),
+        ("parked", [said(COMMIT)], "held", False, NOT_FORWARDED, "held"),
+        ("parked", [said(COMMIT)], "parked-committed", False, NOT_FORWARDED, "parked-committed"),
+        ("held", [said(COMMIT)], "held", False, NOT_FORWARDED, "held"),
+        ("parked-committed", [said(COMMIT)], "parked-committed", False, NOT_FORWARDED, "parked-committed"),
+        ("held", [said(COMMIT)], None, False, DONE, "committed"),
+        ("held", [EARLIER_ABANDON, said(COMMIT)], None, True, REFUSED, "rolled-back"),
+    ],
+    OperatorAction.ABANDON: [
+        ("held", [ABANDON], None, True, DONE, "rolled-back"),
+        ("held", [ABANDON], None, False, REFUSED, "committed"),  # it was forwarded before
+        ("held", [EARLIER_ABANDON, ABANDON], None, True, ALREADY, "rolled-back"),
+        ("waiting", [ABANDON], None, True, DONE, "rolled-back"),
+        ("waiting", [ABANDON], None, False, REFUSED, "committed"),
+        ("held", [ABANDON], "held", False, IGNORED, "held"),
+        ("parked", [EARLIER_COMMIT, ABANDON], None, True, DONE, "rolled-back"),
+        ("parked", [EARLIER_COMMIT, ABANDON], None, False, REFUSED, "committed"),
+    ],
+    OperatorAction.CHECK_NOW: [
+        ("open", [said(UNKNOWN)], "open", False, DONE, "open"),
+        ("open", [said(UNKNOWN), said(COMMIT, (21, 0))], None, False, ALREADY, "committed"),  # needless by now
+    ],
+}
 
 
-@pytest.mark.parametrize("state", ["held", "parked-committed"])
-def test_what_is_committed_and_cannot_be_forwarded_is_told_so(state: str) -> None:
-    assert (SettlementResult.NOT_FORWARDED, state) == result(OperatorAction.COMMIT, "parked", said(COMMIT), now=state)
-    assert (SettlementResult.NOT_FORWARDED, state) == result(OperatorAction.COMMIT, state, said(COMMIT), now=state)
+@pytest.mark.parametrize(("act", "row"), [(act, row) for act, rows in BECAME.items() for row in rows])
+def test_what_became_of_a_line_is_told_by_the_lines_before_it_and_by_what_is_there_now(
+    act: OperatorAction, row: tuple[str, list[RecordedLine], str | None, bool, SettlementResult, str]
+) -> None:
+    before, lines, now, is_abandoned, expected, state = row
 
-
-def test_what_waits_for_its_key_is_committed() -> None:
-    assert (SettlementResult.DONE, "waiting") == result(OperatorAction.COMMIT, "open", said(COMMIT), now="waiting")
-
-
-def test_a_commit_after_another_operators_abandon_is_refused() -> None:
-    given_up = said(ROLLBACK, (19, 0), abandon=True)
-
-    assert (SettlementResult.REFUSED, "rolled-back") == result(
-        OperatorAction.COMMIT, "held", given_up, said(COMMIT), is_abandoned=True
-    )
-    assert (SettlementResult.DONE, "committed") == result(OperatorAction.COMMIT, "held", said(COMMIT))
-
-
-def test_an_abandon_of_what_was_forwarded_before_is_refused() -> None:
-    own = said(ROLLBACK, abandon=True)
-
-    assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "held", own, is_abandoned=True)
-    assert (SettlementResult.REFUSED, "committed") == result(OperatorAction.ABANDON, "held", own)
-    assert (SettlementResult.ALREADY, "rolled-back") == result(
-        OperatorAction.ABANDON, "held", said(ROLLBACK, (19, 0), abandon=True), own, is_abandoned=True
-    )
-    assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "waiting", own, is_abandoned=True)
-    assert (SettlementResult.REFUSED, "committed") == result(OperatorAction.ABANDON, "waiting", own)
-    assert (SettlementResult.IGNORED, "held") == result(OperatorAction.ABANDON, "held", own, now="held")
-
-
-def test_an_abandon_after_another_operators_commit_is_done() -> None:
-    own = said(ROLLBACK, abandon=True)
-
-    assert (SettlementResult.DONE, "rolled-back") == result(
-        OperatorAction.ABANDON, "parked", said(COMMIT, (19, 0)), own, is_abandoned=True
-    )
-    assert (SettlementResult.REFUSED, "committed") == result(
-        OperatorAction.ABANDON, "parked", said(COMMIT, (19, 0)), own
-    )
-
-
-def test_to_ask_is_done_when_the_coordinator_knows_and_needless_when_it_is_decided() -> None:
-    assert (SettlementResult.DONE, "open") == result(OperatorAction.CHECK_NOW, "open", said(UNKNOWN), now="open")
-    assert (SettlementResult.ALREADY, "committed") == result(
-        OperatorAction.CHECK_NOW, "open", said(UNKNOWN), said(COMMIT, (21, 0))
-    )
+    assert (expected, state) == result(act, before, *lines, now=now, is_abandoned=is_abandoned)
 
 
 # --- what is settled --------------------------------------------------------------------------------------------------

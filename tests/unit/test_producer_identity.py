@@ -130,20 +130,23 @@ def test_nothing_asked_for_is_one_place(order: str | OrderMode) -> None:
     assert ANYWHERE is Identity(partition_count=8).placement(None, order, None)
 
 
-def test_a_message_without_a_key_follows_the_ordering_key() -> None:
+@pytest.mark.parametrize(
+    ("has_key", "partition", "timestamp_ms", "expected"),
+    [
+        (False, None, 5, HalfOptions(timestamp_ms=5, key_murmur=murmur2(b"customer-7"))),
+        (False, 2, None, HalfOptions(partition=2)),
+        (True, None, None, HalfOptions()),
+    ],
+    ids=["without a key it follows the ordering key", "a partition was asked for", "a key keeps its own partition"],
+)
+def test_the_ordering_key_places_messages_that_nothing_else_places(
+    *, has_key: bool, partition: int | None, timestamp_ms: int | None, expected: HalfOptions
+) -> None:
     place = Identity(partition_count=8).placement("customer-7", "commit", None)
 
-    options = codec.decode_options(place.options_of(has_key=False, partition=None, timestamp_ms=5))
-    assert murmur2(b"customer-7") == options.key_murmur
-    assert 5 == options.timestamp_ms
-    assert key_hash(b"customer-7") == options.key_hash
+    options = place.options_of(has_key=has_key, partition=partition, timestamp_ms=timestamp_ms)
 
-
-def test_a_partition_asked_for_needs_no_ordering_key() -> None:
-    place = Identity(partition_count=8).placement("customer-7", "commit", None)
-
-    options = codec.decode_options(place.options_of(has_key=False, partition=2, timestamp_ms=None))
-    assert (2, None) == (options.partition, options.key_murmur)
+    assert expected._replace(key_hash=key_hash(b"customer-7")) == codec.decode_options(options)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +174,6 @@ def test_an_id_out_of_form_is_refused(txn_id: str) -> None:
         Identity(partition_count=8).draw(txn_id, AT_MS)
 
 
-def test_a_message_with_a_key_keeps_the_partition_of_its_own_key() -> None:
-    place = Identity(partition_count=8).placement("customer-7", "commit", None)
-
-    options = place.options_of(has_key=True, partition=None, timestamp_ms=None)
-
-    assert codec.decode_options(options) == HalfOptions(key_hash=key_hash(b"customer-7"))
-
-
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("key", [b"customer-7", None])
 def test_the_immunity_that_was_asked_for_counts_whoever_gives_the_ordering_key(key: bytes | None) -> None:
@@ -202,12 +197,9 @@ def test_a_partition_is_the_one_on_the_protocol_page() -> None:
         assert vector["partition"] == computed
 
 
-def test_a_key_hash_is_the_one_on_the_protocol_page() -> None:
+def test_hashes_are_those_on_the_protocol_page_and_of_java_producers() -> None:
     for vector in vectors("key-hash"):
         assert vector["key_hash"] == key_hash(vector["ordering_key"].encode())
-
-
-def test_murmur2_is_the_one_of_java_producers() -> None:
     for vector in vectors("murmur2"):
         assert vector["murmur2"] == murmur2(vector["key"].encode())
 
