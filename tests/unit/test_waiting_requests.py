@@ -1,5 +1,6 @@
 """Requests to replay that were read and wait for room: nothing behind them counts as read before they have ended."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -135,6 +136,9 @@ def test_a_long_search_goes_on_in_the_next_calls_and_the_other_queues_have_their
     assert [False, False] == [bool(owned.requests) for owned in found]
 
 
+LARGE = 100_000
+
+
 class NoLetters:
     """Every dead letter is gone."""
 
@@ -142,39 +146,31 @@ class NoLetters:
         return dict.fromkeys(offsets)
 
 
-@pytest.mark.promise("P11")
-def test_requests_whose_dead_letters_are_gone_count_with_their_own_bytes() -> None:
-    """They wait in memory until their answers are written, and their text may be as long as their topic allows."""
-    ingest = Ingest(group="g", letters=cast("Any", NoLetters()), now_ms=lambda: 1_000)
-    queues = empty_queue()
-    owned = owned_with(queues)
-    value = b"1|R|a|%d|" + b"x" * 100_000
-    records = [MemoryRecord(*owned.replay_partition, None, value % n, None, (1, 0), log_offset=n) for n in range(1_500)]
-    ingest.add(records, {owned.replay_partition: owned})
-
-    ingest.add_waiting([owned], count_max=100_000, bytes_max=1_000_000)
-
-    assert 100_000 * queues.replay_count <= queues.replay_bytes
-    assert 500 == queues.replay_count
-
-
 @pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
 @pytest.mark.promise("P11")
-def test_requests_count_with_the_bytes_of_their_keys() -> None:
-    """The key of each is that of its dead letter."""
-    ingest = Ingest(group="g", letters=cast("Any", None), now_ms=lambda: 1_000)
+@pytest.mark.parametrize(
+    ("letters", "key", "request_of"),
+    [
+        # They wait in memory until their answers are written, and their text may be as long as their topic allows.
+        (NoLetters(), None, lambda letter: b"1|R|a|%d|" % letter + b"x" * LARGE),
+        # The key of each is that of its dead letter.
+        (None, b"x" * LARGE, lambda letter: encode_replay(ReplayRecord(ReplayKind.DROP, "a", letter))),
+    ],
+    ids=["whose dead letters are gone", "with large keys"],
+)
+def test_requests_count_with_the_bytes_of_their_text_and_of_their_keys(
+    letters: Any, key: bytes | None, request_of: Callable[[int], bytes]
+) -> None:
+    ingest = Ingest(group="g", letters=letters, now_ms=lambda: 1_000)
     queues = empty_queue()
     owned = owned_with(queues)
-    key = b"k" * 100_000
-    drops = [encode_replay(ReplayRecord(ReplayKind.DROP, "a", n)) for n in range(1_500)]
-    records = [
-        MemoryRecord(*owned.replay_partition, key, value, None, (1, 0), log_offset=n) for n, value in enumerate(drops)
-    ]
-    ingest.add(records, {owned.replay_partition: owned})
+    place = owned.replay_partition
+    records = [MemoryRecord(*place, key, request_of(n), None, (1, 0), log_offset=n) for n in range(1_500)]
+    ingest.add(records, {place: owned})
 
     ingest.add_waiting([owned], count_max=100_000, bytes_max=1_000_000)
 
-    assert len(key) * queues.replay_count <= queues.replay_bytes
+    assert LARGE * queues.replay_count <= queues.replay_bytes
     assert 500 == queues.replay_count
 
 

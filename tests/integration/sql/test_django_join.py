@@ -1,7 +1,7 @@
 """`txlayer.ext.django`: messages in Django's own transactions, with check-backs answered from the same table."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -162,21 +162,16 @@ def test_a_savepoint_that_is_rolled_back_takes_its_messages_along_alone(shop: Sh
     assert ["anna", "cleo"] == shop.told() == shop.bought()
 
 
-def test_an_error_inside_the_block_sends_nothing(shop: Shop) -> None:
+@pytest.mark.parametrize("is_error", [True, False])
+def test_a_block_that_ends_by_an_error_or_its_own_rollback_sends_nothing_and_the_rest_commits(
+    shop: Shop, *, is_error: bool
+) -> None:
     with shop.atomic():
-        with pytest.raises(FaultError):
-            shop.send(shop.fail)
+        with pytest.raises(FaultError) if is_error else nullcontext():
+            shop.send(shop.fail if is_error else lambda tx: tx.rollback())
         shop.buy("anna")
 
     assert ["anna"] == shop.told() == shop.bought()
-
-
-def test_a_block_that_is_rolled_back_by_its_own_word_sends_nothing_and_the_rest_commits(shop: Shop) -> None:
-    with shop.atomic():
-        shop.send(lambda tx: tx.rollback())
-        shop.buy("bert")
-
-    assert ["bert"] == shop.told() == shop.bought()
 
 
 @pytest.mark.promise("P8")
