@@ -16,7 +16,7 @@ def marked(mark: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):
         source = path.read_text("utf-8")
-        if f"@{call}(" in source:
+        if f"{call}(" in source:
             for test, name in _marks(ast.parse(source), call):
                 found[name].append(f"{path.relative_to(TESTS).as_posix()}::{test}")
     return found
@@ -28,9 +28,18 @@ def cell(tests: Iterable[str]) -> str:
 
 
 def _marks(module: ast.Module, call: str) -> Iterator[tuple[str, str]]:
-    """Each test of a module with each name that its marks give."""
+    """Each test of a module with each name that its marks give; a mark of several tests may have a name in the module."""
+    named = {
+        target.id: node.value
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             for mark in node.decorator_list:
+                if isinstance(mark, ast.Name):
+                    mark = named.get(mark.id, mark)  # noqa: PLW2901 - the mark that it stands for
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == call:
                     yield from ((node.name, str(ast.literal_eval(name))) for name in mark.args)

@@ -19,6 +19,9 @@ from txlayer.core.ledger.transaction import accepting_target
 from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, HalfOptions, OrderMode, UnresolvedAction
 from txlayer.core.partitions import half_partition, key_hash
 
+flooded = pytest.mark.fault(
+    "coordinator: a flood of half records under invented names of producer groups exceeds the memory for transactions"
+)
 READ_COUNT = 5
 COUNT = 200
 
@@ -54,9 +57,7 @@ def work(still: StillCoordinator, *, seconds: float = 5) -> dict[int, Shard]:
 
 
 @pytest.mark.threat("write `<ns>.half`")
-@pytest.mark.fault(
-    "coordinator: a flood of half records under invented names of producer groups exceeds the memory for transactions"
-)
+@flooded
 @pytest.mark.promise("P11")
 def test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory(still: StillCoordinator) -> None:
     for number, key in enumerate(keys(COUNT)):
@@ -69,9 +70,7 @@ def test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory(sti
 
 
 @pytest.mark.threat("write `<ns>.half`")
-@pytest.mark.fault(
-    "coordinator: a flood of half records under invented names of producer groups exceeds the memory for transactions"
-)
+@flooded
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 def test_another_partition_goes_on_beside_a_flooded_one(still: StillCoordinator) -> None:
@@ -113,9 +112,7 @@ def test_time_goes_on_for_those_in_memory_while_half_waits(still: StillCoordinat
     assert not shards[0].is_caught_up
 
 
-@pytest.mark.fault(
-    "coordinator: a flood of half records under invented names of producer groups exceeds the memory for transactions"
-)
+@flooded
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
 def test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_ends_it(still: StillCoordinator) -> None:
@@ -133,9 +130,7 @@ def test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_e
     assert [flood[-1].partition("/")[0]] == still.visible()
 
 
-@pytest.mark.fault(
-    "coordinator: a flood of half records under invented names of producer groups exceeds the memory for transactions"
-)
+@flooded
 @pytest.mark.promise("P11")
 def test_the_bound_holds_when_those_in_memory_go_to_doubt_while_half_waits(still: StillCoordinator) -> None:
     flood = keys(COUNT)

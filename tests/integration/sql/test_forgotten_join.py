@@ -25,6 +25,9 @@ from txlayer.producer.submitted import SubmittedTransaction
 pytestmark = [pytest.mark.sql]
 
 each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
+without_its_row = pytest.mark.fault(
+    "producer: its local transaction is rolled back, or its commit fails, and the work is repeated without the barrier's row"
+)
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -192,9 +195,7 @@ def again_in_another_session(shop: Shop, session: Session, txn_id: str) -> None:
     sell(shop, txn_id)
 
 
-@pytest.mark.fault(
-    "producer: its local transaction is rolled back, or its commit fails, and the work is repeated without the barrier's row"
-)
+@without_its_row
 @each_database
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("again", [again_in_the_session, again_in_another_session])
@@ -269,9 +270,7 @@ def test_a_submitted_sale_that_is_done_again_after_a_rollback_is_not_committed(
     assert not shop.has_order(txn_id)
 
 
-@pytest.mark.fault(
-    "producer: its local transaction is rolled back, or its commit fails, and the work is repeated without the barrier's row"
-)
+@without_its_row
 @pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("with_session", [True, False], ids=["session", "connection"])
@@ -310,9 +309,7 @@ def test_a_sale_that_is_done_again_after_its_commit_has_failed_is_not_committed(
     assert ROLLBACK is tx.result(10).resolution
 
 
-@pytest.mark.fault(
-    "producer: its local transaction is rolled back, or its commit fails, and the work is repeated without the barrier's row"
-)
+@without_its_row
 @on_sqlite
 @pytest.mark.promise("P8")
 def test_a_sale_that_is_done_again_after_a_refused_join_is_not_committed(
@@ -332,9 +329,7 @@ def test_a_sale_that_is_done_again_after_a_refused_join_is_not_committed(
     assert ROLLBACK is tx.result(10).resolution
 
 
-@pytest.mark.fault(
-    "producer: its local transaction is rolled back, or its commit fails, and the work is repeated without the barrier's row"
-)
+@without_its_row
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize(("awaited", "sale"), [(at_once, at_once), (in_a_task, at_once), (at_once, in_a_task)])
 def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(

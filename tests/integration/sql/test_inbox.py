@@ -33,6 +33,9 @@ pytestmark = [pytest.mark.sql]
 GROUP = "loyalty"
 ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
 
+loses_its_row = pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
 each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 each_server = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -178,9 +181,7 @@ def test_who_comes_at_the_same_time_waits_for_the_first(engine: Engine, inbox: I
 LOCK = "SELECT txn_id FROM shop_order WHERE txn_id = '{}' FOR UPDATE"
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
 @pytest.mark.parametrize("is_handled_meanwhile", [False, True])
 def test_what_is_done_behind_a_swallowed_deadlock_is_not_committed(
@@ -212,9 +213,7 @@ def test_what_is_done_behind_a_swallowed_deadlock_is_not_committed(
     assert is_handled_meanwhile is not handle(inbox, message)
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
 @pytest.mark.parametrize("in_savepoint", [False, True])
 def test_messages_in_savepoints_are_not_handled_if_a_later_statement_rolled_all_of_them_back(
@@ -247,17 +246,13 @@ def test_messages_in_savepoints_are_not_handled_if_a_later_statement_rolled_all_
     assert [True, True, True] == [handle(inbox, message) for message in (first, second, last)]
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
 def test_a_lock_that_is_not_free_in_time_takes_no_other_message_along(engine: Engine, inbox: Inbox) -> None:
     assert [True, False] == handle_beside_a_lock(engine, inbox)
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 def test_a_message_in_a_savepoint_is_not_handled_if_a_lock_time_out_rolled_everything_back() -> None:
     with contextmanager(started)(partial(mariadb_server, "--innodb-rollback-on-timeout=ON")) as url:
         engine = create_engine(url)
@@ -285,9 +280,7 @@ def handle_beside_a_lock(engine: Engine, inbox: Inbox) -> list[bool]:
     return [has_order(engine, order_id), handle(inbox, message)]
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 @on_sqlite
 @pytest.mark.parametrize("is_raised", [False, True])
 def test_what_is_done_behind_a_conflict_that_rolled_back_is_not_committed(
@@ -324,9 +317,7 @@ def begins_by_statement(made: Engine) -> None:
         connection.exec_driver_sql("BEGIN")
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 @pytest.mark.parametrize("kind", ["begun by a statement", *["never in autocommit"][: sys.version_info >= (3, 12)]])
 def test_behind_a_conflict_that_rolled_back_no_statement_is_durable_at_once(tmp_path: Path, kind: str) -> None:
     settings = {"connect_args": {"autocommit": False}} if kind == "never in autocommit" else {}
@@ -353,9 +344,7 @@ def test_behind_a_conflict_that_rolled_back_no_statement_is_durable_at_once(tmp_
     made.dispose()
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 @each_database
 @pytest.mark.parametrize("is_in_block", [True, False])
 @pytest.mark.parametrize("with_session", [True, False], ids=["session", "connection"])
@@ -488,9 +477,7 @@ def test_a_savepoint_is_as_durable_as_before_in_autocommit(engine: Engine) -> No
     assert has_order(engine, order_id)
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 @each_database
 @pytest.mark.parametrize("is_in_block", [True, False])
 def test_what_is_done_behind_the_rows_savepoint_is_not_committed_without_it(
@@ -734,9 +721,7 @@ def test_a_message_is_handled_once_in_the_loop(inbox: Inbox) -> None:
     in_loop(inbox, use)
 
 
-@pytest.mark.fault(
-    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
-)
+@loses_its_row
 @each_database
 def test_what_is_done_again_after_a_rollback_is_not_committed_in_the_loop(engine: Engine, inbox: Inbox) -> None:
     names = [new_id(), new_id()]
