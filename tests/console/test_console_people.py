@@ -36,6 +36,12 @@ def test_a_line_that_the_command_makes_lets_its_person_in() -> None:
     assert ALICE == Passwords(users).person("alice", PASSWORD)
 
 
+@pytest.fixture(scope="module")
+def passwords() -> Passwords:
+    """Of alice, and of a person who comes through the proxy."""
+    return Passwords(parse_users(f"alice settle {HASH}\nproxied settle -\n", name="--users"))
+
+
 @pytest.mark.parametrize(
     ("name", "password"),
     [
@@ -50,10 +56,8 @@ def test_a_line_that_the_command_makes_lets_its_person_in() -> None:
         ("alice", "\ud800"),
     ],
 )
-def test_nobody_else_gets_in(name: str, password: str) -> None:
-    users = parse_users(f"{user_line(ALICE, PASSWORD)}\nproxied settle -\n", name="--users")
-
-    assert Passwords(users).person(name, password) is None
+def test_nobody_else_gets_in(passwords: Passwords, name: str, password: str) -> None:
+    assert passwords.person(name, password) is None
 
 
 def test_a_password_in_the_file_is_not_readable_and_no_two_lines_are_alike() -> None:
