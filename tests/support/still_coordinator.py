@@ -169,6 +169,18 @@ def widen(kafka: MemoryKafka, topics: Sequence[str], partition_count: int) -> No
     kafka.do(add)
 
 
+def narrow(kafka: MemoryKafka, topic: str, partition_count: int) -> None:
+    """Leave a topic so many partitions, as if it was deleted and made anew at once."""
+
+    def remove() -> None:
+        made = kafka.cluster.topics[topic]
+        while len(made.partitions) > partition_count:
+            made.partitions.pop()
+            del kafka.cluster.partitions[topic, len(made.partitions)]
+
+    kafka.do(remove)
+
+
 class RefusedTopic:
     """A topic to whose writers the broker answers with this code as long as it `is_refused`."""
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from tests.support.core_records import op_line, txn_key
-from tests.support.still_coordinator import RefusedTopic, StillCoordinator, widen
+from tests.support.still_coordinator import RefusedTopic, StillCoordinator, narrow, widen
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.readers import MemoryAdmin
-from txlayer.adapters.memory.world import RefusedError
+from txlayer.adapters.memory.world import FOR_EVER, Fault, RefusedError
 from txlayer.adapters.namespace import START_OF_LOG
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import SystemTopics
@@ -390,6 +390,39 @@ def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topi
     later = [partition for txn_id, partition in found.items() if txn_id != b"before"]
     # The topic did not change between these two.
     assert [1, 1] == later
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
+@pytest.mark.parametrize(("options", "state"), [(OPTIONS, None), (HalfOptions(partition=1), "parked-committed")])
+def test_a_message_reaches_a_topic_that_was_made_anew_with_fewer_partitions_if_it_has_a_place_there(
+    options: HalfOptions, state: str | None
+) -> None:
+    stage = StillCoordinator()
+    for topic in ("loyalty", "parcels"):
+        stage.kafka.create_topic(topic, partitions=2)
+    coordinator, is_narrow = stage.coordinator, False
+
+    def send(key: str) -> None:
+        stage.half(key, topic="loyalty", count=2)
+        stage.commit(key, stage.half(key, topic="parcels", index=1, count=2, options=options))
+
+    def goes_on() -> bool:
+        nonlocal is_narrow
+        if not is_narrow and stage.world.passed_s > 10:
+            is_narrow = True
+            narrow(stage.kafka, "parcels", 1)
+            # So slow that after a failure there is time for one topic only, and it is the other one.
+            stage.world.faults.plan(Fault.DELAY, "Metadata", times=FOR_EVER, seconds=0.2)
+            send(txn_key("b"))
+        return stage.world.passed_s > 60
+
+    send(txn_key("a"))
+    coordinator.run(should_stop=goes_on)
+
+    summary = stage.on_doubt().get(txn_key("b"))
+    assert state == (summary and summary.state)
+    assert (state is None) is any(dict(r.headers() or ())["txl-id"] == b"b-4" for r in stage.kafka.records("parcels"))
 
 
 class _Book:

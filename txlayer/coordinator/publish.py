@@ -664,7 +664,7 @@ def _refusal(writer: TransactionalWriter, report: _FirstError, *, topic: str, tx
 def _named(error: TxLayerError, txn: Transaction, topic: str) -> TxLayerError:
     """The refusal of a careful try, with what it is about."""
     if isinstance(error, RefusedRecordError):
-        return RefusedRecordError(error.detail, reason=error.reason, txn_key=txn.key)
+        return RefusedRecordError(error.detail, topic=topic, reason=error.reason, txn_key=txn.key)
     if isinstance(error, ForbiddenTopicError):
         return ForbiddenTopicError(error.detail, topic=topic, reason=error.reason)
     return error

@@ -33,6 +33,7 @@ ASK_PAUSE_MAX_S = 300.0
 make all partitions wait for a time-out. The pause ends early with an outage that concerned other topics, too."""
 
 _TIME_REASON = Code.INVALID_TIMESTAMP.kafka_name
+_PARTITION_REASON = Code.LOCAL_UNKNOWN_PARTITION.kafka_name
 
 WATCH_COUNT = 100  # batches after a time-out of which every record is watched: the quick path asks for no reports
 
@@ -205,8 +206,10 @@ class Refusals:
             size = {"size_bytes": error.size_bytes}
             logger.error("question.refused", extra={**size, "reason": error.detail})
         elif isinstance(error, RefusedRecordError) and error.txn_key is not None:
-            self.reasons[error.txn_key] = ParkReason.LIMIT if error.reason == TOO_SLOW else ParkReason.REFUSED
             self._bisections.clear()
+            if _may_have_a_place(error, targets):
+                return
+            self.reasons[error.txn_key] = ParkReason.LIMIT if error.reason == TOO_SLOW else ParkReason.REFUSED
             logger.error(
                 "transaction.refused",
                 extra={"txn_key": error.txn_key, **_ids_of_forward(error.txn_key, busy), "reason": error.detail},
@@ -267,6 +270,17 @@ def _is_answered(ask: Callable[[], None]) -> bool:
         logger.info("targets.unknown", extra={"reason": str(exc)})
         return False
     return True
+
+
+def _may_have_a_place(error: RefusedRecordError, targets: Targets) -> bool:
+    """True if a record was refused for its partition, and its topic has not as many of them as was known, or nobody says: it is tried again."""
+    if error.reason != _PARTITION_REASON or error.topic is None:
+        return False
+    try:
+        return targets.has_other_partitions(error.topic)
+    except TxLayerError as exc:
+        logger.info("targets.unknown", extra={"reason": str(exc)})
+        return True
 
 
 def _is_explained(error: TxLayerError) -> bool:
