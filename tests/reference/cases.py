@@ -665,6 +665,11 @@ phantom_with_a_broken_origin: open orphan
     half, forge order-1 0:0|0
 phantom_of_a_half_record_that_never_was: open orphan
     half, forge order-1 0:7|0/1|1700000000000
+# Another namespace may have forwarded it to the same topic, under the same id and half offset.
+phantom_of_a_half_record_that_doubt_had_with_another_birth: rolled_back
+    half 0/2, half 1/2, keep open 0 1, half 0/2, R 2, ended 0 1, forge order-1 0:1|1/2|5, starts half=2
+phantom_of_a_half_record_that_doubt_had_with_another_count: rolled_back
+    half 0/2, half 1/2, keep open 0 1, half 0/2, R 2, ended 0 1, forge order-1 0:1|1/3|1700000000000, starts half=2
 # What was parked gave up its place.
 overtaken_and_compaction_may_have_taken_that_it_was_parked: ok
     half order=commit, half txn=other/00000009 order=commit, keep open 0 order=commit, C 0, C 1, show 1 0, forgotten 0
