@@ -425,6 +425,24 @@ def test_replays_whose_ends_have_no_room_keep_no_new_messages_of_other_keys_back
 
 
 @pytest.mark.promise("P9")
+def test_a_replay_that_may_make_room_to_park_a_key_begins_whether_or_not_its_end_has_room() -> None:
+    stage, failing = stage_of_failing_replays(8_000, QueueOrder.KEY, policy=replace(PARK, backoff_first_ms=300_000))
+    replay_all(stage, failing=failing)
+    assert stage.store()
+    stage.append(A, b"b")
+    for item in stage.take():
+        if not item.is_replay:
+            stage.fail(item, REJECTED)
+    stage.store()
+    stage.write_due()
+    assert stage.queue.is_without_room
+
+    stage.request(ReplayKind.REPLAY, len(stage.dead_letters) - 1)
+
+    assert A in {item.chain for item in stage.take(8_000)}
+
+
+@pytest.mark.promise("P9")
 def test_no_more_replays_begin_while_many_answers_wait_to_be_written() -> None:
     stage, _ = stage_of_failing_replays(3_000, QueueOrder.KEY)
     stage.queue.handled(stage.take(ANSWERS_MAX))
@@ -435,9 +453,11 @@ def test_no_more_replays_begin_while_many_answers_wait_to_be_written() -> None:
     assert 1_000 == len(stage.take(1_000))
 
 
-def stage_of_failing_replays(count: int, order: QueueOrder) -> tuple[QueueStage, set[int]]:
+def stage_of_failing_replays(
+    count: int, order: QueueOrder, *, policy: RetryPolicy | None = None
+) -> tuple[QueueStage, set[int]]:
     """All of so many dead letters, each of a key of its own, are asked for at once. Returns also those that are to fail: half of them."""
-    policy = RetryPolicy(backoff_first_ms=300_000)
+    policy = policy or RetryPolicy(backoff_first_ms=300_000)
     stage = QueueStage([], QueueSettings(policy=policy, metadata_bytes_max=1_100, parked_keys_max=1, order=order))
     for n in range(count):
         stage.dead_letters.append((b"k%d" % n, n, DeadLetterReason.ATTEMPTS_EXHAUSTED))

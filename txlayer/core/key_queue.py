@@ -493,9 +493,8 @@ class Chains(Generic[R]):
         self._answers: deque[Item[R]] = deque()  # due: requests
         self._due: deque[Item[R]] = deque()  # due: dead letters
         self._no_room: list[Item[R]] = []  # due, but no more keys can be parked
-        self._no_place: dict[
-            int, Item[R]
-        ] = {}  # dead letters that are due, but whose ends may have no room in the metadata
+        self._no_place: dict[int, Item[R]] = {}
+        """Dead letters that are due, but whose ends may have no room in the metadata."""
         self._beside: dict[Chain, list[Item[R]]] = {}  # messages of parked keys, while replays run
 
     @property
@@ -821,9 +820,8 @@ class PartitionQueue(Generic[R]):
         )
         self._progress = {ItemSource.TOPIC: self._topic, ItemSource.REPLAY: self._replays}
         self._is_source_full = dict.fromkeys(ItemSource, False)  # its last snapshot was
-        self._place_count = (
-            limit // _END_BYTES_MAX
-        )  # ends of the topic that are sure to have room behind the last snapshot
+        self._place_count = limit // _END_BYTES_MAX
+        """Ends of the topic that are sure to have room behind the last snapshot."""
         self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions of the topic
         self._parked = ParkedKeys(topic.stored.parked, count_max=settings.parked_keys_max, stuck=topic.stored.stuck)
         self._lanes: Lanes[R] = Lanes(self._has_place)
@@ -957,8 +955,8 @@ class PartitionQueue(Generic[R]):
 
     def _has_place(self, item: Item[R]) -> bool:
         """False: its end may have no room in the metadata, and the next owner would handle it again. A count of attempts leaves its own room."""
-        if item.attempt_count:
-            return True
+        if item.attempt_count or (item.is_replay and self._chains.is_without_room):
+            return True  # the latter may make room to park a key
         has_answers = item.is_replay and self._chains.answer_count >= ANSWERS_MAX
         return not (has_answers or self._is_source_full[item.source])
 
@@ -1178,7 +1176,7 @@ class PartitionQueue(Generic[R]):
         The dead letter that reaches `bytes_max` is the last one. `item.more` has the `end` and what to write of the attempts.
         `of_requests`: True takes answers only, False only runs that begin with a dead letter: one of their topics may refuse writes.
         """
-        had_answers = self._chains.answer_count >= ANSWERS_MAX
+        had_answers, had_room = self._chains.answer_count >= ANSWERS_MAX, not self._chains.is_without_room
         taken = self._chains.take_due(
             count_max,
             bytes_max=bytes_max,
@@ -1186,7 +1184,8 @@ class PartitionQueue(Generic[R]):
             lowest=self._topic.lowest,
             of_requests=of_requests,
         )
-        if had_answers and self._chains.answer_count < ANSWERS_MAX:
+        needs_room = had_room and self._chains.is_without_room
+        if needs_room or (had_answers and self._chains.answer_count < ANSWERS_MAX):
             self._lanes.bring_back()
         return taken
 
