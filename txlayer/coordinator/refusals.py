@@ -207,13 +207,7 @@ class Refusals:
             logger.error("question.refused", extra={**size, "reason": error.detail})
         elif isinstance(error, RefusedRecordError) and error.txn_key is not None:
             self._bisections.clear()
-            if _may_have_a_place(error, targets):
-                return
-            self.reasons[error.txn_key] = ParkReason.LIMIT if error.reason == TOO_SLOW else ParkReason.REFUSED
-            logger.error(
-                "transaction.refused",
-                extra={"txn_key": error.txn_key, **_ids_of_forward(error.txn_key, busy), "reason": error.detail},
-            )
+            self._refuse(error.txn_key, error, busy, targets)
         elif isinstance(error, ForbiddenTopicError) and error.topic is not None:
             if _is_answered(partial(targets.refused, error.topic)):
                 self._bisections.clear()
@@ -222,6 +216,14 @@ class Refusals:
             for partition, batch in busy.items():
                 self._bisections.setdefault(partition, Bisection()).failed(batch.suspect_count)
                 self._quiet_since.pop(partition, None)
+
+    def _refuse(self, txn_key: str, error: RefusedRecordError, busy: Mapping[int, Batch], targets: Targets) -> None:
+        """Park the transaction, unless its message may have a place in its topic by now."""
+        if _may_have_a_place(error, targets):
+            return
+        self.reasons[txn_key] = ParkReason.LIMIT if error.reason == TOO_SLOW else ParkReason.REFUSED
+        named = {"txn_key": txn_key, **_ids_of_forward(txn_key, busy)}
+        logger.error("transaction.refused", extra={**named, "reason": error.detail})
 
     def _is_certain(self, error: TxLayerError, busy: Collection[int]) -> bool:
         """False for an answer that txlayer does not know: once it means nothing, several times in a row it is a refusal."""
