@@ -3,7 +3,7 @@
 import random
 import tracemalloc
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -644,6 +644,53 @@ def test_postponed_messages_without_room_for_their_ends_do_not_begin_and_are_han
         handled.update(item.offset for item in items)
         stage.store()
     assert Counter(range(8_000)) == handled
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
+def test_rejected_messages_without_room_for_count_or_end_become_one_dead_letter_each() -> None:
+    """More were rejected than have places for their counts, while no dead letter could be written."""
+    settings = QueueSettings(policy=RetryPolicy(), metadata_bytes_max=1_100, parked_keys_max=1)
+    stage = QueueStage(many(8_000), settings)
+    while items := stage.take(500):
+        postpone_some(stage, items, otherwise=lambda item: stage.fail(item, REJECTED))
+        stage.store()
+    write_all_due(stage)
+    assert stage.queue.is_full
+    before = {at for _, at, _ in stage.dead_letters}
+
+    stage.restart()
+
+    assert before.isdisjoint(item.offset for item in stage.take(8_000))
+
+
+@pytest.mark.promise("P9")
+def test_a_postponed_message_without_room_for_its_end_keeps_no_request_that_may_make_room_for_a_key_unread() -> None:
+    stage = QueueStage([A, B], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
+    first, lowest = stage.take()
+    stage.fail(first, REJECTED)
+    stage.append(*many(8_000))
+    postpone_some(stage, stage.take(8_000), otherwise=lambda item: stage.queue.handled([item]))
+    stage.store()
+    stage.write_due()
+    stage.fail(lowest, REJECTED)
+    assert stage.store()
+    assert [] == stage.write_due()
+    assert stage.queue.is_without_room
+
+    stage.advance(600_000)
+    assert [] == stage.take()
+
+    assert stage.queue.needs_requests
+
+
+def postpone_some(stage: QueueStage, items: Sequence[Item[str]], *, otherwise: Callable[[Item[str]], object]) -> None:
+    """Postpone half of them for ten minutes: between them, what ends takes the most room in the metadata."""
+    for item in items:
+        if random.Random(item.offset).random() < 0.5:
+            stage.queue.postpone([item], Later(delay_ms=600_000), now_ms=stage.now_ms)
+        else:
+            otherwise(item)
 
 
 SLOWLY_PARKED = replace(PARK, backoff_first_ms=300_000)

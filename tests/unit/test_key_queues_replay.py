@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, QueueStage
+from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.key_queue import (
     ANSWERS_MAX,
@@ -19,7 +19,7 @@ from txlayer.core.key_queue import (
     Start,
 )
 from txlayer.core.progress import NOTHING, StoredProgress, decode
-from txlayer.core.retry import RetryPolicy
+from txlayer.core.retry import Later, RetryPolicy
 
 A = b"a"
 
@@ -443,6 +443,38 @@ def test_a_replay_that_may_make_room_to_park_a_key_begins_whether_or_not_its_end
 
 
 @pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
+def test_a_replay_for_which_the_oldest_message_waits_begins_although_neither_progress_has_room() -> None:
+    """The oldest replay waits for a message of its key, and this one for room: for the end of the oldest message."""
+    stage = QueueStage([A, A], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
+    stage.fail_next(REJECTED)
+    stage.write_due()
+    assert 2 == len(stage.dead_letters)
+    stage.dead_letters += [(b"k%d" % n, n, DeadLetterReason.REJECTED) for n in range(8_000)]
+    stage.request(ReplayKind.REPLAY, 0)
+    (first,) = stage.take()
+    stage.append(A, *(b"new-%d" % n for n in range(8_000)))
+    postpone_some(stage)
+    stage.append(b"k0")
+    for dead_letter in (2, 1, *range(3, 8_002)):
+        stage.request(ReplayKind.REPLAY, dead_letter)
+    postpone_some(stage)
+    assert stage.queue.snapshot(TOPIC).is_full
+    assert stage.queue.snapshot(REPLAY).is_full
+
+    begun = []
+    stage.queue.handled([first])
+    for _ in range(3):
+        stage.write_due()
+        stage.store()
+        items = stage.take()
+        begun += [item.record for item in items]
+        stage.queue.handled(items)
+
+    assert ["dead letter 1", "2"] == begun[:2]
+
+
+@pytest.mark.promise("P9")
 def test_no_more_replays_begin_while_many_answers_wait_to_be_written() -> None:
     stage, _ = stage_of_failing_replays(3_000, QueueOrder.KEY)
     stage.queue.handled(stage.take(ANSWERS_MAX))
@@ -465,6 +497,20 @@ def stage_of_failing_replays(
     stage.read()
     draw = random.Random(1)
     return stage, {n for n in range(count) if draw.random() < 0.5}
+
+
+def postpone_some(stage: QueueStage) -> None:
+    """All that may begin is handled, and half of it postponed: between these, what ends takes the most room in the metadata."""
+    draw = random.Random(1)
+    for item in stage.take(8_000):
+        if draw.random() < 0.5:
+            stage.queue.handled([item])
+        else:
+            stage.queue.postpone([item], Later(delay_ms=600_000), now_ms=stage.now_ms)
+    stage.store()
+    while stage.write_due():
+        pass
+    stage.store()
 
 
 def replay_all(stage: QueueStage, *, failing: set[int], failure: Failure = FAILED) -> set[int]:

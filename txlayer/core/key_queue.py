@@ -20,7 +20,7 @@ up); 7 µs if each record waits for the one before and is taken alone (`take_run
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -239,7 +239,8 @@ class Lanes(Generic[R]):
 
     @property
     def waiting_count(self) -> int:
-        return len(self._timers) + len(self._held) + len(self._apart)
+        """Number of items that wait for a time."""
+        return len(self._timers) + len(self._held)
 
     @property
     def retry_count(self) -> int:
@@ -303,10 +304,20 @@ class Lanes(Generic[R]):
                 self._apart[item.source, item.offset] = item
         return taken
 
+    def is_apart(self, source: ItemSource, offset: int) -> bool:
+        return (source, offset) in self._apart
+
     def take_apart(self, source: ItemSource, offset: int) -> list[Item[R]]:
         """The item there if it was set apart."""
         found = self._apart.pop((source, offset), None)
         return [] if found is None else [found]
+
+    def take_apart_of(self, chain: Chain) -> list[Item[R]]:
+        """The first item of that chain if it was set apart."""
+        for item in self._apart.values():
+            if item.chain == chain:
+                return self.take_apart(item.source, item.offset)
+        return []
 
     def take_at(self, offset: int) -> list[Item[R]]:
         for index, item in enumerate(self.ready):
@@ -620,9 +631,16 @@ class Chains(Generic[R]):
         (self._answers if item.is_replay else self._due).append(item)
 
     def take_due(
-        self, count_max: int, *, bytes_max: int, place_count: int, lowest: int, of_requests: bool | None = None
+        self,
+        count_max: int,
+        *,
+        bytes_max: int,
+        place_count: int,
+        lowest: int,
+        counted: Container[int],
+        of_requests: bool | None = None,
     ) -> list[Item[R]]:
-        """`place_count`: dead letters without a count of attempts that have room, besides the one at `lowest`; others wait for `place`."""
+        """`place_count`: dead letters that have room, besides those `counted` and the one at `lowest`; others wait for `place`."""
         taken: list[Item[R]] = []
         size_bytes = 0
         while len(taken) < count_max and size_bytes < bytes_max:
@@ -632,7 +650,7 @@ class Chains(Generic[R]):
                 item = self._due.popleft()
             else:
                 break
-            needs_place = not (item.is_replay or item.attempt_count or item.offset == lowest)
+            needs_place = not (item.is_replay or item.offset in counted or item.offset == lowest)
             if needs_place and not place_count:
                 self._no_place[item.offset] = item
                 continue
@@ -645,7 +663,7 @@ class Chains(Generic[R]):
             size_bytes += letter_bytes(item)
             # Also take followers whose end is certain; otherwise each would need a Kafka transaction of its own.
             while len(taken) < count_max and size_bytes < bytes_max and (follower := item.follower) is not None:
-                needs_place = not (follower.is_replay or follower.attempt_count)
+                needs_place = not (follower.is_replay or follower.offset in counted)
                 if (needs_place and not place_count) or not self._ends_with(item, follower, parks=parks):
                     break
                 place_count -= needs_place
@@ -947,11 +965,17 @@ class PartitionQueue(Generic[R]):
             taken += lanes.take_again(count_max - len(taken))
             if not taken and not self.in_flight_count and count_max:
                 # Any other end would need more room in the metadata; the end of the lowest record frees some.
-                taken = lanes.take_at(self._topic.lowest)
+                taken = lanes.take_at(self._topic.lowest) or self._take_before_lowest()
         else:
             taken += lanes.take(count_max - len(taken))
         self.in_flight_count += len(taken)
         return taken
+
+    def _take_before_lowest(self) -> list[Item[R]]:
+        """The replay without a place for which the lowest record waits, as messages of a parked key do: the lowest replay may wait for other records."""
+        lowest = self._topic.lowest
+        key = self._topic.key_of(lowest)
+        return self._lanes.take_apart_of(chains_of([key], [lowest], self._settings)[0])
 
     def _has_place(self, item: Item[R]) -> bool:
         """False: its end may have no room in the metadata, and the next owner would handle it again. A count of attempts leaves its own room."""
@@ -1182,6 +1206,7 @@ class PartitionQueue(Generic[R]):
             bytes_max=bytes_max,
             place_count=self._place_count,
             lowest=self._topic.lowest,
+            counted=self._topic.counted,
             of_requests=of_requests,
         )
         needs_room = had_room and self._chains.is_without_room
@@ -1273,7 +1298,9 @@ class PartitionQueue(Generic[R]):
         """True if a key has to be parked, no more can be, and nothing that was read can change that."""
         # An attempt without room for its count changes nothing: keys that wait to be parked keep theirs.
         is_idle = not (self.in_flight_count or self._chains.has_due)
-        has_retries = bool(self._lanes.again or self._lanes.waiting_count)
+        # Nor does what was set apart: it begins when there is room, and the lowest one now.
+        is_lowest_apart = self._lanes.is_apart(ItemSource.TOPIC, self._topic.lowest)
+        has_retries = bool(self._lanes.again or self._lanes.waiting_count or is_lowest_apart)
         return self._chains.is_without_room and is_idle and not has_retries
 
     @property

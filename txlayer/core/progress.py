@@ -21,7 +21,7 @@ import zlib
 from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice, pairwise
@@ -585,6 +585,15 @@ class Progress:
 
     def attempts(self, offset: int) -> Attempts | None:
         return self._attempts.get(offset)
+
+    @property
+    def counted(self) -> Container[int]:
+        """Offsets of the records whose count of attempts has room: when they end, they leave it."""
+        return self._admitted
+
+    def key_of(self, offset: int) -> bytes | None:
+        """The key of an unfinished record; None if there is none."""
+        return self._unfinished.get(offset)
 
     def snapshot(
         self,
