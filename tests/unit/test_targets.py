@@ -102,6 +102,32 @@ def test_looking_again_at_very_many_topics_ends_in_time_and_reaches_all() -> Non
     assert ["invented-00999"] == mended
 
 
+@pytest.mark.promise("P1")
+@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
+@pytest.mark.parametrize(
+    ("answer", "is_tried_again"),
+    [
+        (THERE._replace(partition_count=2), False),
+        (THERE, True),
+        (None, True),  # it is just being made anew once more
+        (NotAuthorisedError("no"), True),
+    ],
+)
+def test_a_message_whose_partition_is_missing_is_parked_only_where_its_topic_is_there_as_it_was(
+    answer: TopicLimits | Exception | None, *, is_tried_again: bool
+) -> None:
+    cluster = Cluster()
+    cluster.answers["orders"] = THERE._replace(partition_count=2)
+    cluster.book.learn(["orders"])
+
+    if answer is None:
+        del cluster.answers["orders"]
+    else:
+        cluster.answers["orders"] = answer
+
+    assert is_tried_again is cluster.book.has_other_partitions("orders")
+
+
 @pytest.mark.slow
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")

@@ -164,14 +164,16 @@ class Targets:
         return is_grown
 
     def has_other_partitions(self, topic: str) -> bool:
-        """Ask again about a topic that lacks a partition. Returns True if it has another number of them than was known: it was made anew.
+        """Ask again about a topic that lacks a partition. Returns True if it was made anew: it has another number of them than was known, or
+        refuses now, and holds its messages.
 
         Raises:
             BrokerUnavailableError: it did not answer.
         """
         before = self._partition_counts.get(topic)
-        self._set(topic, self._look(topic))
-        return self._partition_counts.get(topic) != before
+        now = self._look(topic)
+        self._set(topic, now)
+        return now.refusal is not None or self._partition_counts.get(topic) != before
 
     def refused(self, topic: str) -> None:
         """The broker refused a write to `topic` itself: the topic is gone, or a permission is missing."""
