@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.core_records import op_line, options, txn_key
 from tests.support.still_coordinator import StillCoordinator
+from txlayer.coordinator.targets import Targets
 from txlayer.core.messages import HalfOptions, txn_id_of
 
 A, B = txn_key("a"), txn_key("b")
@@ -80,8 +81,7 @@ def test_very_many_that_are_due_at_once_are_released_in_pieces() -> None:
 
     assert sorted(map(txn_id_of, keys)) == sorted(stage.visible())
     # One append time for all of a batch: of one ordering key none comes too early and the one behind it in time.
-    written = [r for r in stage.kafka.records(stage.topics.op) if b"|policy|" in (r.value() or b"")]
-    assert len(written) <= 3
+    assert len(released_by(stage)) <= 3
 
 
 @pytest.mark.promise("P1")
@@ -93,6 +93,28 @@ def test_many_that_are_due_at_once_are_released_although_op_takes_small_records_
     stage.work(seconds=20)
 
     assert sorted(map(txn_id_of, keys)) == sorted(stage.visible())
+
+
+@pytest.mark.promise("P1")
+def test_many_of_one_key_are_released_by_few_lines_where_nobody_says_how_large_a_record_op_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Targets, "limit_of", lambda _self, _topic: None)
+    stage, count = StillCoordinator(), 150
+    at_ms = stage.world.now_ms() + 5_000
+    keys = [txn_key(f"t{number}") for number in range(count)]
+    for key in keys:
+        stage.commit(key, stage.half(key, options=options("red")._replace(deliver_at_ms=at_ms)))
+    stage.work(seconds=20)
+
+    assert list(map(txn_id_of, keys)) == stage.visible()
+    # One asks op for its time; a hundred are one record then.
+    assert len(released_by(stage)) <= 3
+
+
+def released_by(stage: StillCoordinator) -> list[Any]:
+    """The op records whose lines release messages."""
+    return [record for record in stage.kafka.records(stage.topics.op) if b"|policy|" in (record.value() or b"")]
 
 
 @pytest.mark.promise("P6")

@@ -275,7 +275,7 @@ class Coordinator:
             time = self._times[p]
             self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end, time)
             ledger.has_at_hand = partial(self._ahead.has, p)
-            ledger.record_bytes_max = publisher.lines_bytes_max
+            ledger.record_of_lines = publisher.record_of_lines
         self._ahead.begin(ledgers)
         # The first Kafka transaction only stores the offsets: from now on successors know our name and can fence us.
         self._publish(publisher, [])

@@ -22,7 +22,7 @@ from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import CoordinatorSpans, PublishStats
 from txlayer.coordinator.targets import BATCH_OVERHEAD_BYTES, Targets
 from txlayer.core import codec
-from txlayer.core.ledger.batch import NO_LIMIT, Batch, RecordToQuarantine
+from txlayer.core.ledger.batch import NO_LIMIT, Batch, LinesOfRecord, RecordToQuarantine
 from txlayer.core.ledger.transaction import (
     FORWARD_OVERHEAD_BYTES,
     Content,
@@ -231,9 +231,8 @@ class Publisher:
         )
 
     @property
-    def lines_bytes_max(self) -> int:
-        """Bytes of the coordinator's own op lines, with a line feed each, that are one record; 0: it is not known."""
-        return 0 if self._op_bytes_max is None else max(self._op_bytes_max - BATCH_OVERHEAD_BYTES, 0)
+    def record_of_lines(self) -> LinesOfRecord:
+        return _lines_of_record(self._op_bytes_max)
 
     @property
     def unanswered(self) -> set[str]:
@@ -428,9 +427,7 @@ class _Records:
 
     def _lines_by_record(self, lines: list[str]) -> Iterator[list[str]]:
         """As many lines for each record as op takes, at least one: lines with one append time come early together, or none does."""
-        bytes_max, count_max = NO_LIMIT, LINES_OF_RECORD_MAX
-        if self._op_bytes_max is not None:
-            bytes_max, count_max = self._op_bytes_max - BATCH_OVERHEAD_BYTES, NO_LIMIT
+        bytes_max, count_max = _lines_of_record(self._op_bytes_max)
         packed: list[str] = []
         size = 0
         for line in lines:
@@ -633,6 +630,12 @@ def _note_offset(kept: dict[str, int], key: str, error: Any, record: Any) -> Non
     """
     if error is None:
         kept[key] = record.offset()  # None: stored, at an unknown offset
+
+
+def _lines_of_record(op_bytes_max: int | None) -> LinesOfRecord:
+    if op_bytes_max is None:
+        return LinesOfRecord(NO_LIMIT, LINES_OF_RECORD_MAX)
+    return LinesOfRecord(op_bytes_max - BATCH_OVERHEAD_BYTES, NO_LIMIT)
 
 
 class _FirstError:

@@ -71,6 +71,13 @@ class Positions(NamedTuple):
     copies_from: int = 0  # half from here to `low_water` is read again for its keys only
 
 
+class LinesOfRecord(NamedTuple):
+    """How many of the coordinator's own lines are one record of op, and so have one append time."""
+
+    bytes_max: int  # with a line feed each
+    count_max: int
+
+
 @dataclass(slots=True)
 class Batch:
     """What follows from the lines that were applied since the last batch."""
@@ -94,6 +101,10 @@ class Batch:
     answers: dict[Resolution, int] = field(default_factory=dict)  # to check-backs
     marks: list[tuple[int, int]] = field(default_factory=list)
     """(n, append time): the op lines of forward n and of those after it were appended at that time."""
+
+    def has_room_in_first_record(self, line: str, limit: LinesOfRecord) -> bool:
+        """True if a further line of its own is in one record with all before it."""
+        return self.lines_bytes + len(line) < limit.bytes_max and len(self.policy_lines) < limit.count_max
 
     @property
     def is_empty(self) -> bool:

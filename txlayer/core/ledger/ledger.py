@@ -35,6 +35,7 @@ from txlayer.core.ledger.batch import (
     NO_LIMIT,
     Batch,
     BatchSize,
+    LinesOfRecord,
     MoveToDoubt,
     Positions,
     RecordToQuarantine,
@@ -174,8 +175,7 @@ class Ledger:
 
     release_offsets_max = RELEASE_OFFSETS_MAX  # this partition's share of that
 
-    record_bytes_max = NO_LIMIT
-    """Bytes of a batch's lines that are one record of op, and so have one append time; 0: it is not known."""
+    record_of_lines = LinesOfRecord(NO_LIMIT, NO_LIMIT)
 
     has_at_hand: Callable[[str], bool] = staticmethod(lambda _key: False)
     """True if the service need not read the content of a scheduled transaction from doubt."""
@@ -629,7 +629,7 @@ class Ledger:
         if latest_ms is None:
             is_ahead = key_hash in self._keys_ahead
         else:
-            is_ahead = latest_ms > self._op_newest_ms or batch.lines_bytes + len(line) >= self.record_bytes_max
+            is_ahead = latest_ms > self._op_newest_ms or not batch.has_room_in_first_record(line, self.record_of_lines)
         if not is_ahead:
             batch.release_keys[key_hash] = time_ms
         return not is_ahead
