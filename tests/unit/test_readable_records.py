@@ -1,13 +1,17 @@
-"""What a consumer makes of records: headers that the client cannot read, deserializers and their errors, and which messages are wanted."""
+"""What a consumer makes of records: headers that the client cannot read, deserializers and their errors, copies, and which messages are wanted."""
 
+import copy
 from typing import Any
 
 import pytest
 
 from txlayer.adapters.kafka.client import readable
-from txlayer.consumer.context import Deserializers, is_passing
+from txlayer.adapters.memory.log import MemoryRecord
+from txlayer.consumer.context import Deserializers, ReceivedMessage, is_passing
+from txlayer.consumer.ingest import DeadLetterRecord
 from txlayer.consumer.process_pool import SentRecord
-from txlayer.core.messages import TagFilter, parse_tags
+from txlayer.core.dead_letters import DeadLetter, DeadLetterReason
+from txlayer.core.messages import Origin, TagFilter, parse_tags
 from txlayer.errors import ConfigError
 
 
@@ -50,6 +54,15 @@ def test_a_system_error_of_the_client_counts_as_unreadable() -> None:
 
 
 RECORD = SentRecord(("orders", 1, 7), b"key", b"value", [("h", b"1")], (1, 5))
+
+
+def test_a_message_that_is_handled_again_can_be_copied() -> None:
+    letter = DeadLetter(DeadLetterReason.REJECTED, Origin("orders", 1, 7), 5, 1, 0, 0, "", "", "loyalty")
+    message = ReceivedMessage(DeadLetterRecord(MemoryRecord("loyalty.orders.dlq", 0, b"k", b"v", None, (1, 9)), letter))
+
+    copied = copy.deepcopy(message)
+
+    assert ("orders", 1, 7, b"k", b"v") == (copied.topic, copied.partition, copied.offset, copied.key, copied.value)
 
 
 class TransportError(Exception):

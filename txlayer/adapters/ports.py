@@ -62,6 +62,8 @@ class RecordView:
         self._record = record
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_record":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._record, name)
 
     def __len__(self) -> int:
