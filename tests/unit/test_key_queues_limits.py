@@ -684,6 +684,35 @@ def test_a_postponed_message_without_room_for_its_end_keeps_no_request_that_may_
     assert stage.queue.needs_requests
 
 
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("is_asked_first", [True, False])
+def test_a_dead_letter_before_a_replay_that_may_make_room_for_a_key_is_written_whether_or_not_its_end_has_room(
+    *, is_asked_first: bool
+) -> None:
+    stage = QueueStage([A, B], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
+    first, lowest = stage.take()
+    stage.fail(first, REJECTED)
+    stage.append(*many(8_000))
+    postpone_some(stage, stage.take(8_000), otherwise=lambda item: stage.queue.handled([item]))
+    stage.store()
+    stage.write_due()
+    assert stage.store()
+    stage.append(A)
+    assert [] == stage.write_due()
+
+    for is_asked in (is_asked_first, not is_asked_first):
+        if is_asked:
+            stage.request(ReplayKind.REPLAY, 0)
+        else:
+            stage.fail(lowest, REJECTED)
+            stage.store()
+            stage.write_due(1)
+    stage.write_due()
+
+    assert stage.queue.is_without_room
+    assert "dead letter 0" in stage.taken()
+
+
 def postpone_some(stage: QueueStage, items: Sequence[Item[str]], *, otherwise: Callable[[Item[str]], object]) -> None:
     """Postpone half of them for ten minutes: between them, what ends takes the most room in the metadata."""
     for item in items:

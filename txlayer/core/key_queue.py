@@ -540,8 +540,9 @@ class Chains(Generic[R]):
 
     def line_up(self, item: Item[R]) -> None:
         if item.is_replay:
-            if self._parked.holds(item.chain):
-                self._beside.setdefault(item.chain, [])
+            if item.chain not in self._beside and self._parked.holds(item.chain):
+                self._beside[item.chain] = []
+                self._place_before_replays()
         elif item.chain in self._beside:
             self._beside[item.chain].append(item)
             return
@@ -650,7 +651,7 @@ class Chains(Generic[R]):
                 item = self._due.popleft()
             else:
                 break
-            needs_place = not (item.is_replay or item.offset in counted or item.offset == lowest)
+            needs_place = item.offset != lowest and self._needs_place(item, counted)
             if needs_place and not place_count:
                 self._no_place[item.offset] = item
                 continue
@@ -663,14 +664,29 @@ class Chains(Generic[R]):
             size_bytes += letter_bytes(item)
             # Also take followers whose end is certain; otherwise each would need a Kafka transaction of its own.
             while len(taken) < count_max and size_bytes < bytes_max and (follower := item.follower) is not None:
-                needs_place = not (follower.is_replay or follower.offset in counted)
+                needs_place = self._needs_place(follower, counted)
                 if (needs_place and not place_count) or not self._ends_with(item, follower, parks=parks):
                     break
                 place_count -= needs_place
                 item = follower
                 taken.append(item)
                 size_bytes += letter_bytes(item)
+        self._place_before_replays()
         return taken
+
+    def _needs_place(self, item: Item[R], counted: Container[int]) -> bool:
+        return not (item.is_replay or item.offset in counted or self._is_before_needed_replays(item))
+
+    def _is_before_needed_replays(self, item: Item[R]) -> bool:
+        """True if replays wait behind it that may make room to park a key, and one has to be parked."""
+        return bool(self._no_room) and item.chain in self._beside
+
+    def _place_before_replays(self) -> None:
+        """Dead letters without a place are due again if replays wait behind them that may make room to park a key."""
+        if not self._no_room:
+            return
+        for item in [item for item in self._no_place.values() if self._is_before_needed_replays(item)]:
+            self._due.append(self._no_place.pop(item.offset))
 
     def written(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> None:
         """The ends of these items, taken by `take_due`, are written at these offsets."""
@@ -973,6 +989,8 @@ class PartitionQueue(Generic[R]):
 
     def _take_before_lowest(self) -> list[Item[R]]:
         """The replay without a place for which the lowest record waits, as messages of a parked key do: the lowest replay may wait for other records."""
+        if not self._topic.unfinished_count:
+            return []
         lowest = self._topic.lowest
         key = self._topic.key_of(lowest)
         return self._lanes.take_apart_of(chains_of([key], [lowest], self._settings)[0])
