@@ -19,10 +19,11 @@ def test_many_are_committed_by_filter_a_few_at_a_time_what_is_settled_is_left_al
     arena: Arena, crafted: Crafted, operator: Tx
 ) -> None:
     group, other = unique_name("group"), unique_name("group")
-    ids = [new_id() for _ in range(11)]
+    ids = [new_id() for _ in range(13)]
     keys = [f"{txn_id}/00000001" for txn_id in ids]
     park(arena, crafted, keys[:10], arena.targets[0], group=group)
-    park(arena, crafted, keys[10:], arena.targets[0], group=other)
+    park(arena, crafted, keys[10:11], arena.targets[0], group=other)
+    park(arena, crafted, keys[11:], arena.targets[0], group=unique_name("group"))
     chosen = ("--all", "--reason-code", "misplaced", "--group", group)
     before = op_ends(arena)
 
@@ -46,7 +47,8 @@ def test_many_are_committed_by_filter_a_few_at_a_time_what_is_settled_is_left_al
     wait_until(
         lambda: all(1 == len(arena.visible(txn_id)) for txn_id in ids[:10]), within=20, what="all are visible once"
     )
-    assert {ids[10]} <= operator.states().keys()
+    assert set(ids[10:]) <= operator.states().keys()
+    assert {"done"} == {r["result"] for r in operator.json("rollback", *ids[11:], *WHY)}
 
     here = ("--bootstrap-servers", arena.servers, "--namespace", arena.namespace)
     words = ("tx", "commit", "--all", "--parked", "--group", other, *WHY, *here)
