@@ -39,7 +39,6 @@ def _marks(module: ast.Module, call: str) -> Iterator[tuple[str, str]]:
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             for mark in node.decorator_list:
-                if isinstance(mark, ast.Name):
-                    mark = named.get(mark.id, mark)  # noqa: PLW2901 - the mark that it stands for
-                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == call:
-                    yield from ((node.name, str(ast.literal_eval(name))) for name in mark.args)
+                found = named.get(mark.id) if isinstance(mark, ast.Name) else mark
+                if isinstance(found, ast.Call) and ast.unparse(found.func) == call:
+                    yield from ((node.name, str(ast.literal_eval(name))) for name in found.args)

@@ -1,11 +1,12 @@
 """A queue with its broker's side: what was stored, what was dead-lettered, and restarts from it. No Kafka here."""
 
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Callable, Iterable, Sequence
 
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.key_queue import Failure, Item, ItemSource, PartitionQueue, QueueSettings, Start
 from txlayer.core.progress import StoredProgress, decode
-from txlayer.core.retry import AfterExhausted, Reject, Retry, RetryPolicy
+from txlayer.core.retry import AfterExhausted, Later, Reject, Retry, RetryPolicy
 
 TOPIC, REPLAY = ItemSource.TOPIC, ItemSource.REPLAY
 PARK = RetryPolicy(attempt_count_max=2, after_exhausted=AfterExhausted.PARK)
@@ -155,6 +156,26 @@ class QueueStage:
         self.stored[REPLAY] = (snapshots.replays.offset, snapshots.replays.metadata)
         self.queue.written(items, offsets, snapshots)
         return items
+
+    def postpone_some(
+        self, items: Sequence[Item[str]], *, otherwise: Callable[[Item[str]], object] | None = None
+    ) -> None:
+        """Postpone half of them for ten minutes; the others are handled, or what `otherwise` does.
+
+        Between them, what ends takes the most room in the metadata.
+        """
+        for item in items:
+            if random.Random(item.offset).random() < 0.5:
+                self.queue.postpone([item], Later(delay_ms=600_000), now_ms=self.now_ms)
+            elif otherwise is None:
+                self.queue.handled([item])
+            else:
+                otherwise(item)
+
+    def write_all_due(self) -> None:
+        """Write what is due, and what that makes due."""
+        while self.queue.has_due:
+            self.write_due(500)
 
     def advance(self, ms: int) -> None:
         """Time passes."""

@@ -137,7 +137,7 @@ NOT_FORWARDED = SettlementResult.NOT_FORWARDED
 ABANDON = said(ROLLBACK, abandon=True)
 EARLIER_ABANDON, EARLIER_COMMIT = said(ROLLBACK, (19, 0), abandon=True), said(COMMIT, (19, 0))
 
-# act: [(state before, lines, state now if it is not settled, was it abandoned, result, state that is told)]
+# For each act: (state before, op lines, state now or None if settled, is it abandoned, result, state in the answer)
 BECAME: dict[OperatorAction, list[tuple[str, list[RecordedLine], str | None, bool, SettlementResult, str]]] = {
     OperatorAction.COMMIT: [
         ("open", [said(COMMIT, offset=6)], "open", False, IGNORED, "open"),  # that half record is not the last any more

@@ -3,7 +3,7 @@
 import random
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -610,7 +610,7 @@ def test_messages_of_a_parked_key_without_room_for_their_ends_become_one_dead_le
 
     stage.restart()
     stage.store()
-    write_all_due(stage)
+    stage.write_all_due()
     assert before == stage.dead_letters
 
     stage.advance(300_000)
@@ -653,9 +653,9 @@ def test_rejected_messages_without_room_for_count_or_end_become_one_dead_letter_
     settings = QueueSettings(policy=RetryPolicy(), metadata_bytes_max=1_100, parked_keys_max=1)
     stage = QueueStage(many(8_000), settings)
     while items := stage.take(500):
-        postpone_some(stage, items, otherwise=lambda item: stage.fail(item, REJECTED))
+        stage.postpone_some(items, otherwise=lambda item: stage.fail(item, REJECTED))
         stage.store()
-    write_all_due(stage)
+    stage.write_all_due()
     assert stage.queue.is_full
     before = {at for _, at, _ in stage.dead_letters}
 
@@ -666,13 +666,7 @@ def test_rejected_messages_without_room_for_count_or_end_become_one_dead_letter_
 
 @pytest.mark.promise("P9")
 def test_a_postponed_message_without_room_for_its_end_keeps_no_request_that_may_make_room_for_a_key_unread() -> None:
-    stage = QueueStage([A, B], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
-    first, lowest = stage.take()
-    stage.fail(first, REJECTED)
-    stage.append(*many(8_000))
-    postpone_some(stage, stage.take(8_000), otherwise=lambda item: stage.queue.handled([item]))
-    stage.store()
-    stage.write_due()
+    stage, lowest = stage_with_full_metadata_and_a_parked_key()
     stage.fail(lowest, REJECTED)
     assert stage.store()
     assert [] == stage.write_due()
@@ -689,13 +683,7 @@ def test_a_postponed_message_without_room_for_its_end_keeps_no_request_that_may_
 def test_a_dead_letter_before_a_replay_that_may_make_room_for_a_key_is_written_whether_or_not_its_end_has_room(
     *, is_asked_first: bool
 ) -> None:
-    stage = QueueStage([A, B], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
-    first, lowest = stage.take()
-    stage.fail(first, REJECTED)
-    stage.append(*many(8_000))
-    postpone_some(stage, stage.take(8_000), otherwise=lambda item: stage.queue.handled([item]))
-    stage.store()
-    stage.write_due()
+    stage, lowest = stage_with_full_metadata_and_a_parked_key()
     assert stage.store()
     stage.append(A)
     assert [] == stage.write_due()
@@ -713,13 +701,16 @@ def test_a_dead_letter_before_a_replay_that_may_make_room_for_a_key_is_written_w
     assert "dead letter 0" in stage.taken()
 
 
-def postpone_some(stage: QueueStage, items: Sequence[Item[str]], *, otherwise: Callable[[Item[str]], object]) -> None:
-    """Postpone half of them for ten minutes: between them, what ends takes the most room in the metadata."""
-    for item in items:
-        if random.Random(item.offset).random() < 0.5:
-            stage.queue.postpone([item], Later(delay_ms=600_000), now_ms=stage.now_ms)
-        else:
-            otherwise(item)
+def stage_with_full_metadata_and_a_parked_key() -> tuple[QueueStage, Item[str]]:
+    """No more keys can be parked. Returns also the lowest record, which is being handled."""
+    stage = QueueStage([A, B], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
+    first, lowest = stage.take()
+    stage.fail(first, REJECTED)
+    stage.append(*many(8_000))
+    stage.postpone_some(stage.take(8_000))
+    stage.store()
+    stage.write_due()
+    return stage, lowest
 
 
 SLOWLY_PARKED = replace(PARK, backoff_first_ms=300_000)
@@ -734,9 +725,4 @@ def handle(stage: QueueStage, *, failing: Collection[bytes]) -> None:
             else:
                 stage.queue.handled([item])
         stage.store()
-        write_all_due(stage)
-
-
-def write_all_due(stage: QueueStage) -> None:
-    while stage.queue.has_due:
-        stage.write_due(500)
+        stage.write_all_due()

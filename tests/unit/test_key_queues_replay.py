@@ -19,7 +19,7 @@ from txlayer.core.key_queue import (
     Start,
 )
 from txlayer.core.progress import NOTHING, StoredProgress, decode
-from txlayer.core.retry import Later, RetryPolicy
+from txlayer.core.retry import RetryPolicy
 
 A = b"a"
 
@@ -273,8 +273,7 @@ def replay_all_but_bad(stage: QueueStage) -> int:
             if item.chain == b"bad":
                 stage.fail(item)
         stage.store()
-        while stage.write_due(500):
-            pass
+        stage.write_all_due()
     return handled
 
 
@@ -500,16 +499,10 @@ def stage_of_failing_replays(
 
 
 def postpone_some(stage: QueueStage) -> None:
-    """All that may begin is handled, and half of it postponed: between these, what ends takes the most room in the metadata."""
-    draw = random.Random(1)
-    for item in stage.take(8_000):
-        if draw.random() < 0.5:
-            stage.queue.handled([item])
-        else:
-            stage.queue.postpone([item], Later(delay_ms=600_000), now_ms=stage.now_ms)
+    """All that may begin is handled, or postponed."""
+    stage.postpone_some(stage.take(8_000))
     stage.store()
-    while stage.write_due():
-        pass
+    stage.write_all_due()
     stage.store()
 
 
@@ -524,6 +517,5 @@ def replay_all(stage: QueueStage, *, failing: set[int], failure: Failure = FAILE
                 stage.queue.handled([item])
                 handled.add(item.offset)
         stage.store()
-        while stage.write_due(500):
-            pass
+        stage.write_all_due()
     return handled

@@ -275,11 +275,11 @@ def _is_answered(ask: Callable[[], None]) -> bool:
 
 
 def _may_have_a_place(error: RefusedRecordError, targets: Targets) -> bool:
-    """True if a record was refused for its partition, and its topic has not as many of them as was known, or nobody says: it is tried again."""
+    """True if a record was refused because its partition is missing, and its topic was made anew or the brokers do not answer: it is tried again."""
     if error.reason != _PARTITION_REASON or error.topic is None:
         return False
     try:
-        return targets.has_other_partitions(error.topic)
+        return targets.was_made_anew(error.topic)
     except TxLayerError as exc:
         logger.info("targets.unknown", extra={"reason": str(exc)})
         return True

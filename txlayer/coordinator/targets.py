@@ -163,9 +163,9 @@ class Targets:
             is_grown |= self.targets[topic].message_bytes_max > before
         return is_grown
 
-    def has_other_partitions(self, topic: str) -> bool:
-        """Ask again about a topic that lacks a partition. Returns True if it was made anew: it has another number of them than was known, or
-        refuses now, and holds its messages.
+    def was_made_anew(self, topic: str) -> bool:
+        """Ask again about a topic that lacks a partition. Returns True if it has another number of partitions than before, or refuses all
+        messages now.
 
         Raises:
             BrokerUnavailableError: it did not answer.

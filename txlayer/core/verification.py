@@ -590,11 +590,13 @@ def _owner_on_doubt(forward: ForwardTrace, attempts: Collection[_Attempt], windo
         if half is None:  # half has lost this message of it, and doubt had it
             if attempt.partition != forward.half_partition or forward.index not in attempt.kept_at:
                 continue
+            is_its_place = attempt.kept_at[forward.index] == forward.half_offset
+            if is_its_place and not attempt.halves:
+                return None
             claim = (forward.count, forward.born_ms)
             is_claimed = bool(attempt.halves) and claim == (attempt.first.count, attempt.first.born_ms)
-            is_its_place = attempt.kept_at[forward.index] == forward.half_offset
-            if is_its_place and (is_claimed or not attempt.halves):
-                return attempt if attempt.halves else None
+            if is_its_place and is_claimed:
+                return attempt
         else:
             is_claimed = half.partition == forward.half_partition and _is_claimed(half, forward)
         if is_claimed:
