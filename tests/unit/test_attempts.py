@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,18 @@ def test_a_back_off_doubles_up_to_its_maximum() -> None:
     waits = [backoff_ms(n, policy=POLICY, draw=0.0) for n in range(1, 7)]
 
     assert [50, 100, 200, 400, 500, 500] == waits
+
+
+def test_the_default_attempts_take_about_half_an_hour() -> None:
+    policy = RetryPolicy()
+
+    def minutes(draw: float) -> float:
+        return sum(backoff_ms(n, policy=policy, draw=draw) for n in range(1, policy.attempt_count_max)) / 60_000
+
+    assert 28 < minutes(0.5) < 30
+    assert minutes(1.0) < 39
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "consumers.md").read_text(encoding="utf-8")
+    assert 3 == page.count("about half an hour")
 
 
 def test_a_back_off_is_drawn_from_half_of_it_to_the_whole() -> None:

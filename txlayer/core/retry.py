@@ -170,7 +170,7 @@ class RetryPolicy:
     """
 
     attempt_count_max: int = 16
-    """Total attempts. With the default back-off they take about an hour, longer than most outages of a dependency."""
+    """Total attempts. With the default back-off they take about half an hour, and at most 39 minutes."""
     backoff_first_ms: int = _SECOND_MS
     """Back-off before the second attempt. To give it in milliseconds is the older form; this release takes both."""
     backoff_max_ms: int = 5 * _MINUTE_MS
