@@ -118,12 +118,13 @@ def test_a_group_that_cannot_be_read_any_more_is_left_all_the_same(monkeypatch: 
 
 
 @pytest.mark.parametrize("late_rounds", [0, 1, 3])
-def test_a_share_is_given_back_before_the_client_closes(late_rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_is_given_back_once_before_the_client_closes(late_rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeConsumer()
     client.late_rounds = late_rounds
     reader = reader_over(client, monkeypatch)
     reader.start(["orders"])
 
+    reader.close()
     reader.close()
 
     assert ["unsubscribe", "unassign", "close with 0 waiting"] == client.calls
