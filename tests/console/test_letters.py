@@ -303,8 +303,11 @@ def test_a_person_stops_a_request(site: Site, monkeypatch: pytest.MonkeyPatch) -
     group = Group(site)
     for number in range(6):
         group.letter(key=b"%d" % number)
-    answer = begin(site, plan(site))
+    form = plan(site)
+    answer = begin(site, form)
     wait_until(lambda: 2 == len(group.requests()), within=10, what="the first step")
+    sent_again = begin(site, form)
+    assert (303, answer.headers["location"]) == (sent_again.status_code, sent_again.headers.get("location"))
     shown = site.get(answer.headers["location"])
     assert "Being worked off" in shown
     second = begin(site, plan(site))

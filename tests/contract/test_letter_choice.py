@@ -16,7 +16,7 @@ from txlayer.consumer.dead_letters import Answered
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.progress import KEY_HASH_BYTES, StoredProgress, encode, fixed_part
 from txlayer.core.topics import CreateTopic
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import TopicMismatchError, UsageError
 from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPosition, topics_of
 from txlayer.operate.replay import (
     Author,
@@ -152,6 +152,18 @@ def test_a_filter_chooses_among_those_that_nobody_asked_for(field: Field) -> Non
 
     assert [failed, free] == positions(choice)
     assert [ours] == [each.position for each in choice.asked_before]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_request_id_that_asked_for_a_replay_asks_for_no_drop(field: Field, *, is_named: bool) -> None:
+    (failed,) = field.plant((b"k", REJECTED))
+    field.say(ask(failed), answer(failed, ReplayOutcome.FAILED))
+    names = [failed] if is_named else []
+
+    with pytest.raises(UsageError, match="request r asked for a replay of"):
+        field.choose(*names, is_dropping=True)
+
+    assert [failed] == [each.position for each in field.choose(*names).asked_before]
 
 
 @OF_HANDLERS

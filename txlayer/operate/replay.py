@@ -213,6 +213,9 @@ def choose(order: ReplayOrder, logs: Logs) -> DeadLetterSelection:
     What its request id has asked for already is `asked_before`. Unless `is_only`, the other dead letters of a parked key are
     replayed, too, and none before an earlier one (`held_back`). The last one of a parked key is not dropped while earlier ones
     are left open, or their replays have no answer: its end would release the key.
+
+    Raises:
+        UsageError: its request id asked for the other thing: a drop, where it replays, or a replay.
     """
     choice = DeadLetterSelection()
     request_id = order.author.request_id
@@ -223,12 +226,12 @@ def choose(order: ReplayOrder, logs: Logs) -> DeadLetterSelection:
             found = None if log is None else log.at(position.partition, position.offset)
             if found is None:
                 choice.unable.append(not_asked(position, DeadLetterResult.NOT_FOUND, None))
-            elif (why := _sort_in(choice, found, able, request_id)) is not None:
+            elif (why := _sort_in(choice, found, able, order)) is not None:
                 choice.unable.append(not_asked(position, why, found.history))
     else:
         letters = (found for log in logs.values() for found in log.letters(since_ms=order.wanted.since_ms))
         for found in filter(order.wanted.lets_through, letters):
-            why = _sort_in(choice, found, ABLE, request_id)
+            why = _sort_in(choice, found, ABLE, order)
             choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
         if order.limit is not None:
             # What the same request asked for before it was killed is part of it.
@@ -348,12 +351,19 @@ def _held(order: ReplayOrder, found: FoundLetter) -> DeadLetterOutcome:
 
 
 def _sort_in(
-    choice: DeadLetterSelection, found: FoundLetter, able: frozenset[DeadLetterState], request_id: str
+    choice: DeadLetterSelection, found: FoundLetter, able: frozenset[DeadLetterState], order: ReplayOrder
 ) -> DeadLetterResult | None:
     """Put it among those to ask for, or those asked for before; else say why it is neither."""
     if isinstance(found.letter, Undecodable):
         return DeadLetterResult.UNDECODABLE
-    if request_id in found.history.asked:
+    asked = found.history.asked.get(order.author.request_id)
+    if asked is not None:
+        # An edit drops one and replays another, under one id.
+        if asked.record.kind is not order.kind and asked.record.replaced_by is None:
+            before = (
+                f"request {order.author.request_id} asked for a {asked.record.kind.name.lower()} of {found.position}"
+            )
+            raise UsageError(f"{order.command}: {before}; take another request id. Nothing was asked for")
         choice.asked_before.append(found._replace(record=None))
     elif found.history.state in able:
         choice.chosen.append(found._replace(record=None))

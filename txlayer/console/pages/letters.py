@@ -307,7 +307,8 @@ async def start(console: Console, request: Request) -> Response:
             now_ms=console.now_ms,
             subject=final.author.request_id,
         )
-        if not is_begun:
+        job = console.jobs.newest(name)
+        if not is_begun and job is not None and job.subject != final.author.request_id:  # else the same form once more
             raise RetriableError("another request for this group is being worked off; wait for its end, or stop it")
         return "/letters/request?" + query({"group": final.group, "id": final.author.request_id})
 
