@@ -225,6 +225,8 @@ def test_a_source_topic_is_read_from_a_name(name: str, topic: str | None) -> Non
         ([("tags", b"a"), ("txl-dlq", b"1|")], None, False),
         ([("colour", b"red"), (CUT_HEADER, b"1"), ("txl-dlq", b"1|")], None, False),
         ([(CUT_HEADER, b"1"), ("txl-dlq", b"1|")], b"a header of its own", False),
+        ([(CUT_HEADER, b"of its own"), ("txl-dlq", b"1|")], None, False),
+        ([(CUT_HEADER, None), ("txl-dlq", b"1|")], None, False),
         ([], None, False),
         (None, None, False),
     ],

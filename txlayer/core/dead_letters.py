@@ -196,10 +196,11 @@ def dead_letter_of(headers: Headers | None) -> DeadLetter | Undecodable:
 def is_cut(headers: Headers | None, value: bytes | None) -> bool:
     """True if a record of a dead-letter topic has no content: its topic refused it whole.
 
-    Such a record has no value and two headers, both from txlayer. A message with its own header `txl-dlq-cut` has a value.
+    Such a record has no value and two headers, both from txlayer, of which the first one is a number. A message with its own
+    header `txl-dlq-cut` has a value, or that header is no number.
     """
-    names = [name for name, _ in headers or ()]
-    return value is None and sorted(names) == [DLQ_HEADER, CUT_HEADER]
+    given = headers or ()
+    return value is None and [name for name, _ in given] == [CUT_HEADER, DLQ_HEADER] and (given[0][1] or b"").isdigit()
 
 
 def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
