@@ -2,9 +2,12 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
+import aiosqlite
 import pytest
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
@@ -122,6 +125,42 @@ def test_what_cannot_be_joined_is_refused_in_the_loop(database_url: str) -> None
                 tx.send("orders", value="v")
                 await tx.join(session)
         assert Resolution.UNKNOWN is (await tx.result(10)).resolution
+
+    run(database_url, use)
+
+
+@pytest.mark.fault("producer: a task is cancelled while the barrier's row is written")
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_join_that_is_cancelled_while_its_row_is_written_is_cancelled_and_commits_nothing(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_let_go, execute = threading.Event(), aiosqlite.Cursor.execute
+    is_inserting, holding = asyncio.Event(), list[asyncio.Future[Any]]()
+
+    async def hold_inserts(cursor: Any, sql: str, *given: Any) -> Any:
+        if sql.startswith("INSERT"):
+            holding.append(asyncio.ensure_future(cursor._conn._execute(is_let_go.wait)))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(is_inserting.set)
+        return await execute(cursor, sql, *given)
+
+    async def use(producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier) -> None:
+        async def sell() -> None:
+            async with producer.transaction("order-1") as tx:
+                tx.send("orders", value="v")
+                async with AsyncSession(engine) as session, session.begin():
+                    await tx.join(session)
+
+        monkeypatch.setattr(aiosqlite.Cursor, "execute", hold_inserts)
+        selling = asyncio.ensure_future(sell())
+        await is_inserting.wait()
+        monkeypatch.undo()
+        selling.cancel()
+        asyncio.get_running_loop().call_later(0.05, is_let_go.set)
+        with pytest.raises(asyncio.CancelledError):
+            await selling
+        assert [ROLLBACK] == await barrier.resolve_many([Doubtful("order-1", "0" * 8)], group=GROUP)
 
     run(database_url, use)
 

@@ -279,7 +279,9 @@ class Watch:
         of_connection = () if connection is None else self._joined.get(connection, ())
         if connection is None or not of_connection:
             return
-        has_ended = self._rules.has_ended(connection, context.original_exception)
+        error = context.original_exception
+        # A call that was cancelled or interrupted may still run: SQLAlchemy gives its connection up, and nothing may be asked on it.
+        has_ended = isinstance(error, Exception) and self._rules.has_ended(connection, error)
         is_open = any(joined.state is LocalState.OPEN for joined in of_connection)
         for joined in of_connection:
             joined.statement_failed(is_commit=context.statement is None, has_ended=has_ended)
