@@ -282,7 +282,7 @@ def test_a_dead_letter_without_a_place_is_not_committed() -> None:
     writer.start()
     tell_no_place(stage.kafka)
 
-    with pytest.raises(RetriableError, match="nobody told where"):
+    with pytest.raises(RetriableError, match="did not say at which offsets"):
         writer.write([Entry("orders", 0, b"k", b"v", None)])
 
     assert [] == stage.values()

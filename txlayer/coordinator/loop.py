@@ -511,7 +511,7 @@ class Coordinator:
         try:
             ledgers = {p: shard.ledger for p, shard in self._shards.items()}
             self._contents.fill(batches, ledgers)
-            kept = publisher.publish(batches, offsets, self._assignment.member, precautions)
+            doubt_offsets = publisher.publish(batches, offsets, self._assignment.member, precautions)
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
                 self._batch_size.failed()
@@ -539,7 +539,7 @@ class Coordinator:
             self.log_reports(logger, p, ledger.batch, known=self._traces)
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             self._ahead.published(p, ledger.batch, now_ms=now_ms)
-            ledger.published(kept.get(p, {}))
+            ledger.published(doubt_offsets.get(p, {}))
             self._shards[p].stored = position
 
     def _raise_if_grown(self, batches: list[tuple[int, Batch]]) -> None:

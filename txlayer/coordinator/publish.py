@@ -1,7 +1,7 @@
 """One Kafka transaction: produce, flush, timed send_offsets and commit; replace a producer that may have stale requests.
 
 Two writers take turns. A Kafka transaction begins only after the one before it was answered with success; while the
-broker still writes the markers of the last, the other writer's is under way. Never here: choosing the content.
+broker still writes the markers of the last, the other writer's is under way. The ledgers choose the content.
 
 When a writer is replaced: txlayer/runtime/kafka_transactions.py.
 """
@@ -73,8 +73,8 @@ class Precautions(NamedTuple):
     is_watched: bool = False  # the topics that leave records without an answer are known afterwards: `unanswered`
     cut_keys: Collection[bytes] = ()  # keys of doubt records of which only origin, reason and size are kept
     question_bytes_max: int = NO_LIMIT
-    """A larger question or notice carries nothing of its transaction, then names no topics, then carries no trace, and is left out if
-    that is not enough."""
+    """A larger question or notice loses, until it fits: what it carries of its transaction, the names of its topics, its trace. One that
+    still does not fit is not sent."""
     sure_question_bytes_max: int = NO_LIMIT
     """A larger one is acknowledged before anything else is written, so that a refusal names it."""
     are_lines_sure: bool = False
@@ -147,7 +147,7 @@ class Publisher:
     ) -> dict[int, dict[str, int]]:
         """Append the batches and the offsets as one Kafka transaction.
 
-        Returns, per partition and transaction of which contents were kept, where the first of these is on the doubt topic.
+        Returns, per partition, {transaction: offset of the first record on doubt that was written of it}, where contents were.
 
         Raises:
             TxLayerError: it is not known whether it happened. Neither writer may go on: `abandon` and rebuild from the
@@ -176,7 +176,7 @@ class Publisher:
         self._turn = 1 - self._turn
         if self._observer is not None:
             self._observer.published(batches)
-        return records.kept
+        return records.doubt_offsets
 
     def _commit(self, writer: TransactionalWriter) -> None:
         commit(writer, timeout_s=self._timeout_s, clock=self._clock)
@@ -208,9 +208,9 @@ class Publisher:
             raise writer.failure(exc) from exc
         written = self._clock()
         records.flush()
-        if any(None in doubt_offsets.values() for doubt_offsets in records.kept.values()):
-            # It is stored, and its Kafka transaction would commit: but what must know its offset cannot go on.
-            raise RetriableError("nobody told where on doubt a transaction was stored")
+        if any(None in of_partition.values() for of_partition in records.doubt_offsets.values()):
+            # It is stored, and its Kafka transaction would commit. But its ledger must know the offset.
+            raise RetriableError("the broker did not say at which doubt offset a transaction is stored")
         started = self._clock()
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
         sent = self._clock()
@@ -246,7 +246,7 @@ class Publisher:
 
     @property
     def _unacknowledged(self) -> Mapping[str, int]:
-        return {} if self._records is None else self._records.missing
+        return {} if self._records is None else self._records.unacknowledged
 
     def _replace(self, turn: int, successor: TransactionalWriter) -> TransactionalWriter:
         self._writers[turn] = successor
@@ -298,9 +298,9 @@ class _Records:
 
     Attributes:
         began: when it was made, of the monotonic clock.
-        kept: per partition and transaction of which contents are written, the doubt offset of the first of these.
+        doubt_offsets: per partition, {transaction: offset of the first record on doubt that was written of it}, where contents were.
         further_count: messages beyond the first of each transaction.
-        missing: by real topic, the number of records without an acknowledgement so far, if it is watched.
+        unacknowledged: number of records without an acknowledgement so far, by topic, if it is watched.
     """
 
     def __init__(
@@ -332,9 +332,9 @@ class _Records:
         self._partition = -1  # the one in turn
         self._stamp_ms = CLIENT_CLOCK  # of that partition
         self.began = clock()
-        self.kept: dict[int, dict[str, int]] = {}
+        self.doubt_offsets: dict[int, dict[str, int]] = {}
         self.further_count = 0
-        self.missing: Counter[str] = Counter()
+        self.unacknowledged: Counter[str] = Counter()
 
     def write(self, partition: int, batch: Batch) -> None:
         self._partition = partition
@@ -343,7 +343,7 @@ class _Records:
             self._forward_carefully(batch.forwards)
         else:
             self._forward_all(batch.forwards)
-        self._write_doubt(batch, self.kept.setdefault(partition, {}))
+        self._write_doubt(batch, self.doubt_offsets.setdefault(partition, {}))
         self._write_questions_and_policy_lines(batch)
 
     def flush(self) -> None:
@@ -352,28 +352,28 @@ class _Records:
 
     def _answered(self, error: Any, record: Any) -> None:
         if error is None:
-            self.missing[record.topic()] -= 1
+            self.unacknowledged[record.topic()] -= 1
 
-    def _write_doubt(self, batch: Batch, kept: dict[str, int]) -> None:
+    def _write_doubt(self, batch: Batch, doubt_offsets: dict[str, int]) -> None:
         for keep in batch.to_doubt.values():
             contents = contents_of(keep.txn) if keep.is_whole else keep.txn.joined
-            note = partial(_note_offset, kept, keep.txn.key) if contents or keep.is_whole else None
+            on_report = partial(_note_offset, doubt_offsets, keep.txn.key) if contents or keep.is_whole else None
             size = keep.txn.size if keep.is_whole else sum(held_bytes(content.record) for content in contents)
             if contents and self._may_be_too_slow(size):
                 self._put_content(keep.txn, contents[0], None, is_origin_alone=True)
             for content in contents:
                 try:
-                    self._put_content(keep.txn, content, note)
+                    self._put_content(keep.txn, content, on_report)
                 except (BrokerUnavailableError, FencedError) as exc:
                     self._raise_if_too_slow(exc, size, txn_key=keep.txn.key)
                     raise
-                note = None  # the first record tells where it begins
+                on_report = None  # only the first record says where it begins
             if keep.has_summary:
                 key, summary = keep.txn.key.encode("ascii"), keep.txn.summary()
                 value = codec.encode_summary(summary)
                 if self._is_cut(key, value, ()):  # the contents tell the topics as well
                     value = codec.encode_summary(summary._replace(topics=()))
-                self._put_doubt(key, value, note=note)
+                self._put_doubt(key, value, on_report=on_report)
         for txn in batch.ends:
             for index in range(txn.seen):
                 self._put_doubt(codec.content_key(txn.key, index), None)
@@ -406,7 +406,7 @@ class _Records:
             if _size(line, headers or ()) > bytes_max:
                 headers = None  # the question matters more than its trace
             key, size_bytes = codec.check_key(check), _size(line, headers or ())
-            self.missing[topic] += answered is not None
+            self.unacknowledged[topic] += answered is not None
             if self._is_careful or size_bytes > sure_bytes_max:
                 self._put_carefully(topic, line, key, ANY_PARTITION, headers, answered, size_bytes=size_bytes)
                 sure_bytes_max = max(sure_bytes_max, size_bytes)
@@ -419,14 +419,14 @@ class _Records:
         topic = self._topics.op
         answered = self._answered if self._is_watched or self._precautions.are_lines_sure else None
         for value in map(codec.encode_ops, self._lines_by_record(lines)):
-            self.missing[topic] += answered is not None
+            self.unacknowledged[topic] += answered is not None
             if self._is_careful or self._precautions.are_lines_sure:
-                self._put_carefully(topic, value, None, self._partition, note=answered)
+                self._put_carefully(topic, value, None, self._partition, on_report=answered)
             else:
                 produce(self._writer, topic, value, None, self._partition, report=answered)
 
     def _lines_by_record(self, lines: list[str]) -> Iterator[list[str]]:
-        """As many lines for each record as op takes, at least one: lines with one append time come early together, or none does."""
+        """Fill each record with as many lines as op takes, at least one: all lines of a record have one append time."""
         bytes_max, count_max = _lines_of_record(self._op_bytes_max)
         packed: list[str] = []
         size = 0
@@ -500,11 +500,11 @@ class _Records:
             raise
 
     def _may_be_too_slow(self, size_bytes: int) -> bool:
-        """True if the time-out of what is so large must tell whether doubt accepts: then a small record of the same key goes first."""
+        """True if a small record of the same key must go first: a time-out of the large one alone does not say whether doubt accepts."""
         return self._is_careful and size_bytes >= SLOW_BYTES_MIN
 
     def _raise_if_too_slow(self, error: TxLayerError, size_bytes: int, **named: Any) -> None:
-        """Name what no Kafka transaction lives long enough for. Its topics accept: they acknowledged a part of it."""
+        """Refuse what takes longer than a Kafka transaction may. Its topics accept: they acknowledged a part of it."""
         took_s = self._clock() - self.began
         is_its_fault = self._may_be_too_slow(size_bytes) and not isinstance(error, MemberFencedError)
         if is_its_fault and took_s >= self._timeout_s / 2:
@@ -515,7 +515,7 @@ class _Records:
         record, options = content.record, content.options
         self._targets.check_allowed(content.topic, txn_key=txn.key)
         if report is not None:
-            self.missing[content.topic] += 1
+            self.unacknowledged[content.topic] += 1
         headers = [
             *user_headers(record.headers()),
             *([(codec.GROUP_HEADER, txn.group)] if options.is_group_named else ()),
@@ -533,7 +533,7 @@ class _Records:
         produce(self._writer, content.topic, value, key, partition, report=report, stamp_ms=stamp_ms, headers=headers)
 
     def _put_content(
-        self, txn: Transaction, content: Content, note: DeliveryReport | None, *, is_origin_alone: bool = False
+        self, txn: Transaction, content: Content, on_report: DeliveryReport | None, *, is_origin_alone: bool = False
     ) -> None:
         record = content.record
         value, headers = codec.encode_content(
@@ -547,7 +547,7 @@ class _Records:
             value, headers = b"", list(record.headers())  # as it stood on doubt before
         elif is_origin_alone or self._is_cut(key, value, headers):
             value, headers = codec.cut_content(value=value, headers=headers)
-        self._put_doubt(key, value, headers, note=note)
+        self._put_doubt(key, value, headers, on_report=on_report)
 
     def _put_quarantined(self, quarantined: RecordToQuarantine) -> None:
         number, why = None if quarantined.line is None else quarantined.number, quarantined.why
@@ -589,13 +589,13 @@ class _Records:
         value: bytes | None,
         headers: list[tuple[str, bytes | None]] | None = None,
         *,
-        note: DeliveryReport | None = None,
+        on_report: DeliveryReport | None = None,
     ) -> None:
         topic, partition = self._topics.doubt, self._partition
         if self._is_careful:
-            self._put_carefully(topic, value, key, partition, headers, note, doubt_key=key)
+            self._put_carefully(topic, value, key, partition, headers, on_report, doubt_key=key)
         else:
-            produce(self._writer, topic, value, key, partition, report=note, headers=headers)
+            produce(self._writer, topic, value, key, partition, report=on_report, headers=headers)
 
     def _put_carefully(
         self,
@@ -604,11 +604,11 @@ class _Records:
         key: bytes | None,
         partition: int,
         headers: list[tuple[str, bytes | None]] | None = None,
-        note: DeliveryReport | None = None,
+        on_report: DeliveryReport | None = None,
         **named: Any,
     ) -> None:
         """Produce and wait; when the broker refuses the record, the error has the fields `named`."""
-        report, writer = _FirstError(note), self._writer
+        report, writer = _FirstError(on_report), self._writer
         try:
             produce(writer, topic, value, key, partition, report=report, stamp_ms=self._stamp_ms, headers=headers)
             self.flush()
@@ -623,13 +623,13 @@ class _Records:
             raise error
 
 
-def _note_offset(kept: dict[str, int], key: str, error: Any, record: Any) -> None:
-    """Learn where a kept transaction begins on doubt.
+def _note_offset(doubt_offsets: dict[str, int], key: str, error: Any, record: Any) -> None:
+    """Learn where a transaction begins on doubt.
 
     Not from where it ends: a marker of the other writer may land between its batches, and takes an offset.
     """
     if error is None:
-        kept[key] = record.offset()  # None: stored, at an unknown offset
+        doubt_offsets[key] = record.offset()  # None: stored, at an unknown offset
 
 
 def _lines_of_record(op_bytes_max: int | None) -> LinesOfRecord:
@@ -639,18 +639,18 @@ def _lines_of_record(op_bytes_max: int | None) -> LinesOfRecord:
 
 
 class _FirstError:
-    """Remembers the first record of a transaction that was refused; the others go to `note`."""
+    """Remembers the first record that was refused; hands every report on to `on_report`."""
 
-    __slots__ = ("_note", "error", "topic")
+    __slots__ = ("_on_report", "error", "topic")
 
-    def __init__(self, note: DeliveryReport | None = None) -> None:
+    def __init__(self, on_report: DeliveryReport | None = None) -> None:
         self.error: Any = None
         self.topic = ""
-        self._note = note
+        self._on_report = on_report
 
     def __call__(self, error: Any, record: Any) -> None:
-        if self._note is not None:
-            self._note(error, record)
+        if self._on_report is not None:
+            self._on_report(error, record)
         if error is not None and self.error is None:
             self.error, self.topic = error, record.topic()
 

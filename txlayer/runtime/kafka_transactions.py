@@ -240,7 +240,7 @@ class KafkaTransactions:
             raise writer.refusal(errors[at], topic=entries[at].topic, txn_key="")
         raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
         if len(offsets) < len(entries):
-            raise RetriableError("nobody told where records of a Kafka transaction were stored")
+            raise RetriableError("the broker did not say at which offsets records of a Kafka transaction are stored")
         return [offsets[index] for index in range(len(entries))]
 
     def _ready_writer(self) -> TransactionalWriter:
