@@ -209,7 +209,7 @@ class DeadLetterReader:
                     size_bytes += size_in_memory(record, record.key())
         return found
 
-    def there(self, topic: str, partition: int) -> range:
+    def offset_range(self, topic: str, partition: int) -> range:
         """The offsets at which dead letters may be, also those that an open Kafka transaction hides.
 
         Raises:

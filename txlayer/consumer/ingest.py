@@ -82,16 +82,16 @@ class Ingest:
         """Add records of these queues' sources, in the order of their offsets; records of other queues are dropped.
 
         Raises:
-            RetriableError: later records were added before; these would now count as ended. The queues must be dropped.
+            RetriableError: later records were added before, so these would count as ended. Drop the queues.
         """
-        groups: dict[TopicPartition, list[Any]] = {}
-        topic, partition, group = "", -1, []
+        by_partition: dict[TopicPartition, list[Any]] = {}
+        topic, partition, in_partition = "", -1, []
         for record in records:
             if record.partition() != partition or record.topic() != topic:
                 topic, partition = record.topic(), record.partition()
-                group = groups.setdefault((topic, partition), [])
-            group.append(record)
-        for tp, found in groups.items():
+                in_partition = by_partition.setdefault((topic, partition), [])
+            in_partition.append(record)
+        for tp, found in by_partition.items():
             owned = by_source.get(tp)
             if owned is None:
                 continue  # revoked or lost while the record was on its way
@@ -122,12 +122,12 @@ class Ingest:
     def add_waiting(self, queues: Iterable[OwnedPartition], *, count_max: int, bytes_max: int) -> None:
         """Add waiting requests while there is room for their dead letters, in number and in bytes per queue.
 
-        During an operator's pause, the request that ends it counts before its turn. If no more keys can be parked, requests
-        are read on until one can make room.
+        A request that ends an operator's pause takes effect before its turn. If no more keys can be parked, requests are read
+        until one can make room.
 
         If dead letters cannot be read now, the requests of their queue wait; the other queues go on. One call makes at most one
-        try that fails, looks for results in at most one queue, and reads no further after about `SEARCH_S`, because leases, the
-        group and outcomes must be served in between.
+        try that fails, looks for results in at most one queue, and stops after about `SEARCH_S`: leases, the group and outcomes
+        must be served in between.
 
         Raises:
             TxLayerError: they cannot be read for another reason; the queues must be dropped.
@@ -164,7 +164,7 @@ class Ingest:
 
     def _look_for_room(self, owned: OwnedPartition) -> None:
         """Release parked keys whose dead letters are not there any more: no request can."""
-        there = self._letters.there(dead_letter_topic(self._group, owned.topic), owned.partition)
+        there = self._letters.offset_range(dead_letter_topic(self._group, owned.topic), owned.partition)
         owned.look_at_ms = self._now_ms() + LOOK_FOR_ROOM_MS
         count = owned.queue.forget_parked(there)
         if count:
@@ -242,14 +242,14 @@ class Ingest:
 
     def _add_requests(self, owned: OwnedPartition, *, bytes_max: int) -> None:
         """Add the first waiting request, and those after it whose dead letters fit."""
-        part = list(islice(owned.requests, LETTER_COUNT_MAX))
+        requests = list(islice(owned.requests, LETTER_COUNT_MAX))
         topic = dead_letter_topic(self._group, owned.topic)
-        wanted = sorted({offset for _, request in part if (offset := _letter_at(request)) is not None})
+        wanted = sorted({offset for _, request in requests if (offset := _offset_to_read(request)) is not None})
         letters: Mapping[int, Record | None] = {}
         if wanted:
             letters = self._letters.fetch(topic, owned.partition, wanted, bytes_max=bytes_max)
-        for index, (record, request) in enumerate(part):
-            offset = _letter_at(request)
+        for index, (record, request) in enumerate(requests):
+            offset = _offset_to_read(request)
             if offset is not None and offset not in letters:
                 if index:
                     return
@@ -273,7 +273,7 @@ class Ingest:
             content: Any = None
             outcome: ReplayOutcome | None = None
             if request.kind is ReplayKind.REPLAY:
-                content, outcome = self._letter(owned, request, record.key(), letters)
+                content, outcome = self._content_or_outcome(owned, request, record.key(), letters)
             kept = record if content is None else content  # also its key, which is the same
             size_bytes = size_in_memory(kept, kept.key())
             owned.queue.add_replay(
@@ -282,7 +282,7 @@ class Ingest:
             return
         owned.queue.reach(ItemSource.REPLAY, offset + 1)
 
-    def _letter(
+    def _content_or_outcome(
         self, owned: OwnedPartition, request: ReplayRecord, key: bytes | None, letters: Mapping[int, Record | None]
     ) -> tuple[DeadLetterRecord | None, ReplayOutcome | None]:
         found = letters.get(request.dead_letter_offset or 0)
@@ -299,7 +299,7 @@ class Ingest:
         return content, None
 
 
-def _letter_at(request: ReplayRecord | Undecodable) -> int | None:
+def _offset_to_read(request: ReplayRecord | Undecodable) -> int | None:
     """The offset of the dead letter to read for a request; None if none is needed."""
     if isinstance(request, Undecodable) or request.kind is not ReplayKind.REPLAY:
         return None
