@@ -132,7 +132,7 @@ def test_the_last_hour_is_one_of_the_brokers(site: Site, ahead_s: int) -> None:
 
 def test_a_topic_that_cannot_be_read_is_said_and_hides_no_other(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     operator_line(site, txn_key("a"))
-    monkeypatch.setattr("txlayer.operate.audit.consumed_topics", lambda _names: [("loyalty", "gone")])
+    monkeypatch.setattr("txlayer.operate.audit.consumed_pairs", lambda _names: [("loyalty", "gone")])
 
     page = site.get("/audit")
 

@@ -26,7 +26,7 @@ from txlayer.core.leases import LockKind
 from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate import time_text
-from txlayer.operate.dead_letters import consumed_topics
+from txlayer.operate.dead_letters import consumed_pairs
 from txlayer.operate.live import Minute
 from txlayer.operate.unsettled import Filter, Overview
 
@@ -822,7 +822,7 @@ def test_a_chart_of_nothing_and_of_something() -> None:
 
 def consumed(site: Site) -> list[tuple[str, str]]:
     with closing(site.console.clients.admin()) as admin:
-        return list(consumed_topics(admin))
+        return list(consumed_pairs(admin))
 
 
 def test_groups_with_topics_for_dead_letters_are_found_by_their_names(site: Site) -> None:
@@ -883,7 +883,7 @@ def test_consumer_groups_are_shown_as_seen_last_while_they_are_read_again(
         assert may_fail.wait(30)
         raise BrokerUnavailableError("no answer")
 
-    monkeypatch.setattr("txlayer.console.pages.overview.read_consumed", fail)
+    monkeypatch.setattr("txlayer.console.pages.overview.read_consumed_topics", fail)
     site.stage.world.advance(ms=31_000)
 
     meanwhile = [site.get("/"), site.get("/")]

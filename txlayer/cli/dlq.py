@@ -127,7 +127,7 @@ def list_(
     clients = kafka_clients(cluster.config(ClientConfig))
     with opened_logs(clients, group, topic or ()) as logs:
         wanted = filters.read(states=state or (), now_ms=brokers_ms(clients))
-        found = dead_letters.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
+        found = dead_letters.list_letters(logs, wanted, with_ended=is_all or bool(state), limit=limit)
     now_ms = current_ms()
     rows = [dead_letters.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
     output.show(
@@ -165,7 +165,7 @@ def show(
                 f"{position}: there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
                 "shows what there is"
             )
-        row = dead_letters.show_json(found, log.said_about(position), now_ms=current_ms(), has_value=has_value)
+        row = dead_letters.show_json(found, log.events_about(position), now_ms=current_ms(), has_value=has_value)
     output.show(row, show_tables, as_json=as_json)
 
 

@@ -131,11 +131,11 @@ def top(
     def read() -> list[Json]:
         """The consumer groups of the cluster with their queues."""
         from txlayer.adapters.connect import kafka_clients
-        from txlayer.operate.dead_letters import read_consumed
+        from txlayer.operate.dead_letters import read_consumed_topics
         from txlayer.operate.queues import consumption_json, read_queues
 
         clients = kafka_clients(config)
-        return consumption_json(read_consumed(clients), read_queues(clients, consumers))
+        return consumption_json(read_consumed_topics(clients), read_queues(clients, consumers))
 
     def look(view: LiveView) -> Json:
         if once:

@@ -15,7 +15,7 @@ from txlayer.core.history import split_operator_reason
 from txlayer.core.leases import LockKind, LockRecord, decode_lock
 from txlayer.core.messages import Resolution, Source, Undecodable
 from txlayer.errors import RetriableError, TxLayerError
-from txlayer.operate.dead_letters import COUNT_MAX, consumed_topics
+from txlayer.operate.dead_letters import COUNT_MAX, consumed_pairs
 from txlayer.operate.settle import lines_of
 
 RECORD_COUNT_MAX = 100_000
@@ -64,7 +64,7 @@ def read_audit(clients: Clients, *, until_ms: int, span_ms: int, record_count_ma
     """The acts of a window. If it has more records than are read, it is made shorter, and begins at `since_ms`; RetriableError: they are too large."""
     audit, topics = Audit(max(until_ms - span_ms, 0), until_ms), clients.config.topics
     with closing(clients.admin()) as admin:
-        names = islice(consumed_topics(admin), COUNT_MAX)
+        names = islice(consumed_pairs(admin), COUNT_MAX)
         groups = {replay_topic(group, topic): (group, topic) for group, topic in names}
         ranges = _ranges(admin, topics.op, audit)
         for name in (topics.locks, *groups):

@@ -51,10 +51,10 @@ class ConsumedTopic(NamedTuple):
     problem: str | None = None  # why the numbers are not known
 
 
-def consumed_topics(admin: Administration) -> Iterator[tuple[str, str]]:
+def consumed_pairs(admin: Administration) -> Iterator[tuple[str, str]]:
     """(group, topic) of every dead-letter topic whose source and replay topics are there, too.
 
-    Where dots in names fit several, those whose group reads the topic; the first one if none does.
+    If the dots of a name fit several pairs, those whose group reads the topic; the first one if none does.
     """
     known = admin.topic_names()
     for name in sorted(known):
@@ -72,21 +72,21 @@ def _is_read(admin: Administration, group: str, topic: str) -> bool:
         return False
 
 
-def read_consumed(clients: Clients) -> list[ConsumedTopic]:
-    """Those that there are, the first `COUNT_MAX` by name."""
+def read_consumed_topics(clients: Clients) -> list[ConsumedTopic]:
+    """Every topic of every consumer group, with its lag and its dead letters; the first `COUNT_MAX` by name."""
     found: list[ConsumedTopic | None] = []
     with closing(clients.admin()) as admin:
-        names = islice(consumed_topics(admin), COUNT_MAX)
+        names = islice(consumed_pairs(admin), COUNT_MAX)
         count = cache(lambda group: len(admin.group(group).members))
         for group, topic in names:
             try:
-                found.append(_consumed(admin, group, topic, count))
+                found.append(_read_consumed_topic(admin, group, topic, count))
             except NotAuthorisedError as exc:  # the others may be readable
                 found.append(ConsumedTopic(group, topic, problem=str(exc)))
     return [each for each in found if each is not None]
 
 
-def _consumed(
+def _read_consumed_topic(
     admin: Administration, group: str, topic: str, count_members: Callable[[str], int]
 ) -> ConsumedTopic | None:
     dlq = dead_letter_topic(group, topic)
@@ -179,7 +179,7 @@ def topics_of(admin: Administration, group: str) -> list[str]:
 class DeadLetterLog:
     """The dead letters of one group and topic. One thread uses it; it fences no producer and joins no group.
 
-    Constructor and calls raise TopicMismatchError where the group has no dead-letter topic or no replay topic for this topic.
+    Constructor and calls raise TopicMismatchError if the group has no dead-letter topic or no replay topic for this topic.
     """
 
     def __init__(self, admin: Administration, *, group: str, topic: str, make_reader: Callable[[], LogReader]) -> None:
@@ -276,7 +276,7 @@ class DeadLetterLog:
                 if request_id in history.asked:
                     yield DeadLetterPosition(self.topic, partition, offset), history
 
-    def said_about(self, position: DeadLetterPosition) -> list[DeadLetterEvent]:
+    def events_about(self, position: DeadLetterPosition) -> list[DeadLetterEvent]:
         """Everything that the replay topic says of one dead letter, in order."""
         tp = (self.replays, position.partition)
         events = self._events({tp: self._span(tp)})
@@ -368,17 +368,18 @@ class DeadLetterFilter:
         )
 
 
-def in_one_order(
+def partitions_in_one_chain(
     log: DeadLetterLog,
     queues: Mapping[int, QueueStatus],
     partitions: Collection[int],
     letters: Iterable[FoundLetter] | None = None,
 ) -> set[int]:
-    """Partitions that are handled in one order whatever the keys: such a chain alone is parked, and keyed ones follow it.
+    """Partitions whose messages are one chain, whatever their keys. Only their dead letters show it: if `NO_KEY` alone is parked, that is
+    such a chain or that of the null key, and only in the former do dead letters with a key follow.
 
-    `letters`: the dead letters of those where `NO_KEY` alone is parked, if they were read already.
+    `letters`: the dead letters of partitions where `NO_KEY` alone is parked, if they were read already.
     """
-    found_in: set[int] = set()
+    in_one_chain: set[int] = set()
     keyed: set[int] = set()  # an open dead letter has a key
     begun: set[int] = set()  # one without a key was the first of its order, and is open or came behind those of `keyed`
     begun_before: set[int] = set()  # the same, but it has ended
@@ -391,12 +392,12 @@ def in_one_order(
         if found.key is None and not follows:
             (begun if is_open else begun_before).add(partition)
         elif found.key is not None and is_open and follows:
-            found_in.add(partition)
+            in_one_chain.add(partition)
         elif found.key is not None and is_open:
             keyed.add(partition)
             begun_before.discard(partition)
     # Where none without a key began to park, one with a key did.
-    return found_in | (keyed - begun - begun_before)
+    return in_one_chain | (keyed - begun - begun_before)
 
 
 @contextmanager
@@ -430,7 +431,7 @@ def look_at_each(
     Returns what could not be read, and why, by group and topic; and whether there are more.
     """
     problems: dict[str, str] = {}
-    for number, (group, topic) in enumerate(consumed_topics(admin)):
+    for number, (group, topic) in enumerate(consumed_pairs(admin)):
         if number >= COUNT_MAX:
             return problems, True
         try:
@@ -450,8 +451,8 @@ class Listing:
     undecodable_count: int = 0  # records that are no dead letters of the group
 
 
-def list_letters(logs: Logs, wanted: DeadLetterFilter, *, is_all: bool, limit: int) -> Listing:
-    """The oldest dead letters, the oldest first; those handled or dropped only with `is_all`."""
+def list_letters(logs: Logs, wanted: DeadLetterFilter, *, with_ended: bool, limit: int) -> Listing:
+    """The oldest dead letters, the oldest first; those handled or dropped only with `with_ended`."""
     found = Listing()
     kept = found.letters
     for letter in (letter for log in logs.values() for letter in log.letters(since_ms=wanted.since_ms)):
@@ -459,7 +460,7 @@ def list_letters(logs: Logs, wanted: DeadLetterFilter, *, is_all: bool, limit: i
             found.undecodable_count += 1
         elif not wanted.lets_through(letter):
             continue
-        elif letter.history.state in ENDED and not is_all:
+        elif letter.history.state in ENDED and not with_ended:
             found.ended_count += 1
         else:
             found.listed_count += 1
@@ -477,11 +478,11 @@ def _oldest(letters: Sequence[FoundLetter], limit: int) -> list[FoundLetter]:
 SURVEY_COUNT_MAX = 50_000
 SURVEY_BYTES_MAX = 256 * 1024 * 1024
 """Dead letters that a survey reads of each topic, the newest, and their values' bytes in all."""
-CLASS_COUNT_MAX = 500  # kinds of failures that a survey tells apart
+FAILURE_KINDS_MAX = 500  # kinds of failures that a survey tells apart
 
 
-class LetterClass(NamedTuple):
-    """What dead letters have in common."""
+class FailureKind(NamedTuple):
+    """The group, topic, reason and error that dead letters have in common."""
 
     group: str
     topic: str
@@ -491,8 +492,8 @@ class LetterClass(NamedTuple):
 
 
 @dataclass(slots=True)
-class LetterCount:
-    """How many there are of one class, and when the oldest and the newest of them were given up."""
+class FailureCount:
+    """How many dead letters are of one kind, and when the oldest and the newest of them were given up."""
 
     by_state: Counter[DeadLetterState] = field(default_factory=Counter)
     oldest_ms: int = 0
@@ -507,10 +508,10 @@ class LetterCount:
 class Survey:
     """Dead letters by what went wrong."""
 
-    classes: dict[LetterClass, LetterCount] = field(default_factory=dict)
+    by_kind: dict[FailureKind, FailureCount] = field(default_factory=dict)
     letters: list[FoundLetter] = field(default_factory=list)  # the oldest, without their contents
     count: int = 0  # let through by the filter
-    other_count: int = 0  # of classes beyond the limit
+    other_count: int = 0  # of kinds beyond the limit
     undecodable_count: int = 0
     is_cut: bool = False  # older or further ones were not read
     problems: dict[str, str] = field(default_factory=dict)  # by group and topic
@@ -538,11 +539,11 @@ class Survey:
     def _count(self, group: str, found: FoundLetter) -> None:
         self.count += 1
         assert found.reason is not None
-        name = LetterClass(group, found.position.topic, found.reason, *found.error)
-        if name not in self.classes and len(self.classes) >= CLASS_COUNT_MAX:
+        name = FailureKind(group, found.position.topic, found.reason, *found.error)
+        if name not in self.by_kind and len(self.by_kind) >= FAILURE_KINDS_MAX:
             self.other_count += 1
             return
-        count = self.classes.setdefault(name, LetterCount(oldest_ms=found.at_ms))
+        count = self.by_kind.setdefault(name, FailureCount(oldest_ms=found.at_ms))
         count.by_state[found.history.state] += 1
         count.oldest_ms, count.newest_ms = min(count.oldest_ms, found.at_ms), max(count.newest_ms, found.at_ms)
 
@@ -599,11 +600,11 @@ def show_json(found: FoundLetter, said: Sequence[DeadLetterEvent], *, now_ms: in
     ]
     if has_value:
         row["value"] = bytes_json(found.record.value())
-    row["history"] = [said_json(each) for each in said]
+    row["history"] = [event_json(each) for each in said]
     return row
 
 
-def said_json(said: DeadLetterEvent) -> Json:
+def event_json(said: DeadLetterEvent) -> Json:
     record = said.record
     is_request = record.outcome is None
     operator, text = split_operator_reason(record.text) if is_request else ("", record.text)

@@ -23,7 +23,7 @@ from txlayer.core.partitions import murmur2
 from txlayer.core.progress import Foreign, Progress, decode
 from txlayer.errors import ConfigError, TxLayerError
 from txlayer.operate import Json, bytes_json, length_text, time_text
-from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition, consumed_topics, said_json
+from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition, consumed_pairs, event_json
 from txlayer.operate.unsettled import UnsettledTransaction, committed_records, options_json, unsettled_json
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
@@ -482,7 +482,7 @@ def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> lis
     """What the groups that txlayer's consumers make topics for did with these messages."""
     found: list[Json] = []
     with closing(clients.admin()) as admin:
-        consumed = sorted(consumed_topics(admin))
+        consumed = sorted(consumed_pairs(admin))
         for topic in sorted({message.topic for message in messages}):
             ours = [message for message in messages if message.topic == topic]
             groups = [group for group, its_topic in consumed if its_topic == topic]
@@ -558,7 +558,7 @@ def _letter_json(log: DeadLetterLog, partition: int, offset: int, at_ms: int, le
         "state": history.state.value,
         "why": letter.reason.value + (f": {letter.error_type}: {letter.error_message}" if letter.error_type else ""),
         "attempt_count": letter.attempt_count,
-        "said": [said_json(each) for each in said],
+        "said": [event_json(each) for each in said],
     }
 
 

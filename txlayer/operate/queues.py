@@ -368,7 +368,7 @@ def _waiting(
 ) -> dict[tuple[int, bytes], list[dead_letters.FoundLetter]]:
     if not parked:
         return {}
-    whole = dead_letters.in_one_order(log, stored, parked.keys())
+    whole = dead_letters.partitions_in_one_chain(log, stored, parked.keys())
     found: dict[tuple[int, bytes], list[dead_letters.FoundLetter]] = {}
     for each in log.letters(partitions=parked.keys(), count_max=LETTER_COUNT_MAX):
         if isinstance(each.letter, Undecodable) or each.history.state in ENDED:

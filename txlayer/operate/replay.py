@@ -44,7 +44,7 @@ from txlayer.operate.dead_letters import (
     FoundLetter,
     Logs,
     QueueStatus,
-    in_one_order,
+    partitions_in_one_chain,
     position_json,
 )
 from txlayer.operate.operators import check_choice, signature_of
@@ -383,7 +383,7 @@ def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOr
     if not ours:
         return
     queues = log.queues()
-    whole = in_one_order(log, queues, {c.position.partition for c in ours})
+    whole = partitions_in_one_chain(log, queues, {c.position.partition for c in ours})
 
     def chain_of(partition: int, key: bytes | None) -> tuple[int, bytes]:
         return partition, NO_KEY if partition in whole else hash_of_key(key)
@@ -827,7 +827,7 @@ class LettersBeside:
             if each.reason is not None and (self._is_of_any_key or each.key == self._found.key):
                 self._read.append(each._replace(record=None))
         letters = [each._replace(history=log.history(each.position)) for each in self._read]
-        whole = may_be_whole and bool(in_one_order(log, queues, [partition], letters))
+        whole = may_be_whole and bool(partitions_in_one_chain(log, queues, [partition], letters))
         name = NO_KEY if whole else hash_of_key(self._found.key)
         others = [
             each

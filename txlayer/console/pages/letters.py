@@ -92,7 +92,7 @@ async def letters(console: Console, request: Request) -> Response:
     else:
         look = console.looks.newest(LETTERS, lambda: dead_letters.survey_all(console.clients), age_s=AGE_S)
         at_ms, problem, found = look.at_ms, look.problem, look.result or found
-    classes = sorted(found.classes.items(), key=lambda each: (-each[1].open_count, -each[1].newest_ms))
+    kinds = sorted(found.by_kind.items(), key=lambda each: (-each[1].open_count, -each[1].newest_ms))
     return console.page(
         request,
         "letters.html",
@@ -102,7 +102,7 @@ async def letters(console: Console, request: Request) -> Response:
         at_ms=at_ms,
         problem=problem,
         found=found,
-        classes=classes,
+        kinds=kinds,
         rows=[dead_letters.letter_json(each, now_ms=now_ms, has_key=False) for each in found.letters],
         states=list(DeadLetterState),
         reasons=list(DeadLetterReason),
@@ -163,7 +163,7 @@ def _read_letter(
         found = log.at(position.partition, position.offset)
         if found is None:
             return None, [], {}, ""
-        said = [dead_letters.said_json(each) for each in log.said_about(position)]
+        said = [dead_letters.event_json(each) for each in log.events_about(position)]
         return found, said, dead_letters.letter_json(found, now_ms=console.now_ms(), has_key=False), why_not(log, found)
 
 

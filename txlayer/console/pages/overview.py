@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from txlayer.console import show
 from txlayer.console.acting import route
 from txlayer.console.pages.queues import queues_now
-from txlayer.operate.dead_letters import read_consumed
+from txlayer.operate.dead_letters import read_consumed_topics
 from txlayer.operate.overall import groups_of, remarks
 from txlayer.operate.queues import Queues, consumption_json
 
@@ -26,7 +26,7 @@ VERIFY_MS = 15 * 60 * 1000  # the window of `verify` that the overview runs
 async def overview(console: Console, request: Request) -> Response:
     """Is it well? In one line, and in numbers."""
     counts = await console.desk.call(console.view.rows.counts)
-    consumers = console.looks.newest(CONSUMERS, lambda: read_consumed(console.clients), age_s=CONSUMERS_S)
+    consumers = console.looks.newest(CONSUMERS, lambda: read_consumed_topics(console.clients), age_s=CONSUMERS_S)
     queues = queues_now(console)
     state, now_ms = console.view.state, console.now_ms()
     consumed = consumption_json(consumers.result or (), queues.result or Queues())
