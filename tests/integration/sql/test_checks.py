@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, event, text, update
 from sqlalchemy.orm import Session
 
 from tests.support.shop import GROUP, LOCK_WAIT, NONCE, Shop, new_id
-from txlayer.adapters.sql import Doubtful, SqlBarrier
+from txlayer.adapters.sql import Doubtful, SqlBarrier, tables
 from txlayer.adapters.sql.barrier import BATCH_COUNT_MAX
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import UsageError
@@ -167,6 +167,23 @@ def test_a_database_that_is_away_is_unknown_and_its_password_is_not_told(
     told = [str(record.__dict__) for record in caplog.records]
     assert told
     assert not [line for line in told if "geheim" in line]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
+def test_a_check_whose_pooled_connection_was_lost_is_unknown_and_the_next_one_answered(shop: Shop) -> None:
+    # Some drivers tell the server the isolation level before the transaction begins.
+    shop.check(new_id())
+    name, end = {
+        "postgresql": ("pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+        "mysql": ("CONNECTION_ID()", "KILL {}"),
+    }[shop.kind]
+    with shop.engine.connect() as pooled:
+        number = pooled.execute(text(f"SELECT {name}")).scalar_one()
+    with tables.fresh_connection(shop.engine) as other:
+        other.execute(text(end.format(number)))
+
+    assert UNKNOWN is shop.check(new_id())
+    assert ROLLBACK is shop.check(new_id())
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -297,8 +297,9 @@ class SqlBarrier(tables.OwnTable):
                     connection.execution_options(isolation_level=self._rules.isolation)
                 with connection.begin(), self._rules.bounded(connection, wait_ms=wait_ms, is_writing=is_writing):
                     yield connection
-        except (SQLAlchemyError, OSError) as exc:
-            # A deadlock, a serialisation failure, a lock time-out or a lost connection decides nothing.
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error, OSError) as exc:
+            # A deadlock, a serialisation failure, a lock time-out or a lost connection decides nothing. SQLAlchemy leaves the driver's
+            # own error as it is where the isolation level is set.
             raise UnreadableError from exc
 
     # --- the local transaction's side ---------------------------------------------------------------------------------
