@@ -1,9 +1,9 @@
 """Kafka's error codes by name and number, and their translation to txlayer's errors.
 
-Numbers below zero are the client's own (librdkafka); a test compares every one of them with the client.
+Numbers below zero are the client's own (librdkafka); a test compares every one of them with the client. Which errors replace a
+producer: txlayer/runtime/kafka_transactions.py.
 
-The order of the questions is `fatal()`, `txn_requires_abort()`, `retriable()`: after a fatal error the client reports
-every answer as retriable, forever (docs/explanation/kafka.md, Errors).
+Ask `fatal()`, then `txn_requires_abort()`, then `retriable()`: after a fatal error `retriable()` is always true (docs/explanation/kafka.md, Errors).
 """
 
 from collections.abc import Iterator

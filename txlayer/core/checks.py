@@ -1,9 +1,8 @@
-"""Schedules check-backs: when a producer group is asked about an open transaction, and when asking ends.
+"""Schedules check-backs: when a transaction's immunity ends (`immune_until_ms`), when its group is asked, and when asking ends.
 
-Every transaction is at most once in here: among those that are not due, by time, or among the due ones of its group,
-the oldest first. Most wait for their first check-back with the same immunity: they arrive in order, in a queue that takes
-eight bytes each. A heap has the rest. A transaction that is settled meanwhile is removed when its turn comes, or earlier when
-most are settled. The ledger writes the check-backs.
+A transaction waits for its time, or it is due. Most wait for their first check-back with the same immunity: they arrive in
+order, in a queue that takes eight bytes each. A heap has the rest. Due ones are in a heap for each group, the oldest first. A
+transaction that is settled meanwhile is removed when its turn comes, or earlier when most are settled. The ledger writes the check-backs.
 """
 
 from collections import deque
@@ -170,7 +169,7 @@ class CheckSchedule:
             self.add(txn)
 
     def try_again(self, txn: Transaction, at_ms: int) -> None:
-        """Look at `txn` again at `at_ms`: the action at its time may have had no effect."""
+        """Look at `txn` again at `at_ms`: what was done at its time may have had no effect."""
         heappush(self._later, (at_ms, txn.first_offset, txn))
 
     # --- out ---
