@@ -14,7 +14,7 @@
     <root>/v8/ahead/run=3/                                what others of its ordering key may wait for
     <root>/v8/revised/run=3/                              attempts that the run folded from every record: their other rows no longer count
     <root>/v8/begun/000000000003.json                     the run that began last
-    <root>/v8/late/run=3/                                 attempts that became visible out of order, as this run found
+    <root>/v8/late/run=3/                                 attempts that became visible out of order, as this run found (`LATE`)
 
 No two runs have one number: what a run writes that was killed, or goes on behind a later one, does not count.
 """
@@ -199,6 +199,8 @@ FOLDED_FILES = 16  # files that settled rows are folded into
 EVERY = -2  # in place of the nonce where all rows of an id are revised
 WORK = ("new", "copies", "few", "all", "steps", "exact")  # what a run puts down on its way; ended with it
 _IDS = ("orphans", "revised", "late")  # what runs name by the numbers of those that put it down
+LATE = "txn_id string, nonce bigint, is_turned boolean, run string"
+"""What is noted of an attempt out of order; `is_turned`: its own messages are in reverse."""
 _PASSING = {"compression": "snappy", "parquet.enable.dictionary": "false", "parquet.column.statistics.enabled": "false"}
 """Read a few times as a whole and ended soon: what packs it better costs more than it saves."""
 
@@ -401,12 +403,14 @@ class Shelf:
 
     def _with_late(self, stored: DataFrame, run: Run) -> DataFrame:
         """Stored rows with `_late`: whether a run found their attempt out of order, whichever run judged it last."""
-        late = self.ids("late", run.late).select("txn_id", F.col("nonce").alias("nonce_max"))
-        late = F.broadcast(late.distinct().withColumn("_late", F.lit(True)))
-        # Parked since: then it held no other up. An abandon has no effect on what is visible.
-        is_free = F.isnull("more.d_parked_ms")
-        found = stored.join(late, ["txn_id", "nonce_max"], "left")
-        return found.withColumn("_late", F.col("_late") & is_free)
+        attempts = self.ids("late", run.late).groupBy("txn_id", F.col("nonce").alias("nonce_max"))
+        # Of an earlier release it is not known.
+        late = attempts.agg(F.bool_or(lines.sure("is_turned")).alias("_turned")).withColumn("_late", F.lit(True))
+        # Parked since: then it held no other up. Its own messages have their order all the same. An abandon has no effect on what
+        # is visible.
+        counts = F.isnull("more.d_parked_ms") | F.col("_turned")
+        found = stored.join(F.broadcast(late), ["txn_id", "nonce_max"], "left")
+        return found.withColumn("_late", F.col("_late") & counts).drop("_turned")
 
     def counting(self, run: int, columns: Mapping[str, Any], revised: tuple[int, ...], *states: State) -> DataFrame:
         """The stored rows of one run, but those that the run itself folded again from every record."""
@@ -529,7 +533,11 @@ class Shelf:
     def ids(self, kind: str, runs: tuple[int, ...]) -> DataFrame:
         """What those runs put down of ids, each with its `run`."""
         paths = (self.path(kind, number) for number in runs)
-        found = our_files(self._spark).option("basePath", self.folder.at(kind)).parquet(*paths)
+        read = our_files(self._spark).option("basePath", self.folder.at(kind))
+        if kind == "late":
+            # Without them Spark would take the columns of one file, which may be of an earlier release.
+            read = read.schema(LATE)
+        found = read.parquet(*paths)
         # A session may take no types from the names of folders: as text, 9 is more than 10.
         return found.withColumn("run", F.col("run").cast("int"))
 

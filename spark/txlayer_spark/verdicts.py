@@ -249,12 +249,11 @@ def with_less_fault(rows: DataFrame, judging: Judging, *attempt: str) -> DataFra
 def with_late(rows: DataFrame, is_late: str) -> DataFrame:
     """Rows of the ledger with the verdict that those have which came too late (the column `is_late`; null: it did not).
 
-    What comes before it in the table stays; what comes behind it and is visible as a whole is settled as it is.
+    What comes before it in the table stays. Of what comes behind it some is visible: the rest changes nothing of that.
     """
     names = [verdict.name for verdict in VERDICTS]
     behind = names[names.index(_LATE) + 1 :]
-    whole = (F.col("visible_count") > 0) & (F.col("visible_messages") == F.col("message_count"))
-    found = F.col(is_late) & whole & F.col("verdict").isin(*behind)
+    found = F.col(is_late) & (F.col("visible_count") > 0) & F.col("verdict").isin(*behind)
     return rows.withColumn("verdict", F.when(sure(found), _LATE).otherwise(F.col("verdict")))
 
 

@@ -447,6 +447,10 @@ messages_of_one_transaction_and_key_reversed: out_of_order
     half 0/2, half 1/2, C 1, show 1 0
 messages_of_one_transaction_and_ordering_key_reversed: out_of_order
     half 0/2 order=commit key=, half 1/2 order=commit key=, C 1, show 1 0
+parked_at_first_and_its_messages_reversed: out_of_order
+    half 0/2, half 1/2, keep parked 0 1 reason=checks-exhausted, C 1, show 1 0, ended 0 1
+messages_reversed_and_one_of_them_behind_an_open_kafka_transaction: out_of_order
+    half 0/3, half 1/3, half 2/3, C 2, show 2 0, stranger shop, show 1, stable shop=2
 overtaken_by_one_of_its_ordering_key: out_of_order
     half order=commit, half txn=other/00000009 order=commit, C 0, C 1, show 1 0
 visible_before_an_undecided_one_of_its_ordering_key: out_of_order

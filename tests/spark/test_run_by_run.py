@@ -81,6 +81,10 @@ CASES = {
         "half 0/2, half 1/2, C 0, summary parked-committed 0 1 reason=incomplete, content 0, content 1, cut, "
         "half txn=other/00000001, cut, C 1, show 0, show 1, ended 0 1"
     ),
+    "parked_and_released_in_reverse": (
+        "half 0/2, half 1/2, content 0, content 1, summary parked 0 1 reason=checks-exhausted, cut, C 1, show 1, show 0, "
+        "ended 0 1, cut, C 1"
+    ),
     "conflicting_then_again": "half, R 0, cut, C 0, cut, C 0",
     "leaked_then_committed": "half, show 0, cut, C 0",
     "orphan_twice": (

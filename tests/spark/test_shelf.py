@@ -117,11 +117,15 @@ def test_ids_of_many_runs_become_those_of_one_without_what_has_no_row_any_more(
     of_it.begin()
     named: tuple[int, ...] = ()
     for number, txn_id in enumerate(("kept", "ended", "new"), start=1):
-        found = spark.sql(f"SELECT '{txn_id}' AS txn_id")
+        # The first one is of an earlier release.
+        more = "" if number == 1 else ", true AS is_turned"
+        found = spark.sql(f"SELECT '{txn_id}' AS txn_id, 0L AS nonce{more}")
         named = of_it.put_ids(found, "late", number, named)
 
     assert (3,) == named
-    assert {"kept", "new"} == {row.txn_id for row in of_it.ids("late", named).collect()}
+    assert {("kept", None), ("new", True)} == {
+        (row.txn_id, row.is_turned) for row in of_it.ids("late", named).collect()
+    }
 
 
 def test_of_what_was_folded_the_widest_counts_and_of_an_earlier_run_what_there_was_then(

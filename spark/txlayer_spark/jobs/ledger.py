@@ -162,7 +162,9 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
         has_carried=any(shelf.has(number, s) for s in (State.OPEN, State.ASKED, State.ALONE)),
         orphans=shelf.put_ids(orphans, "orphans", number, last.orphans),
         revised=revised,
-        late=shelf.put_ids(_union(compared, turned), "late", number, last.late),
+        late=shelf.put_ids(
+            _union(_late(compared, is_turned=False), _late(turned, is_turned=True)), "late", number, last.late
+        ),
         columns=columns,
         unread=tuple(sorted(set(state.topics) - state.judged_topics)),
         bronze_id=bronze_id,
@@ -177,6 +179,10 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
         run = replace(run, has_ahead=not shelf.put(ahead, "ahead", number).isEmpty())
     shelf.store(run)
     return run
+
+
+def _late(ids: DataFrame | None, *, is_turned: bool) -> DataFrame | None:
+    return None if ids is None else ids.select("txn_id", "nonce", F.lit(is_turned).alias("is_turned"))
 
 
 def _queued(is_open: Column) -> tuple[Column, ...]:
