@@ -169,7 +169,7 @@ class ProducerProcess:
     def _watch_entry(self, engine: Engine) -> None:
         while True:
             self._world.pause(ENTRY_S)
-            look_at_entry(self._limits, engine.hear_closed)
+            look_at_entry(self._limits, engine.hear_half)
 
     def _limits(self) -> TopicLimits | None:
         """What the broker says, which is known from then on."""

@@ -100,7 +100,7 @@ def test_the_limit_of_open_transactions_counts_again_once_it_is_opened() -> None
 
 
 def test_a_producer_asks_again_and_believes_the_last_answer() -> None:
-    heard: list[int | None] = []
+    heard: list[TopicLimits] = []
     answers: Iterator[int | Exception | None] = iter([AT_MS, BrokerUnavailableError("away"), None])
 
     def ask() -> TopicLimits | None:
@@ -112,7 +112,7 @@ def test_a_producer_asks_again_and_believes_the_last_answer() -> None:
     is_over = watch_entry(ask, heard.append, interval_s=0.001)
     wait_until(lambda: len(heard) >= 2, within=PATIENCE_S, what="two answers")
     is_over.set()
-    assert [AT_MS, None] == heard[:2]
+    assert [AT_MS, None] == [limits.closed_at_ms for limits in heard[:2]]
 
 
 def test_a_running_producer_hears_of_it_within_two_looks_of_five_seconds(
@@ -137,3 +137,24 @@ def test_a_running_producer_hears_of_it_within_two_looks_of_five_seconds(
     assert COMMIT == tx.result().resolution
     set_accepting(stage.kafka, True)
     wait_until(lambda: not is_refused(), within=PATIENCE_S, what="the producer accepts")
+
+
+@pytest.mark.fault("broker: half and op get more partitions while a producer runs")
+def test_a_producer_that_hears_of_another_number_of_partitions_begins_nothing_more_and_ends_what_it_began() -> None:
+    world = World()
+    prepared = world.prepared()
+    count = len(world.engine.pipeline.queues)
+    for _ in range(2):
+        world.engine.hear_half(TopicLimits(count + 2, None))
+        with pytest.raises(TopicMismatchError) as raised:
+            world.engine.check_entry()
+        assert (HALF, f"{count} partitions", f"{count + 2}") == (
+            raised.value.topic,
+            raised.value.expected,
+            raised.value.found,
+        )
+        with pytest.raises(TopicMismatchError):
+            finish(world.steps(key="order-2/00000002"))
+    steps.resolve(world.engine, prepared, COMMIT)
+    world.serve()
+    assert [COMMIT] == [op.resolution for op in world.writer.ops()]

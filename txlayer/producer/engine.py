@@ -131,7 +131,7 @@ class OffsetLookup:
             self._post(partial(self._told, txn, found.get(txn.key, UNSTORED)))
 
 
-ENTRY_LOOK_S = 5.0  # interval in which a producer asks whether its namespace accepts new transactions
+ENTRY_LOOK_S = 5.0  # interval in which a producer asks whether its namespace accepts new transactions, and is as it was
 
 
 class ClosedNamespace(NamedTuple):
@@ -148,10 +148,26 @@ class ClosedNamespace(NamedTuple):
         )
 
 
+class OtherPartitionCount(NamedTuple):
+    """Half has another number of partitions than when the producer started: coordinators would keep aside what it sends."""
+
+    topic: str
+    expected: int
+    found: int
+
+    def error(self, _group: str = "") -> TopicMismatchError:
+        return TopicMismatchError(
+            "the number of partitions has changed since this producer was started; make a new one. Nothing was sent",
+            topic=self.topic,
+            expected=f"{self.expected} partitions",
+            found=f"{self.found}",
+        )
+
+
 def watch_entry(
-    ask: Callable[[], TopicLimits | None], tell: Callable[[int | None], None], *, interval_s: float
+    ask: Callable[[], TopicLimits | None], tell: Callable[[TopicLimits], None], *, interval_s: float
 ) -> threading.Event:
-    """Ask again and again, on a thread of its own, whether the namespace accepts new transactions, until the event is set."""
+    """Ask again and again, on a thread of its own, whether new transactions may begin, until the event is set."""
     is_over = threading.Event()
 
     def run() -> None:
@@ -162,7 +178,7 @@ def watch_entry(
     return is_over
 
 
-def look_at_entry(ask: Callable[[], TopicLimits | None], tell: Callable[[int | None], None]) -> None:
+def look_at_entry(ask: Callable[[], TopicLimits | None], tell: Callable[[TopicLimits], None]) -> None:
     """Ask once. If nothing answers, the last answer counts: without a broker no transaction can begin anyway."""
     try:
         limits = ask()
@@ -170,7 +186,7 @@ def look_at_entry(ask: Callable[[], TopicLimits | None], tell: Callable[[int | N
         logger.info("namespace.unknown", extra={"reason": str(exc)})
         return
     if limits is not None:
-        tell(limits.closed_at_ms)
+        tell(limits)
 
 
 BATCH_BYTES_MAX = 1_000_000  # the client's own default for one request's records of a partition
@@ -193,8 +209,9 @@ class Engine:
     check_with: str = ""
     watchers: Sequence[Watcher] = ()
     responder: Responder | None = None
-    limit: OpenLimit | ClosedNamespace | None = None  # Why no transaction may be entered. None: it may.
-    closed: ClosedNamespace | None = None
+    limit: OpenLimit | ClosedNamespace | OtherPartitionCount | None = None
+    """Why no transaction may be entered. None: it may."""
+    closed: ClosedNamespace | OtherPartitionCount | None = None
     is_unwatched: threading.Event | None = None
     """Set it to end the watch over whether the namespace accepts transactions."""
 
@@ -237,6 +254,18 @@ class Engine:
         self._open_limit = limit
         self.limit = self.closed or limit
 
+    def hear_half(self, limits: TopicLimits) -> None:
+        """What the half topic is like now."""
+        topic, own = self.pipeline.half_topic, len(self.pipeline.queues)
+        if limits.partition_count == own:
+            self.hear_closed(limits.closed_at_ms)
+            return
+        changed = OtherPartitionCount(topic, own, limits.partition_count)
+        if changed != self.closed:
+            extra = {"topic": topic, "expected": own, "found": limits.partition_count}
+            logger.error("producer.outdated", extra=extra)
+        self.closed = self.limit = changed
+
     def hear_closed(self, closed_at_ms: int | None) -> None:
         """Since when the namespace accepts no new transactions; None: it accepts them."""
         namespace = self.config.namespace
@@ -251,6 +280,7 @@ class Engine:
 
         Raises:
             NotAcceptingError: an operator closed the namespace to new ones. Nothing was sent.
+            TopicMismatchError: half has another number of partitions than at the start. Nothing was sent.
             OpenTransactionLimitError: the group has too many that are open. Nothing was sent.
         """
         limit = self.limit
@@ -442,7 +472,7 @@ def open_engine(
             raise
     engine.hear_closed(half.closed_at_ms)
     ask = partial(connections.topic_limits, config.topics.half)
-    engine.is_unwatched = watch_entry(ask, engine.hear_closed, interval_s=ENTRY_LOOK_S)
+    engine.is_unwatched = watch_entry(ask, engine.hear_half, interval_s=ENTRY_LOOK_S)
     return engine
 
 
