@@ -70,7 +70,7 @@ def lines_of(count: int, per_record: int) -> list[bytes]:
 
 def counting_us(count: int, batch_size: int) -> float:
     """CPU per transaction of what is counted beside the fold, in microseconds."""
-    ledger, measures = ledger_of(count), CoordinatorCounts()
+    ledger, counts = ledger_of(count), CoordinatorCounts()
     before = ledger.positions()
     spent = 0.0
     for offset, value in enumerate(lines_of(count, batch_size)):
@@ -78,12 +78,12 @@ def counting_us(count: int, batch_size: int) -> float:
         batch = ledger.advance(line_count_max=1 << 40, byte_count_max=1 << 40)
         after = ledger.positions()
         start = time.process_time()
-        measures.stored(batch, before, after, now_ms=NOW_MS + offset + 20)
-        measures.publishing.took(0.0, 0.001, 0.002, 0.003, 0.004)
+        counts.stored(batch, before, after, now_ms=NOW_MS + offset + 20)
+        counts.publishing.took(0.0, 0.001, 0.002, 0.003, 0.004)
         spent += time.process_time() - start
         ledger.published({})
         before = after
-    assert measures.seconds.view().counts[-1] == count
+    assert counts.seconds.view().counts[-1] == count
     return spent / count * 1e6
 
 

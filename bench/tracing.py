@@ -121,7 +121,7 @@ def coordinating(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], flo
     topics = [config.topics.half, config.topics.op]
     coordinator._group.start(topics)  # noqa: SLF001 - as `run` does
     message = Message("orders", b"k", b"v")
-    figures = coordinator.measures.publishing
+    figures = coordinator.counts.publishing
 
     def run() -> float:
         for future in [producer.submit(message) for _ in range(MESSAGES)]:

@@ -108,11 +108,9 @@ def test_op_that_is_far_ahead_of_half_waits_in_its_topic(shop: Shop) -> None:
     assert 10 < ahead <= COUNT // 2
 
     commit(shop, range(COUNT // 2, COUNT))
-    turned_at = running.coordinator.measures.turned_at or 0.0
+    turned_at = running.coordinator.counts.turned_at or 0.0
     wait_until(
-        lambda: (running.coordinator.measures.turned_at or 0.0) > turned_at + 1,
-        within=40,
-        what="it had time to read on",
+        lambda: (running.coordinator.counts.turned_at or 0.0) > turned_at + 1, within=40, what="it had time to read on"
     )
     assert ahead == ledger.ops.line_count
 

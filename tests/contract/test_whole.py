@@ -235,9 +235,9 @@ def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(s
     ]
     assert stored is not None
     name = stored.metadata.split("|")[1]
-    turned_at = running.coordinator.measures.turned_at or 0.0
+    turned_at = running.coordinator.counts.turned_at or 0.0
     wait_until(  # its last progress was stored a second after the last message, at most
-        lambda: (running.coordinator.measures.turned_at or 0.0) > turned_at + 4,
+        lambda: (running.coordinator.counts.turned_at or 0.0) > turned_at + 4,
         within=40,
         what="both of its writers were idle for longer than the time-out",
     )
@@ -248,12 +248,12 @@ def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(s
     for number in range(2):
         producer.publish(Message(shop.orders, b"k", b"%d" % number))
         shop.wait_for(2 + number)
-    measures = running.coordinator.measures
+    counts = running.coordinator.counts
     running.stop()
     producer.close()
     connections.close()
 
     assert [b"before", b"0", b"1"] == [value for _, value in shop.visible()]
-    assert 0 == measures.rebuild_count
+    assert 0 == counts.rebuild_count
     # Once for the fence; on a busy machine a commit may take so long that the other writer is replaced, too.
-    assert measures.publishing.replaced_count >= 1
+    assert counts.publishing.replaced_count >= 1

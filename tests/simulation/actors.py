@@ -133,7 +133,7 @@ class ProducerProcess:
         self._engine = engine = society.variant.produce(
             config, connections, half, op, serializer=None, group=GROUP if self._group is None else self._group.name
         )
-        engine.pipeline.finder = OffsetLookup(
+        engine.pipeline.offset_lookup = OffsetLookup(
             connections.history,
             post=engine.pipeline.post,
             patience_s=-1.0,

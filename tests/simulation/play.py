@@ -95,8 +95,8 @@ def play(plan: Plan, *, variant: Variant = REAL, look: Callable[[Society], objec
         finally:
             world.close()
     for coordinator in society.coordinators:
-        played.happened["ledgers rebuilt"] += coordinator.measures.rebuild_count
-        played.happened["producers replaced"] += coordinator.measures.publishing.replaced_count
+        played.happened["ledgers rebuilt"] += coordinator.counts.rebuild_count
+        played.happened["producers replaced"] += coordinator.counts.publishing.replaced_count
     for *_, detail in world.trace:
         if detail in FENCES or detail == TOO_LARGE:
             played.happened[detail] += 1

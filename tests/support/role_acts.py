@@ -184,7 +184,7 @@ def coordinate(stage: Stage, user: User) -> None:
     raw = RawWriter(stage.arena)
     arena = stage.arena
     with _member(stage) as asked, running(config, within=2 * stage.patience_s) as coordinator:
-        rebuilt = coordinator.coordinator.measures.rebuild_count
+        rebuilt = coordinator.coordinator.counts.rebuild_count
         done = raw.prepare((arena.targets[0], b"k", b"v"))
         raw.commit(done)
         arena.wait_until_visible(done.txn_id, within=stage.patience_s)
@@ -194,7 +194,7 @@ def coordinate(stage: Stage, user: User) -> None:
         open_one = raw.prepare((arena.targets[0], b"k", b"v"))
         wait_until(lambda: open_one.txn_id in asked, within=stage.patience_s, what="a question")
         wait_until(lambda: open_one.key not in arena.doubt().summaries, within=4 + stage.patience_s, what="rolled back")
-        assert rebuilt == coordinator.coordinator.measures.rebuild_count
+        assert rebuilt == coordinator.coordinator.counts.rebuild_count
         assert [] == arena.visible(open_one.txn_id)
     # Now something stands on doubt: whoever takes the partition over has to read it.
     with running(config, within=2 * stage.patience_s):

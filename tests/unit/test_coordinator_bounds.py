@@ -128,7 +128,7 @@ def test_a_full_queue_of_the_client_delays_a_batch_and_no_more(monkeypatch: pyte
     still.work(seconds=5)
 
     assert [key.partition("/")[0] for key in KEYS] == still.visible()
-    assert 0 == still.coordinator.measures.rebuild_count
+    assert 0 == still.coordinator.counts.rebuild_count
 
 
 @pytest.mark.promise("P11")

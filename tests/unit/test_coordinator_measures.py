@@ -16,7 +16,7 @@ class Measured:
     def __init__(self, targets: dict[str, Target] | None = None) -> None:
         self.driver = PartitionDriver(targets=targets)
         self.driver.now_ms = BORN_MS
-        self.measures = CoordinatorCounts()
+        self.counts = CoordinatorCounts()
         self._stored = self.driver.ledger.positions()
 
     def turn(self, *, after_ms: int = 0) -> None:
@@ -25,13 +25,13 @@ class Measured:
         driver.read()
         driver.advance()
         positions, batch = driver.ledger.positions(), driver.ledger.batch
-        self.measures.stored(batch, self._stored, positions, now_ms=driver.now_ms + after_ms)
+        self.counts.stored(batch, self._stored, positions, now_ms=driver.now_ms + after_ms)
         self._stored = positions
         driver.publish()
 
     def seconds(self, stage: str) -> tuple[int, float]:
         """(how many, how long together) of a stage."""
-        view = self.measures.stage_seconds[stage].view()
+        view = self.counts.stage_seconds[stage].view()
         return view.counts[-1], view.total
 
 
@@ -43,8 +43,8 @@ def test_a_rollback_is_counted_once() -> None:
 
     measured.turn()
 
-    reports = measured.measures.reports
-    assert (1, 1) == (measured.measures.rollback_count, reports[ReportKind.REPEAT, ""])
+    reports = measured.counts.reports
+    assert (1, 1) == (measured.counts.rollback_count, reports[ReportKind.REPEAT, ""])
 
 
 def test_each_stage_takes_from_its_append_to_the_next() -> None:
@@ -60,7 +60,7 @@ def test_each_stage_takes_from_its_append_to_the_next() -> None:
     assert (1, 0.02) == measured.seconds("prepare")
     assert (1, 0.3) == measured.seconds("decide")
     assert (1, 0.007) == measured.seconds("forward")
-    view = measured.measures.seconds.view()
+    view = measured.counts.seconds.view()
     assert (1, 0.327) == (view.counts[-1], view.total)
 
 
@@ -118,7 +118,7 @@ def test_one_that_was_held_was_decided_when_its_line_came() -> None:
 
     assert (1, 1.0) == measured.seconds("decide")
     assert (1, 60.0) == measured.seconds("forward")
-    assert 1 == measured.measures.reports[ReportKind.HELD, "topic-missing"]
+    assert 1 == measured.counts.reports[ReportKind.HELD, "topic-missing"]
 
 
 def test_one_that_waited_for_its_key_is_measured_without_a_place_on_doubt() -> None:
@@ -146,7 +146,7 @@ def test_answers_to_check_backs_are_counted_by_what_they_say() -> None:
 
     measured.turn()
 
-    assert {UNKNOWN: 1, COMMIT: 1} == measured.measures.answers
+    assert {UNKNOWN: 1, COMMIT: 1} == measured.counts.answers
 
 
 def test_records_are_counted_when_their_positions_are_stored_and_not_again_after_a_crash() -> None:
@@ -159,4 +159,4 @@ def test_records_are_counted_when_their_positions_are_stored_and_not_again_after
     measured.driver.crash()
     measured.turn()
 
-    assert (2, 1, 1) == (measured.measures.half_count, measured.measures.op_count, measured.measures.rollback_count)
+    assert (2, 1, 1) == (measured.counts.half_count, measured.counts.op_count, measured.counts.rollback_count)

@@ -77,7 +77,7 @@ def test_while_the_check_topic_refuses_questions_wait_and_nothing_else_does(code
         if check.is_refusing and now > 900:
             assert [GOOD.partition("/")[0]] == stage.visible()
             # A try may take a time-out, in which no message is forwarded: there are few.
-            assert 30 > coordinator.measures.rebuild_count
+            assert 30 > coordinator.counts.rebuild_count
             check.is_refusing = False
         return now > 1_500
 
@@ -102,7 +102,7 @@ def test_a_check_topic_that_refuses_is_tried_after_growing_pauses() -> None:
     assert 5 < len(tries) < 20
     assert sorted(pauses) == pytest.approx(pauses, abs=2)
     assert 300 == pytest.approx(max(pauses), abs=2)
-    assert 40 > coordinator.measures.rebuild_count
+    assert 40 > coordinator.counts.rebuild_count
 
 
 @pytest.mark.fault("check handler: the check topic refuses a question as too large")

@@ -87,7 +87,7 @@ def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() ->
     assert [good.partition("/")[0]] == stage.visible()
     assert {stuck: "held"} == {key: summary.state for key, summary in stage.on_doubt().items()}
     # Each try makes all partitions wait for a time-out: the pauses between them grow to five minutes.
-    assert coordinator.measures.rebuild_count < 20
+    assert coordinator.counts.rebuild_count < 20
 
 
 @pytest.mark.fault("broker: a topic has too few replicas in sync")
@@ -130,7 +130,7 @@ def test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried(
     assert {held: "topic-denied"} == {k: s.reason for k, s in stage.on_doubt().items()}
     assert [good.partition("/")[0]] == stage.visible()
     # "A refusing topic is looked at after 1 s, then ever more seldom, at least every 30 s": some 25 looks.
-    assert coordinator.measures.rebuild_count < 60
+    assert coordinator.counts.rebuild_count < 60
 
 
 @pytest.mark.fault("broker: all brokers are down")
@@ -218,7 +218,7 @@ def test_a_refusal_is_forgotten_with_the_assignment_and_the_next_commit_is_a_try
     stage.run(goes_on, seconds=600)
 
     assert is_moved
-    assert 2 == coordinator.measures.rebalance_count
+    assert 2 == coordinator.counts.rebalance_count
     assert ([poison.partition("/")[0]], {}) == (stage.visible(), stage.on_doubt())
 
 
@@ -258,7 +258,7 @@ def test_a_suspected_partition_that_has_nothing_more_to_do_here_slows_no_other_d
             repeat = op_line("C", first, first_offset)
             stage.op(repeat, op_line("C", second, stage.half(second, topic=SEALED)))
         if is_taken_over:
-            if began > 0 and coordinator.measures.rebuild_count == 1:
+            if began > 0 and coordinator.counts.rebuild_count == 1:
                 newcomer.start([stage.topics.half, stage.topics.op])
             newcomer.read(record_count_max=1, timeout_s=0)
         if turns:

@@ -101,7 +101,7 @@ def test_records_from_the_future_are_counted() -> None:
 
     stage.work(seconds=5)
 
-    assert 1 == coordinator.measures.untimely_count
+    assert 1 == coordinator.counts.untimely_count
 
 
 @pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")
@@ -191,7 +191,7 @@ def test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted(
             return stage.world.passed_s >= until_s
 
         coordinator.run(should_stop=is_over)
-        assert (1, 0) == (coordinator.measures.rebalance_count, coordinator.measures.rebuild_count)
+        assert (1, 0) == (coordinator.counts.rebalance_count, coordinator.counts.rebuild_count)
         stage.start()
 
     assert {A: "too-old"} == {key: on.reason for key, on in stage.on_doubt().items()}

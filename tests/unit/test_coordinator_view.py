@@ -36,10 +36,10 @@ def view(
     **measured: Any,
 ) -> CoordinatorView:
     """One moment."""
-    measures = CoordinatorCounts(turned_at=turned_at, **measured)
+    counts = CoordinatorCounts(turned_at=turned_at, **measured)
     for each in shards if now_ms else ():
         each.time.see(now_ms)
-    return CoordinatorView("ns", measures, dict(enumerate(shards)), assignment, {})
+    return CoordinatorView("ns", counts, dict(enumerate(shards)), assignment, {})
 
 
 def samples(seen: CoordinatorView) -> list[Sample]:
@@ -91,7 +91,7 @@ def test_every_family_of_the_page_has_a_sample_and_no_other() -> None:
     driver.half(txn_key("a"))
     driver.read()
     seen = view(shard(driver.ledger), now_ms=driver.now_ms, ends=ends)
-    seen.measures.publishing.took(0.0, 0.0, 0.0, 0.0, NOW)
+    seen.counts.publishing.took(0.0, 0.0, 0.0, 0.0, NOW)
 
     found = {sample.family for sample in samples(seen)} - set(EVERYBODYS)
 
@@ -182,7 +182,7 @@ def test_groups_beyond_the_limit_are_other_at_every_age() -> None:
 
 def test_the_last_kafka_transaction_is_told_by_the_wall_clock() -> None:
     seen = view(shard())
-    seen.measures.publishing.took(0.0, 0.0, 0.0, 0.0, NOW - 5)
+    seen.counts.publishing.took(0.0, 0.0, 0.0, 0.0, NOW - 5)
     observed = ObservedCoordinator(lambda: seen, version="1", clock=lambda: NOW, wall_clock=lambda: 2_000_000.0)
 
     assert [1_999_995.0] == [s.value for s in observed.samples() if s.family == f.STORED_AT]

@@ -363,7 +363,7 @@ def run_for(still: StillCoordinator, *, seconds: float, turns_max: int = 3_000) 
         return still.world.passed_s >= until_s or turns > turns_max
 
     still.run(should_stop, seconds=seconds)
-    count = coordinator.measures.rebuild_count
+    count = coordinator.counts.rebuild_count
     still.start()
     return count
 

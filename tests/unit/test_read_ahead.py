@@ -268,7 +268,7 @@ def test_a_broker_that_does_not_answer_ends_the_sweep_and_nothing_else(
     still.work(seconds=25)
 
     assert failure_count > 0
-    assert 0 == coordinator.measures.rebuild_count
+    assert 0 == coordinator.counts.rebuild_count
     assert latest_ms(still, times) <= LATE_MS
     assert sorted(times) == sorted(map(txn_id_of, fetched))
 

@@ -122,12 +122,12 @@ class Coordinator:
         self._gather_until = 0.0
         self._fruitless_count = 0  # rebuilds since a batch went through
         self._learning_from = 0  # the partition whose unknown topics came first
-        self.measures = CoordinatorCounts()
+        self.counts = CoordinatorCounts()
 
     def view(self) -> CoordinatorView:
         """A view of its counts and its state; any thread may call this."""
         return CoordinatorView(
-            self._config.namespace, self.measures, dict(self._shards), self._assignment, dict(self._targets.targets)
+            self._config.namespace, self.counts, dict(self._shards), self._assignment, dict(self._targets.targets)
         )
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Coordinator:
             self._connections.close()
 
     def _turn(self) -> None:
-        self.measures.turned_at = self._clock()
+        self.counts.turned_at = self._clock()
         self._gather()
         is_behind = any(shard.ledger.is_behind for shard in self._shards.values())
         count_max = 1 if is_behind else self._refusals.count_max(READ_COUNT_MAX)
@@ -188,7 +188,7 @@ class Coordinator:
 
     def _start_over(self, reason: TxLayerError, failure_count: int) -> None:
         logger.warning("coordinator.rebuild", extra={"reason": str(reason), "failure_count": failure_count})
-        self.measures.rebuild_count += 1
+        self.counts.rebuild_count += 1
         self._fruitless_count += 1
         self._refusals.learn(
             reason,
@@ -210,7 +210,7 @@ class Coordinator:
         """Serve the group without reading. Returns True if it assigned partitions."""
         self._group.read(record_count_max=1, timeout_s=wait_s)
         is_assigned = self._take_rebalance() and self._assignment is not None
-        self.measures.turned_at = self._clock()
+        self.counts.turned_at = self._clock()
         return is_assigned
 
     def _take_rebalance(self) -> bool:
@@ -220,7 +220,7 @@ class Coordinator:
             return False
         self._assignment = assignment
         self._refusals.forget_transactions()
-        self.measures.rebalance_count += assignment is not None
+        self.counts.rebalance_count += assignment is not None
         return True
 
     def _give_up_state(self) -> None:
@@ -249,7 +249,7 @@ class Coordinator:
             make_writer=self._connections.make_writer,
             targets=self._targets,
             environment=self._environment,
-            stats=self.measures.publishing,
+            stats=self.counts.publishing,
             doubt_bytes_max=self._targets.limit_of(self._topics.doubt),
             op_bytes_max=self._targets.limit_of(self._topics.op),
             observer=self._observer,
@@ -448,7 +448,7 @@ class Coordinator:
         patience_s = self._config.misplaced_after.total_seconds()
         moves_max = self._moves_max
         seen = {p for p, _ in batches}
-        self.measures.ends = known_ends(self._group, self._shards, self._topics)
+        self.counts.ends = known_ends(self._group, self._shards, self._topics)
         self._present = self._presence.of(s.ledger.schedule for s in self._shards.values())
         if self._refusals.are_questions_paused:
             self._present = frozenset()  # due check-backs stay due, as those of a group without members
@@ -477,7 +477,7 @@ class Coordinator:
     def _report_untimely(self) -> None:
         """Log and count append times that did not count. Nothing else follows from them, so an operator has to know."""
         counts = {p: n for p, s in self._shards.items() if (n := s.ledger.times.take_untimely_count())}
-        self.measures.untimely_count += sum(counts.values())
+        self.counts.untimely_count += sum(counts.values())
         if counts and self._clock() - self._clocks_warned_at >= CLOCKS_WARN_S:
             self._clocks_warned_at = self._clock()
             logger.warning("clocks.apart", extra={"records_by_partition": counts})
@@ -523,7 +523,7 @@ class Coordinator:
             self._fruitless_count = 0
         self._stored_at = self._clock()
         if written_count := sum(len(batch.policy_lines) for _, batch in batches):
-            turn_ms = int((self._stored_at - (self.measures.turned_at or began)) * 1000)
+            turn_ms = int((self._stored_at - (self.counts.turned_at or began)) * 1000)
             self._release_lines.took(turn_ms, written_count=written_count)
         interval_s = self._config.publish_interval.total_seconds()
         if written_count >= GATHER_COUNT:  # read the lines of all partitions together
@@ -537,7 +537,7 @@ class Coordinator:
             ledger, now_ms = self._shards[p].ledger, self._shards[p].time.peek_ms()
             # Also if nothing had to be written: a refused resolution leaves only a report.
             self.log_reports(logger, p, ledger.batch, known=self._traces)
-            self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
+            self.counts.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             self._ahead.published(p, ledger.batch, now_ms=now_ms)
             ledger.published(doubt_offsets.get(p, {}))
             self._shards[p].stored = position

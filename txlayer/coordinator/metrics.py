@@ -295,7 +295,7 @@ class CoordinatorView(NamedTuple):
     """A snapshot of a coordinator; the objects in it continue to change."""
 
     namespace: str
-    measures: CoordinatorCounts
+    counts: CoordinatorCounts
     shards: Mapping[int, Shard]
     assignment: Assignment | None
     targets: Mapping[str, Target]
@@ -363,8 +363,8 @@ class ObservedCoordinator(ObservedRole):
         is_small = sum(ledger.open_count for ledger in ledgers) < LOOK_COUNT_MAX
         if is_small or now - self._looked_at >= LOOK_EVERY_S:
             self._ages, self._looked_at = ages_of(view.shards.values()), now
-        yield from _counts(view.measures)
-        yield from _times(view.measures, to_wall_s=self._wall_clock() - now)
+        yield from _counts(view.counts)
+        yield from _times(view.counts, to_wall_s=self._wall_clock() - now)
         yield from _partitions(view)
         yield from _open(self._ages)
         yield from _state(view, ledgers)
@@ -372,7 +372,7 @@ class ObservedCoordinator(ObservedRole):
 
 def health_of(view: CoordinatorView, *, now: float) -> Health:
     """Alive while the loop turns; ready once its partitions have been read to the ends taken at their assignment."""
-    turned_at, shards = view.measures.turned_at, list(view.shards.values())
+    turned_at, shards = view.counts.turned_at, list(view.shards.values())
     if turned_at is None:
         return Health("", "it waits for a broker")
     stalled = stall_of(turned_at, now)
@@ -387,35 +387,35 @@ def health_of(view: CoordinatorView, *, now: float) -> Health:
     return Health(stalled, waiting if behind else "")
 
 
-def _counts(measures: CoordinatorCounts) -> Iterator[Sample]:
-    published, reports = measures.publishing, dict(measures.reports)
-    yield Sample(HALF_RECORDS, measures.half_count)
-    yield Sample(OP_RECORDS, measures.op_count)
+def _counts(counts: CoordinatorCounts) -> Iterator[Sample]:
+    published, reports = counts.publishing, dict(counts.reports)
+    yield Sample(HALF_RECORDS, counts.half_count)
+    yield Sample(OP_RECORDS, counts.op_count)
     yield Sample(FORWARDED_RECORDS, published.forwarded_record_count)
     yield Sample(SETTLED, published.forwarded_count, (Resolution.COMMIT.name.lower(),))
-    yield Sample(SETTLED, measures.rollback_count, (Resolution.ROLLBACK.name.lower(),))
+    yield Sample(SETTLED, counts.rollback_count, (Resolution.ROLLBACK.name.lower(),))
     for family, kind in OF_REPORTS.items():
         yield Sample(family, sum(n for (k, _), n in reports.items() if k is kind))
     for family, kind, reasons in OF_REPORTS_BY_REASON:
-        counts = dict.fromkeys(reasons, 0) | {r: n for (k, r), n in reports.items() if k is kind}
-        for reason, count in counts.items():
+        by_reason = dict.fromkeys(reasons, 0) | {r: n for (k, r), n in reports.items() if k is kind}
+        for reason, count in by_reason.items():
             yield Sample(family, count, (reason,))
     for kind in WITHOUT_EFFECT:
         yield Sample(LINES_WITHOUT_EFFECT, reports.get((kind, ""), 0), (kind.value,))
-    answers = dict(measures.answers)
+    answers = dict(counts.answers)
     for resolution in Resolution:
         yield Sample(ANSWERS, answers.get(resolution, 0), (resolution.name.lower(),))
     yield Sample(REPLACEMENTS, published.replaced_count)
-    yield Sample(REBALANCES, measures.rebalance_count)
-    yield Sample(REBUILDS, measures.rebuild_count)
-    yield Sample(UNTIMELY, measures.untimely_count)
+    yield Sample(REBALANCES, counts.rebalance_count)
+    yield Sample(REBUILDS, counts.rebuild_count)
+    yield Sample(UNTIMELY, counts.untimely_count)
 
 
-def _times(measures: CoordinatorCounts, *, to_wall_s: float) -> Iterator[Sample]:
-    yield Sample(DURATION, measures.seconds.view())
-    for stage, seconds in measures.stage_seconds.items():
+def _times(counts: CoordinatorCounts, *, to_wall_s: float) -> Iterator[Sample]:
+    yield Sample(DURATION, counts.seconds.view())
+    for stage, seconds in counts.stage_seconds.items():
         yield Sample(STAGE_DURATION, seconds.view(), (stage,))
-    published = measures.publishing
+    published = counts.publishing
     yield Sample(KAFKA_DURATION, published.seconds.view())
     for stage, seconds in published.stage_seconds.items():
         yield Sample(KAFKA_STAGE_DURATION, seconds.view(), (stage,))
@@ -424,7 +424,7 @@ def _times(measures: CoordinatorCounts, *, to_wall_s: float) -> Iterator[Sample]
 
 
 def _partitions(view: CoordinatorView) -> Iterator[Sample]:
-    topics, ends = SystemTopics(view.namespace), view.measures.ends
+    topics, ends = SystemTopics(view.namespace), view.counts.ends
     yield Sample(PARTITIONS, len(view.shards))
     for partition, shard in view.shards.items():
         ledger, name = shard.ledger, str(partition)

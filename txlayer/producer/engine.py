@@ -95,22 +95,22 @@ class OffsetLookup:
                 # The machine may have no room for another thread just now: what nobody looks up is settled by a check-back.
                 logger.exception("thread.not_started")
                 for txn in sought:
-                    self._told(txn, UNSTORED)
+                    self._report(txn, UNSTORED)
 
     def end(self) -> None:
         """The producer ends: the offsets still sought are reported as not found."""
         self._is_over.set()
         for txn in list(self._sought):
-            self._told(txn, UNSTORED)
+            self._report(txn, UNSTORED)
 
-    def _told(self, txn: PendingTransaction, offset: int) -> None:
+    def _report(self, txn: PendingTransaction, offset: int) -> None:
         try:
             self._sought.remove(txn)
         except KeyError:
-            return  # it was told already: the producer has ended meanwhile
+            return  # it was reported already: the producer has ended meanwhile
         txn.offset_found(offset)
 
-    # --- the finder's threads -----------------------------------------------------------------------------------------
+    # --- on the lookup's threads --------------------------------------------------------------------------------------
 
     def _look_up(self, partition: int, sought: Sequence[PendingTransaction]) -> None:
         keys = {txn.key for txn in sought}
@@ -128,7 +128,7 @@ class OffsetLookup:
                 break
             self._is_over.wait(AGAIN_S)
         for txn in sought:
-            self._post(partial(self._told, txn, found.get(txn.key, UNSTORED)))
+            self._post(partial(self._report, txn, found.get(txn.key, UNSTORED)))
 
 
 ENTRY_LOOK_S = 5.0  # interval in which a producer asks whether its namespace accepts new transactions, and is as it was
@@ -505,7 +505,7 @@ def assemble(
         in_flight_max=config.in_flight_max,
         resolution_timeout_s=config.resolution_timeout.total_seconds(),
     )
-    pipeline.finder = OffsetLookup(
+    pipeline.offset_lookup = OffsetLookup(
         connections.history, post=pipeline.post, patience_s=config.resolution_timeout.total_seconds()
     )
     if watchers:

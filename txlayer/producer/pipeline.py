@@ -471,7 +471,7 @@ class Pipeline:
         self._running: SubmittedTransaction | None = None
         self.to_wake: list[Waker] = []
         self.offset_unknown: list[PendingTransaction] = []  # stored, at an unknown offset: `find` looks for them
-        self.finder: OffsetLookup | None = None
+        self.offset_lookup: OffsetLookup | None = None
         # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
         # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
         self.gate = threading.Lock()
@@ -671,8 +671,8 @@ class Pipeline:
 
     def _give_up_rest(self) -> None:
         """Tell those whose resolutions are not sent any more."""
-        if self.finder is not None:
-            self.finder.end()
+        if self.offset_lookup is not None:
+            self.offset_lookup.end()
         ended = LifecycleError("the producer ended before they could be sent", state="closed")
         while self.unsent:
             self.unsent.popleft().give_up(ended)
@@ -716,9 +716,9 @@ class Pipeline:
     def _after_round(self) -> None:
         """What follows from the reports of one round."""
         self._open_gate()
-        if self.offset_unknown and self.finder is not None:
+        if self.offset_unknown and self.offset_lookup is not None:
             sought, self.offset_unknown = self.offset_unknown, []
-            self.finder.find(sought)
+            self.offset_lookup.find(sought)
         if self.to_run:
             self._run_local_transactions()
         self._run_posted()

@@ -33,7 +33,7 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     )
     with RunningCoordinator(config) as running:
         yield running
-        assert 0 == running.coordinator.measures.rebuild_count
+        assert 0 == running.coordinator.counts.rebuild_count
 
 
 def one(arena: Arena, raw: RawWriter, **more: object) -> Prepared:

@@ -106,13 +106,13 @@ def test_a_message_larger_than_its_topic_allows_is_parked_untried_and_forwarded_
 ) -> None:
     topic = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "10000"})
     large = raw.prepare((topic, b"key", NOISE))
-    rebuilt = coordinator.coordinator.measures.rebuild_count
+    rebuilt = coordinator.coordinator.counts.rebuild_count
 
     raw.commit(large)
 
     summary = arena.wait_for_doubt(large.key, state="parked-committed")
     assert "too-large" == summary.reason
-    assert rebuilt == coordinator.coordinator.measures.rebuild_count
+    assert rebuilt == coordinator.coordinator.counts.rebuild_count
 
     set_message_bytes_max(arena.servers, topic, 100_000)
 

@@ -78,7 +78,7 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace, session_timeout=SESSION)
     with RunningCoordinator(config) as running:
         yield running
-        assert 0 == running.coordinator.measures.rebuild_count
+        assert 0 == running.coordinator.counts.rebuild_count
 
 
 @pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")

@@ -45,11 +45,11 @@ def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on(loca
             raw.commit(good)
             arena.wait_until_visible(good.txn_id, within=30)
             assert "topic-unreachable" == arena.doubt().summaries[stuck.key].reason
-            rebuilds = running.coordinator.measures.rebuild_count
+            rebuilds = running.coordinator.counts.rebuild_count
 
             cluster.start(3)
             arena.wait_until_visible(stuck.txn_id, topics=[fragile], within=120)
 
             # Held for as long as the broker says so: nothing is tried meanwhile.
             assert rebuilds >= 1
-            assert running.coordinator.measures.rebuild_count <= rebuilds + 2
+            assert running.coordinator.counts.rebuild_count <= rebuilds + 2

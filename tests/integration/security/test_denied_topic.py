@@ -51,7 +51,7 @@ def test_a_topic_that_may_be_described_and_not_written_is_held_and_the_others_go
         began = time.monotonic()
         # Looks after 1, 2, 4 and 8 s: each costs a try or two where the broker does not tell the right.
         wait_until(lambda: time.monotonic() - began > 20, within=60, what="some looks")
-        rebuilds = [held.coordinator.coordinator.measures.rebuild_count for held in (of_told, of_untold)]
+        rebuilds = [held.coordinator.coordinator.counts.rebuild_count for held in (of_told, of_untold)]
         guarded.allow(acls)
         for stage, held in ((told, of_told), (untold, of_untold)):
             stage.arena.wait_until_visible(held.txn_id, topics=[stage.topics[0]], within=60)
@@ -110,7 +110,7 @@ def test_a_coordinator_that_may_not_write_op_parks_what_a_policy_would_decide_an
         good = raw.prepare((stage.small, b"k", b"v"), key=raw.key_in(left.partition))
         raw.commit(good)
         stage.arena.wait_until_visible(good.txn_id, topics=[stage.small])
-        assert 0 < coordinator.coordinator.measures.rebuild_count <= 5
+        assert 0 < coordinator.coordinator.counts.rebuild_count <= 5
         raw.commit(left)
         stage.arena.wait_until_visible(left.txn_id, topics=[stage.small])
 
