@@ -367,7 +367,7 @@ def test_the_number_of_rows_is_bounded() -> None:
         rows.put_on_doubt(f"t-{number}/0000000a", b"9|new", partition=0, at_ms=1)
     rows.flush()
 
-    assert rows.is_cut
+    assert rows.has_more
     assert 10 == rows.page(Wanted(), now_ms=0).count
     for number in range(30):
         rows.end_on_doubt(f"t-{number}/0000000a", 0)

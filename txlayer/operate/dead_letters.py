@@ -513,18 +513,18 @@ class Survey:
     count: int = 0  # let through by the filter
     other_count: int = 0  # of kinds beyond the limit
     undecodable_count: int = 0
-    is_cut: bool = False  # older or further ones were not read
+    has_more: bool = False  # older or further ones were not read
     problems: dict[str, str] = field(default_factory=dict)  # by group and topic
 
     def add(self, log: DeadLetterLog, wanted: DeadLetterFilter, *, limit: int = 0) -> None:
         """Read one topic's; the `limit` oldest of all are kept."""
         size_bytes = 0
         partitions = None if wanted.partition is None else [wanted.partition]
-        self.is_cut |= log.letter_count(partitions) > SURVEY_COUNT_MAX
+        self.has_more |= log.letter_count(partitions) > SURVEY_COUNT_MAX
         for found in log.letters(since_ms=wanted.since_ms, partitions=partitions, count_max=SURVEY_COUNT_MAX):
             size_bytes += len(found.record)
             if size_bytes > SURVEY_BYTES_MAX:
-                self.is_cut = True
+                self.has_more = True
                 break
             if isinstance(found.letter, Undecodable):
                 self.undecodable_count += 1
@@ -551,8 +551,8 @@ class Survey:
 def survey_all(clients: Clients) -> Survey:
     found = Survey()
     with closing(clients.admin()) as admin:
-        found.problems, is_cut = look_at_each(clients, admin, lambda log: found.add(log, DeadLetterFilter()))
-    found.is_cut |= is_cut
+        found.problems, has_more = look_at_each(clients, admin, lambda log: found.add(log, DeadLetterFilter()))
+    found.has_more |= has_more
     return found
 
 

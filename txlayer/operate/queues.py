@@ -280,7 +280,7 @@ class Queues:
 
     queues: list[QueueNow] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)  # why something is not known, by group and topic
-    is_cut: bool = False  # there are more
+    has_more: bool = False  # there are more
 
 
 class QueueCounts(NamedTuple):
@@ -331,9 +331,9 @@ def read_queues(clients: Clients, config: ConsumerConfig) -> Queues:
         def look(log: dead_letters.DeadLetterLog) -> None:
             rows.update((row[:3], row) for row in _queues_of(log, by_place))
 
-        problems, is_cut = dead_letters.look_at_each(clients, admin, look)
+        problems, has_more = dead_letters.look_at_each(clients, admin, look)
     ordered = [rows[place] for place in sorted(rows)]
-    return Queues(ordered[:QUEUE_COUNT_MAX], problems, is_cut or len(ordered) > QUEUE_COUNT_MAX)
+    return Queues(ordered[:QUEUE_COUNT_MAX], problems, has_more or len(ordered) > QUEUE_COUNT_MAX)
 
 
 def _queues_of(log: dead_letters.DeadLetterLog, leases: Mapping[tuple[str, str, int], LeaseStatus]) -> list[QueueNow]:

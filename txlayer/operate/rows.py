@@ -140,7 +140,7 @@ class UnsettledRows:
         self._count = 0
         self._version = 0
         self._counts: tuple[int, list[GroupCount]] = (-1, [])
-        self.is_cut = False  # true once there were more than it keeps: since then some are missing
+        self.has_more = False  # true once there were more than it keeps: since then some are missing
 
     # --- the follower's thread ----------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class UnsettledRows:
         self.flush()
         where, values = ("", ()) if partition is None else (" WHERE partition = ?", (partition,))
         self._change(f"DELETE FROM txn{where}", values)
-        self.is_cut &= partition is not None
+        self.has_more &= partition is not None
 
     def _put(self, statement: str, places: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
@@ -261,7 +261,7 @@ class UnsettledRows:
                 self._count = self._connection.execute("SELECT count(*) FROM txn").fetchone()[0]
             room = max(self._row_count_max - self._count, 0)
             if len(rows) > room:  # those that are there already count twice: the bound is not exact
-                self.is_cut = True
+                self.has_more = True
                 rows = rows[:room]
             if not rows:
                 return

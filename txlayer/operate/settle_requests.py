@@ -415,7 +415,7 @@ class FoundRequests(NamedTuple):
     """What a search for requests found."""
 
     requests: list[FoundRequest]  # the newest first
-    is_cut: bool  # the op log has more records than were read: of these there may be more, and others
+    has_more: bool  # the op log has more records than were read: of these there may be more, and others
 
 
 def read_requests(
@@ -428,7 +428,7 @@ def read_requests(
     found: dict[str, FoundRequest] = {}
     mark = (request_id or "%5Brequest ").encode()  # as the codec writes it
     ranges = _ranges_since(connections, connections.config.topics.op, since_ms=since_ms)
-    is_cut = count_max is not None and count_max < sum(end - start for start, end in ranges.values())
+    has_more = count_max is not None and count_max < sum(end - start for start, end in ranges.values())
     if count_max is not None and request_id is None:
         shorten(ranges, count_max)
     for partition, line in _lines_with(mark, islice(committed_records(connections, ranges), count_max)):
@@ -443,7 +443,7 @@ def read_requests(
             each = found[match[2]] = FoundRequest(request, line.appended_ms, line.appended_ms)
             if len(found) > REQUESTS_MAX:
                 del found[min(found)]  # an id begins with its time
-                is_cut = True
+                has_more = True
         if line.op.key in each.keys:
             continue
         each.first_ms, each.last_ms = min(each.first_ms, line.appended_ms), max(each.last_ms, line.appended_ms)
@@ -454,7 +454,7 @@ def read_requests(
             each.keys.add(line.op.key)
         if len(each.lines) < SHOWN_COUNT_MAX:
             each.lines.append(FoundLine(partition, line, is_carried_out))
-    return FoundRequests(sorted(found.values(), key=lambda each: each.first_ms, reverse=True), is_cut)
+    return FoundRequests(sorted(found.values(), key=lambda each: each.first_ms, reverse=True), has_more)
 
 
 def with_contrary_decisions(found: FoundRequest, connections: CoordinatorConnections) -> list[FoundLine]:

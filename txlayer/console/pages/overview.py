@@ -39,7 +39,7 @@ async def overview(console: Console, request: Request) -> Response:
         remarks=remarks(state, counts, now_ms=now_ms, consumed=consumed),
         groups=groups_of(state, counts),
         owners=owners,
-        is_cut=console.view.rows.is_cut,
+        has_more=console.view.rows.has_more,
         charts=[
             show.rate_chart(state.minutes, since_ms=state.since_ms, now_ms=known_ms),
             show.latency_chart(state.minutes, now_ms=known_ms),

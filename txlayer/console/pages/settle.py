@@ -216,7 +216,7 @@ def _work_off(
 async def one(console: Console, request: Request) -> Response:
     """One request: how far it is, and what the logs say became of its transactions."""
     request_id = request.query_params.get("id", "")
-    job, state, found, lines, is_cut = await _look_at(console, request_id)
+    job, state, found, lines, has_more = await _look_at(console, request_id)
     asked = state.request if state is not None else found.request if found is not None else None
     topic = console.config.topics.op
     return console.page(
@@ -235,7 +235,7 @@ async def one(console: Console, request: Request) -> Response:
         else [(o, _said(o, state.request.action, topic)) for o in [*state.others, *state.good]],
         found=found,
         lines=lines,
-        is_cut=is_cut,
+        has_more=has_more,
         can_resume=_can_resume(job, state, found),
     )
 
@@ -270,10 +270,10 @@ async def _look_at(
 def _find(console: Console, request_id: str) -> tuple[requests.FoundRequest | None, list[requests.FoundLine], bool]:
     begun_ms = requests.begun_ms_of(request_id)
     with closing(console.connect()) as connections:
-        found, is_cut = requests.read_requests(connections, since_ms=begun_ms, request_id=request_id)
+        found, has_more = requests.read_requests(connections, since_ms=begun_ms, request_id=request_id)
         if not found:
-            return None, [], is_cut
-        return found[0], requests.with_contrary_decisions(found[0], connections), is_cut
+            return None, [], has_more
+        return found[0], requests.with_contrary_decisions(found[0], connections), has_more
 
 
 async def all_of_them(console: Console, request: Request) -> Response:
@@ -286,9 +286,9 @@ async def all_of_them(console: Console, request: Request) -> Response:
         with closing(console.connect()) as connections:
             return requests.read_requests(connections, since_ms=since_ms)
 
-    found, is_cut = await console.desk.call(read)
+    found, has_more = await console.desk.call(read)
     running = [job for job in console.jobs.named(_job_name("")) if job.is_running]
-    return console.page(request, "requests.html", found=found, is_cut=is_cut, running=running, since=since)
+    return console.page(request, "requests.html", found=found, has_more=has_more, running=running, since=since)
 
 
 async def stop(console: Console, request: Request) -> Response:

@@ -68,7 +68,7 @@ async def transactions(console: Console, request: Request) -> Response:
         asked=asked,
         states=STATES,
         reasons=[reason.value for reason in ParkReason],
-        is_cut=console.view.rows.is_cut,
+        has_more=console.view.rows.has_more,
         actions=[action.value for action in OperatorAction],
         sorts={name: _sort_link(kept, name) for name in SORTS},
         next_link="?" + query(kept | {"after": page.after}) if page.after else "",
