@@ -244,6 +244,15 @@ class UntimelyLedger(Ledger):
         return due is not None and txn.may_be_released and (op.is_reschedule or due.left[0] == op.time_ms)
 
 
+class HastyReleasingLedger(Ledger):
+    """Releases what is due although op may have more that was not read."""
+
+    @property
+    def _applied_to_ms(self) -> int:
+        oldest_ms = self.ops.oldest_ms
+        return NO_LIMIT if oldest_ms is None else oldest_ms
+
+
 class EchoingLedger(Ledger):
     """Does again what a replay shows."""
 

@@ -17,6 +17,7 @@ from txlayer.adapters.ports import (
     LogReader,
     StoringGroupReader,
     TopicLimits,
+    TopicPartition,
     TransactionalWriter,
 )
 from txlayer.adapters.readers import LOST_TO_RESPONDER, LogHistoryReader
@@ -50,6 +51,7 @@ class SharedQuestions(Protocol):
 
     def topic_limits(self, topic: str) -> TopicLimits | None: ...
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]: ...
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]: ...
     def close(self) -> None: ...
 
 
@@ -212,8 +214,15 @@ class CoordinatorConnections(_Connected):
         super().__init__(clients, config, timeout_ms=timeout_ms, **({"is_sparing": True} if is_sparing else {}))
         self._compression = config.compression
         self.groups_with_members = self._aside.groups_with_members
+        # A client of its own, without a connection until scheduled messages are due: they wait for no other question.
+        self._ends = clients.shared_questions(timeout_ms=timeout_ms)
+        self.end_offsets_in_background = self._ends.end_offsets
         self.operator_writer = clients.operator_writer
         self.history = clients.history
+
+    def close(self) -> None:
+        super().close()
+        self._ends.close()
 
     def make_group_reader(self) -> GroupReader:
         return self._clients.group_reader(

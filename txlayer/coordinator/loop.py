@@ -18,6 +18,7 @@ from txlayer.adapters.telemetry import Log, Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorSpans, CoordinatorView, log_reports
+from txlayer.coordinator.op_ends import OpEnds
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import (
@@ -30,8 +31,10 @@ from txlayer.coordinator.recovery import (
 )
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.shard import (
+    PROBE_S,
     Brought,
     LogTime,
+    OpEnd,
     Shard,
     keep_within_memory,
     known_ends,
@@ -68,9 +71,8 @@ GATHER_COUNT = 100
 """After a Kafka transaction with so many forwarded transactions the next one waits for `publish_interval`."""
 CLOCKS_WARN_S = 60.0  # interval of the log line about clocks that differ
 TICK_S = 0.5  # how often the loop checks what is due by time
-PROBE_S = 60.0
-"""Interval in which a partition's time is probed while scheduled messages are due by this machine's clock alone."""
 RELEASE_TICK_S = 0.1  # the same while the time of a scheduled transaction has come
+ANSWER_WAIT_S = 0.01  # how long a read waits while an end of op is asked for
 
 
 class Coordinator:
@@ -106,6 +108,8 @@ class Coordinator:
         self._contents = Contents(config, connections, clock=self._clock, read_ahead=self._ahead.take)
         self._presence = GroupPresence(connections, config.topics, environment=environment)
         self._availability = Availability(connections, config.topics, environment=environment)
+        patience_s = config.kafka_transaction_timeout.total_seconds()
+        self._op_ends = OpEnds(connections, config.topics, environment=environment, patience_s=patience_s)
         self._left_out: frozenset[int] = frozenset()  # assigned partitions that are not available
         self._group = connections.make_group_reader()
         self._assignment: Assignment | None = None
@@ -167,7 +171,8 @@ class Coordinator:
         self._gather()
         is_behind = any(shard.ledger.is_behind for shard in self._shards.values())
         count_max = 1 if is_behind else self._refusals.count_max(READ_COUNT_MAX)
-        records = self._group.read(record_count_max=count_max, timeout_s=0.0 if self._has_more else IDLE_WAIT_S)
+        wait_s = ANSWER_WAIT_S if self._op_ends.is_awaited else IDLE_WAIT_S
+        records = self._group.read(record_count_max=count_max, timeout_s=0.0 if self._has_more else wait_s)
         brought = Brought.SOME if len(records) >= count_max else Brought.ALL if records else Brought.NOTHING
         if self._take_rebalance():
             self._give_up_state()
@@ -230,6 +235,7 @@ class Coordinator:
         if self._shards:
             self._group.resume_at({})
         self._shards = {}
+        self._op_ends.forget()
         self._has_more = False
         self._contents.close()
         self._ahead.close()
@@ -268,12 +274,14 @@ class Coordinator:
         stored = recovery.rebuild(ledgers, former_writer=self._writer_name)
         self._writer_name, self._publisher = name, publisher
         publisher.start()
-        ends = self._connections.end_offsets([(t, p) for p in ledgers for t in (self._topics.half, self._topics.op)])
         self._times = {p: self._times.get(p) or LogTime(self._clock) for p in ledgers}
+        asked_ms, wall_ms = {p: time.peek_ms() for p, time in self._times.items()}, self._wall_ms()
+        ends = self._connections.end_offsets([(t, p) for p in ledgers for t in (self._topics.half, self._topics.op)])
         for p, ledger in ledgers.items():
             half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
-            time = self._times[p]
-            self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end, time)
+            self._shards[p] = shard = Shard(ledger, stored[p].positions, half_end, op_end, self._times[p])
+            shard.asked_end = OpEnd(op_end, max(asked_ms[p], ledger.times.newest_ms), wall_ms, self._clock())
+            ledger.op_read_to_end_ms = 0
             ledger.has_at_hand = partial(self._ahead.has, p)
             ledger.record_of_lines = publisher.record_of_lines
         self._ahead.begin(ledgers)
@@ -347,7 +355,10 @@ class Coordinator:
 
     def _publish_what_follows(self, publisher: Publisher, *, brought: Brought) -> None:
         now = self._clock()
-        is_tick = now - self._ticked_at >= (RELEASE_TICK_S if self._share_releases() else TICK_S)
+        self._op_ends.take()
+        ended = [shard for shard in self._shards.values() if shard.note_op_end(self._group, self._topics)]
+        is_due = self._share_releases()
+        is_tick = (is_due and bool(ended)) or now - self._ticked_at >= (RELEASE_TICK_S if is_due else TICK_S)
         is_peak_tick = now - self._peak_ticked_at >= TICK_S
         if is_peak_tick:
             self._peak_ticked_at = now
@@ -452,6 +463,7 @@ class Coordinator:
         self._present = self._presence.of(s.ledger.schedule for s in self._shards.values())
         if self._refusals.are_questions_paused:
             self._present = frozenset()  # due check-backs stay due, as those of a group without members
+        wall_ms, to_ask = self._wall_ms(), list[Shard]()
         for p, shard in self._in_turn():
             ledger = shard.ledger
             if mended:
@@ -463,16 +475,22 @@ class Coordinator:
                 now_ms = shard.time.now_ms()
                 counted_ms = shard.counted_ms(now_ms, self._group, self._topics, brought=brought, now=now)
                 ledger.due(now_ms=counted_ms, move_count_max=moves_max, present=self._present)
-                wall_ms = round(self._environment.wall_clock() * 1000)
-                if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=wall_ms):
+                probed_ms = min(wall_ms, shard.op_read_wall_ms)
+                if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=probed_ms):
                     shard.probed_at = now
                 self._has_more |= len(ledger.batch.to_doubt) >= moves_max or ledger.batch.byte_count >= self._bytes_max
                 if ledger.batch.is_empty and ledger.waits_for_half is None:
                     self._refusals.is_quiet(p, now)
             if not ledger.batch.is_empty and p not in seen:
                 batches.append((p, ledger.batch))
+            if shard.needs_op_end(shard.time.peek_ms(), wall_ms=wall_ms, now=now):
+                to_ask.append(shard)
+        self._op_ends.ask(to_ask, wall_ms=wall_ms)
         if self._has_more or any(shard.ledger.has_more_due for shard in self._shards.values()):
             self._ticked_at = 0.0
+
+    def _wall_ms(self) -> int:
+        return round(self._environment.wall_clock() * 1000)
 
     def _report_untimely(self) -> None:
         """Log and count append times that did not count. Nothing else follows from them, so an operator has to know."""

@@ -7,6 +7,7 @@ against this machine's, and it takes no effect before that time has come.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import GroupReader, TopicPartition
@@ -63,8 +64,19 @@ class LogTime:
         return max(self._last_ms, int(self._clock() * 1000 + ahead_ms))
 
 
+class OpEnd(NamedTuple):
+    """Where op of a partition ended."""
+
+    offset: int
+    now_ms: int  # the partition's time before the question
+    wall_ms: int  # this machine's
+    asked_at: float
+
+
 logger = Log("txlayer.coordinator")
 
+PROBE_S = 60.0
+"""Interval in which a partition's time is probed while scheduled messages are due by this machine's clock alone."""
 PAUSED_TIMES = 1.1  # a paused partition resumes when there would be room for a tenth more
 HIDDEN_S = 1.0
 """After so long without a record of op beside those of other partitions, what its end promises is behind an open Kafka transaction."""
@@ -94,6 +106,8 @@ class Shard:
     probed_at: float = float("-inf")  # when its time was asked for last, by a line that releases scheduled messages
     op_known_to: int = -1  # behind the newest op record that was read
     op_known_at: float = 0.0  # since when it is the newest one, and every read took all that the client had
+    asked_end: OpEnd | None = None  # where op ended when it was asked, if it is not read to there yet
+    op_read_wall_ms: int = 0  # op was read to an end that was asked for at this time of this machine's clock
     lines_ahead: LinesAheadOfHalf = field(default_factory=LinesAheadOfHalf)
 
     def __post_init__(self) -> None:
@@ -129,6 +143,22 @@ class Shard:
         # Lines that wait for half are not applied, and a marker behind them is not passed.
         op_read = max(ledger.op_next[0], group.read_to((topics.op, ledger.partition)))
         return not ledger.has_more and self._has_reached_the_ends(op_read)
+
+    def note_op_end(self, group: GroupReader, topics: SystemTopics) -> bool:
+        """True if op is now read to the end that was asked for: what was due at the time of the question may be released."""
+        ledger, end = self.ledger, self.asked_end
+        if end is None:
+            return False
+        if max(ledger.ops.read_to(ledger.op_next), group.read_to((topics.op, ledger.partition))) < end.offset:
+            return False
+        ledger.op_read_to_end_ms, self.op_read_wall_ms, self.asked_end = end.now_ms, end.wall_ms, None
+        return True
+
+    def needs_op_end(self, now_ms: int, *, wall_ms: int, now: float) -> bool:
+        """True if a message is due, and it is not known whether op was read to the end that it had at that time."""
+        ledger = self.ledger
+        is_probe_due = now - self.probed_at >= PROBE_S and self.op_read_wall_ms < ledger.release_times.first_ms
+        return ledger.needs_op_end(now_ms) or (is_probe_due and ledger.may_probe(now_ms=now_ms, wall_ms=wall_ms))
 
     def _has_reached_the_ends(self, op_offset: int) -> bool:
         # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
@@ -183,7 +213,7 @@ class Shard:
         if is_full is self.is_half_paused:
             return
         half = (topics.half, self.ledger.partition)
-        self.is_half_paused = self.ledger.is_half_paused = is_full
+        self.is_half_paused = is_full
         if is_full:
             group.pause([half])
             logger.error("half.paused", extra={"partition": half[1], "open_count": self.ledger.open_count})
@@ -219,7 +249,7 @@ def pause_those_too_full(
     """Limit the memory of unsettled transactions: pause half for partitions with too many of them, or for all.
 
     A partition with more than half of its share stops first: at half of the memory while no op line waits for half, else at
-    three quarters, unless lines that release scheduled messages, and so make room, are behind the one that waits. So it leaves room for the
+    three quarters, unless scheduled messages are due or released, and so make room, behind the one that waits. So it leaves room for the
     others. At the limit, all stop. Call it after every `advance`.
     """
     sizes = {p: shard.ledger.unsettled_bytes for p, shard in shards.items()}
@@ -230,7 +260,7 @@ def pause_those_too_full(
         is_full = taken >= bytes_max
         if not is_full and size * 2 * len(shards) >= bytes_max:
             is_needed = shard.ledger.waits_for_half is not None
-            is_last_room = taken >= bytes_max * 3 / 4 and not shard.ledger.is_releasing
+            is_last_room = taken >= bytes_max * 3 / 4 and not shard.ledger.makes_room_behind_half
             is_full = is_last_room or (taken >= bytes_max / 2 and not is_needed)
         shard.pause_half(group, topics, is_full=is_full)
 

@@ -635,6 +635,10 @@ class SharedAdmin:
         with self._next_turn() as admin:
             return admin.groups_with_members(groups)
 
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        with self._next_turn() as admin:
+            return admin.end_offsets(partitions)
+
     def close(self) -> None:
         self._is_closed = True
         with self._next_turn() as admin:

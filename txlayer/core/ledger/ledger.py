@@ -20,7 +20,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, OpenLimits
+from txlayer.core.checks import CLOCK_ERROR_MS, NEVER_MS, CheckPolicies, CheckSchedule, OpenLimits
 from txlayer.core.codec import (
     KEY_INDEX,
     PLAIN_OPTIONS_LENGTH,
@@ -167,8 +167,8 @@ class Ledger:
     may_write_op = True
     """False while op refuses the coordinator's lines: what a policy would decide is parked, and nothing is released."""
 
-    is_half_paused = False
-    """True while half is not read for want of memory: lines that wait for it go on only if releases behind them make room."""
+    op_read_to_end_ms = NEVER_MS
+    """Op was read to an end that it had at this time, or later: nothing that is due later is released. The service asks for ends."""
 
     release_lines_max = RELEASE_LINES_MAX
     """This partition's share of `RELEASE_LINES_MAX`, or of what the service allows now."""
@@ -553,23 +553,37 @@ class Ledger:
     def _release_those_due(self, now_ms: int) -> None:
         """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log.
 
-        None for a time behind the append time of a line that waits, unless half is paused: there may be the commit of one that is due earlier.
+        None for a time up to which op was not read and applied: there may be the commit of one that is due earlier.
         """
-        oldest_ms = self._holding_line_ms
-        op_ms = min(now_ms - self._op_behind_ms, now_ms if oldest_ms is None else oldest_ms)
+        op_ms = min(now_ms - self._op_behind_ms, self._applied_to_ms)
         while self._may_release and self.release_times.first_ms <= op_ms and self._has_room:
             if self._write_release() is None:
                 return
         self.has_more_due = not self._may_release and self.release_times.first_ms <= op_ms
-        is_far_behind = self._op_behind_ms > CLOCK_ERROR_MS and now_ms - self._asked_op_ms >= CLOCK_ERROR_MS
-        if self._may_release and is_far_behind and oldest_ms is None and op_ms < self.release_times.first_ms <= now_ms:
+        is_due = op_ms < self.release_times.first_ms <= min(now_ms, self.op_read_to_end_ms)
+        if self._may_release and self._is_far_behind(now_ms) and not self.ops.records and is_due:
             self._asked_op_ms = now_ms
             self._ask_for_time()
 
     @property
-    def _holding_line_ms(self) -> int | None:
-        """The append time of the first op line that waits and holds up releases of later times; None: there is none, or half is paused."""
-        return None if self.is_half_paused else self.ops.oldest_ms
+    def _applied_to_ms(self) -> int:
+        """All op lines that were appended before this time, by op's clock, are applied."""
+        oldest_ms = self.ops.oldest_ms
+        read_ms = self.op_read_ms if self.op_read_ms <= self.times.latest_ms else 0  # op's clock was wrong
+        read_ms = max(self.op_read_to_end_ms - self._op_behind_ms, read_ms)
+        return read_ms if oldest_ms is None else min(read_ms, oldest_ms)
+
+    def _is_far_behind(self, now_ms: int) -> bool:
+        """True if op's clock was found so far behind that it is time to look again."""
+        return self._op_behind_ms > CLOCK_ERROR_MS and now_ms - self._asked_op_ms >= CLOCK_ERROR_MS
+
+    def needs_op_end(self, now_ms: int) -> bool:
+        """True if messages are due now, and are released only if op was read to an end that it has now."""
+        first_ms, oldest_ms = self.release_times.first_ms, self.ops.oldest_ms
+        if not self.may_write_op or (oldest_ms is not None and oldest_ms < first_ms):
+            return False
+        is_waiting = self._applied_to_ms < first_ms <= now_ms - self._op_behind_ms
+        return is_waiting or (self._is_far_behind(now_ms) and self.op_read_to_end_ms < first_ms <= now_ms)
 
     @property
     def _may_release(self) -> bool:
@@ -647,8 +661,11 @@ class Ledger:
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
-        is_due = now_ms < self.release_times.first_ms <= wall_ms and self._holding_line_ms is None
-        return is_due and self.may_write_op and self._ask_for_time()
+        return self.may_probe(now_ms=now_ms, wall_ms=wall_ms) and self._ask_for_time()
+
+    def may_probe(self, *, now_ms: int, wall_ms: int) -> bool:
+        """True if a time has come by this machine's clock alone."""
+        return now_ms < self.release_times.first_ms <= wall_ms and not self.ops.records and self.may_write_op
 
     def _ask_for_time(self) -> bool:
         """Write one line, whose append time tells op's clock. It may well come early, so nothing else is learned from it."""
@@ -669,6 +686,11 @@ class Ledger:
     def is_releasing(self) -> bool:
         """True if lines that release scheduled transactions are written and not applied."""
         return bool(self._releases_ahead)
+
+    @property
+    def makes_room_behind_half(self) -> bool:
+        """True if messages are released, or are due, behind an op line that waits for half."""
+        return self.is_releasing or (bool(self.ops.records) and self.is_release_due(self.times.now_ms))
 
     def is_release_due(self, now_ms: int) -> bool:
         """True if the time of a scheduled transaction has come, and a line can be written that releases it."""
