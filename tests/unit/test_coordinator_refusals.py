@@ -330,6 +330,37 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
     assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(GROWING)]
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
+@pytest.mark.promise("P1")
+def test_none_is_parked_as_too_large_before_its_topic_was_asked_about_although_answers_are_slow() -> None:
+    stage, topics = StillCoordinator(), [f"growing-{number}" for number in range(5)]
+    for topic in topics:
+        stage.kafka.create_topic(topic, settings={"max.message.bytes": "10000"})
+        early = txn_key(f"early-{topic}")
+        stage.commit(early, stage.half(early, topic=topic))
+    is_grown = False
+
+    def goes_on() -> bool:
+        nonlocal is_grown
+        if not is_grown and stage.world.passed_s > 10:
+            is_grown = True
+            grown = {"max.message.bytes": "100000"}
+            stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(topics[-1], grown))
+            stage.world.faults.plan(Fault.DELAY, "Metadata", times=1_000_000, seconds=0.06)
+            lines = []
+            for topic in topics:
+                late = txn_key(f"late-{topic}")
+                lines.append(op_line("C", late, stage.half(late, topic=topic, value=b"x" * 20_000)))
+            stage.op(*lines)
+        return stage.world.passed_s > 60
+
+    stage.run(goes_on, seconds=60)
+
+    parked = {k for k, s in stage.on_doubt().items() if s.state == "parked-committed"}
+    assert {txn_key(f"late-{topic}") for topic in topics[:-1]} == parked
+    assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(topics[-1])]
+
+
 @pytest.mark.promise("P1")
 def test_a_coordinator_that_began_with_fewer_partitions_takes_none_of_the_new_ones_over() -> None:
     """By its number of partitions the records there would be misplaced, and be kept aside although they are committed."""

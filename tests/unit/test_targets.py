@@ -246,6 +246,25 @@ def test_one_topic_of_several_that_takes_larger_messages_is_enough() -> None:
     assert not cluster.book.has_grown({"a", "b"})
 
 
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+def test_topics_for_which_there_was_no_time_stay_to_be_asked_about() -> None:
+    topics = {f"topic-{number:03}" for number in range(200)}
+    cluster, left, turns = Cluster(*topics), set(topics), 0
+    for topic in topics:
+        cluster.book.learn([topic])
+    cluster.answers["topic-199"] = THERE._replace(message_bytes_max=2_000_000)
+
+    is_grown = False
+    while left:
+        before, turns = cluster.now, turns + 1
+        is_grown = cluster.book.has_grown(left)
+        assert cluster.now - before <= LOOK_TIME_S + LOOK_S
+
+    assert is_grown
+    assert turns >= 3
+
+
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("answer", [NotAuthorisedError("no"), THERE._replace(is_writable=False), THERE])
 def test_a_topic_that_may_not_be_written_is_denied_whatever_is_told_about_it(answer: TopicLimits | Exception) -> None:

@@ -126,6 +126,8 @@ class Coordinator:
         self._gather_until = 0.0
         self._fruitless_count = 0  # rebuilds since a batch went through
         self._learning_from = 0  # the partition whose unknown topics came first
+        # Transactions that are to be parked as too large, and topics of theirs that were asked about since.
+        self._asked_too_large = set[tuple[str, str]]()
         self.counts = CoordinatorCounts()
 
     def view(self) -> CoordinatorView:
@@ -236,6 +238,7 @@ class Coordinator:
             self._group.resume_at({})
         self._shards = {}
         self._op_ends.forget()
+        self._asked_too_large.clear()
         self._has_more = False
         self._contents.close()
         self._ahead.close()
@@ -385,6 +388,7 @@ class Coordinator:
         if is_tick:
             self._ticked_at = now
             self._on_tick(batches, brought=brought)
+        batches = self._without_those_to_ask(batches)
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
         self._read_ahead()
@@ -511,7 +515,6 @@ class Coordinator:
     def _publish(self, publisher: Publisher, batches: list[tuple[int, Batch]]) -> None:
         if self._assignment is None:
             raise InvariantError("nothing can be published without an assignment")
-        self._raise_if_grown(batches)
         included = {p for p, _ in batches}
         positions = {
             p: shard.ledger.positions()
@@ -560,18 +563,32 @@ class Coordinator:
             ledger.published(doubt_offsets.get(p, {}))
             self._shards[p].stored = position
 
-    def _raise_if_grown(self, batches: list[tuple[int, Batch]]) -> None:
-        """Start over if a topic of a transaction to be parked as too large takes larger messages now, so that it is decided again."""
-        topics = {
-            topic
-            for _, batch in batches
-            for keep in batch.to_doubt.values()
-            if keep.txn.extras is not None and keep.txn.extras.reason is ParkReason.TOO_LARGE
-            for topic in keep.txn.topics
-            if topic in self._targets.targets
+    def _without_those_to_ask(self, batches: list[tuple[int, Batch]]) -> list[tuple[int, Batch]]:
+        """The batches that may be published. One that parks a transaction as too large waits until its topics were asked about again.
+
+        Raises:
+            RetriableError: one takes larger messages now. Start over, so that the transaction is decided again.
+        """
+        parked = {
+            p: {
+                (keep.txn.key, topic)
+                for keep in batch.to_doubt.values()
+                if keep.txn.extras is not None and keep.txn.extras.reason is ParkReason.TOO_LARGE
+                for topic in keep.txn.topics
+                if topic in self._targets.targets
+            }
+            for p, batch in batches
         }
-        if topics and self._targets.has_grown(topics):
+        to_ask = {topic for pairs in parked.values() for _, topic in pairs - self._asked_too_large}
+        wanted = to_ask.copy()
+        if to_ask and self._targets.has_grown(to_ask):
             raise RetriableError("a topic takes larger messages by now")
+        asked = wanted - to_ask
+        self._asked_too_large |= {pair for pairs in parked.values() for pair in pairs if pair[1] in asked}
+        ready = [(p, batch) for p, batch in batches if parked[p] <= self._asked_too_large]
+        self._asked_too_large -= {pair for p, _ in ready for pair in parked[p]}
+        self._has_more |= len(ready) < len(batches)
+        return ready
 
     def _took_long(self, began: float) -> bool:
         """True if a Kafka transaction may have failed because of its size: the broker ends one that takes too long, and its
@@ -592,7 +609,7 @@ class Coordinator:
         ledgers = {p: s.ledger for p, s in self._shards.items()}
         batches = [(p, led.batch) for p, led in ledgers.items() if not led.batch.is_empty]
         try:
-            self._publish(publisher, batches)
+            self._publish(publisher, self._without_those_to_ask(batches))
         except InvariantError:
             raise
         except TxLayerError as exc:

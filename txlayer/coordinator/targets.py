@@ -148,8 +148,10 @@ class Targets:
         finally:
             self._is_refreshing = False
 
-    def has_grown(self, topics: Iterable[str]) -> bool:
+    def has_grown(self, topics: set[str]) -> bool:
         """Ask again, for `LOOK_TIME_S`, about topics for which a record is too large. Returns True if one takes larger ones now.
+
+        Those that were asked about leave `topics`.
 
         Raises:
             BrokerUnavailableError: it did not answer.
@@ -161,6 +163,7 @@ class Targets:
             before = self.targets[topic].message_bytes_max
             self._set(topic, self._look(topic))
             is_grown |= self.targets[topic].message_bytes_max > before
+            topics.remove(topic)
         return is_grown
 
     def was_made_anew(self, topic: str) -> bool:
