@@ -17,16 +17,22 @@ SECOND_LINE_SEEDS = range(200, 210)
     "consumer: dies, or is cut off, while it writes a dead letter",
 )
 @pytest.mark.parametrize("guard", CONSUMER_GUARDS, ids=lambda guard: guard.name)
-def test_a_world_of_consumers_is_clean_with_a_guard_and_red_without(guard: Guard[ConsumerVariant]) -> None:
-    plan = plan_of(guard, guard.seed)
+def test_a_world_of_consumers_is_red_without_a_guard(guard: Guard[ConsumerVariant]) -> None:
+    red = play_consumers(plan_of(guard, guard.seed), variant=without(guard))
 
-    clean = play_consumers(plan, variant=with_it(guard))
-    red = play_consumers(plan, variant=without(guard))
-
-    assert [] == clean.findings
     assert guard.kinds & {finding.kind for finding in red.findings}, (
         f"{red.findings[:3]}; python -m tests.simulation.consumers.seek looks for another seed"
     )
+
+
+@pytest.mark.fault(
+    "consumer: is frozen for longer than its session or its lease, then goes on",
+    "consumer: dies, or is cut off, while it writes a dead letter",
+)
+@pytest.mark.slow  # `make check` sees that other worlds are clean
+@pytest.mark.parametrize("guard", CONSUMER_GUARDS, ids=lambda guard: guard.name)
+def test_the_same_world_of_consumers_is_clean_with_the_guard(guard: Guard[ConsumerVariant]) -> None:
+    assert [] == play_consumers(plan_of(guard, guard.seed), variant=with_it(guard)).findings
 
 
 @pytest.mark.slow
