@@ -15,7 +15,7 @@ from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
 from txlayer.coordinator.read_ahead import ReadAhead
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
-from txlayer.coordinator.shard import Brought, Shard
+from txlayer.coordinator.shard import ReadResult, Shard
 from txlayer.coordinator.targets import Availability, Targets
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, Positions
 from txlayer.core.ledger.forward_order import ForwardOrder
@@ -448,16 +448,16 @@ class BrusqueCoordinator(Coordinator):
 class DrowsyCoordinator(Coordinator):
     """Asks only when records come whether op may be read again."""
 
-    def _publish_what_follows(self, publisher: Publisher, *, brought: Brought) -> None:
+    def _publish_what_follows(self, publisher: Publisher, *, read_result: ReadResult) -> None:
         paused = {p: s.is_op_paused for p, s in self._shards.items()}
         group = self._group
-        if brought is Brought.NOTHING:
+        if read_result is ReadResult.EMPTY:
             self._group = _Motionless(group)
         try:
-            super()._publish_what_follows(publisher, brought=brought)
+            super()._publish_what_follows(publisher, read_result=read_result)
         finally:
             self._group = group
-            if brought is Brought.NOTHING:
+            if read_result is ReadResult.EMPTY:
                 for p, shard in self._shards.items():
                     shard.is_op_paused = paused.get(p, shard.is_op_paused)
 

@@ -32,9 +32,9 @@ from txlayer.coordinator.recovery import (
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.shard import (
     PROBE_S,
-    Brought,
     LogTime,
     OpEnd,
+    ReadResult,
     Shard,
     keep_within_memory,
     known_ends,
@@ -175,7 +175,9 @@ class Coordinator:
         count_max = 1 if is_behind else self._refusals.count_max(READ_COUNT_MAX)
         wait_s = ANSWER_WAIT_S if self._op_ends.is_awaited else IDLE_WAIT_S
         records = self._group.read(record_count_max=count_max, timeout_s=0.0 if self._has_more else wait_s)
-        brought = Brought.SOME if len(records) >= count_max else Brought.ALL if records else Brought.NOTHING
+        read_result = (
+            ReadResult.FULL if len(records) >= count_max else ReadResult.DRAINED if records else ReadResult.EMPTY
+        )
         if self._take_rebalance():
             self._give_up_state()
             records = ()
@@ -185,7 +187,7 @@ class Coordinator:
         if self._publisher is None:
             return
         self._fold(records)
-        self._publish_what_follows(self._publisher, brought=brought)
+        self._publish_what_follows(self._publisher, read_result=read_result)
 
     def _gather(self) -> None:
         """Under load, wait a little before the next batch is read: a Kafka transaction costs the broker the same for one message or 500."""
@@ -342,7 +344,7 @@ class Coordinator:
             else:
                 ledger.add_ops(record.offset(), appended_ms, record.value(), record)
         for shard in self._shards.values():
-            shard.hear()
+            shard.pass_append_times()
             shard.pass_markers(self._group, self._topics)
         if records:
             self._keep_within_memory()
@@ -356,7 +358,7 @@ class Coordinator:
         if self._ahead.byte_count:
             self._keep_within_memory()
 
-    def _publish_what_follows(self, publisher: Publisher, *, brought: Brought) -> None:
+    def _publish_what_follows(self, publisher: Publisher, *, read_result: ReadResult) -> None:
         now = self._clock()
         self._op_ends.take()
         ended = [shard for shard in self._shards.values() if shard.note_op_end(self._group, self._topics)]
@@ -387,7 +389,7 @@ class Coordinator:
         pause_those_too_full(self._shards, self._group, self._topics, bytes_max=self._config.unsettled_bytes_max)
         if is_tick:
             self._ticked_at = now
-            self._on_tick(batches, brought=brought)
+            self._on_tick(batches, read_result=read_result)
         batches = self._without_those_to_ask(batches)
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
@@ -449,7 +451,7 @@ class Coordinator:
             now_ms = min(peak_ms, shard.time.now_ms())
             shard.ledger.due(now_ms=now_ms, move_count_max=self._moves_max, present=self._present)
 
-    def _on_tick(self, batches: list[tuple[int, Batch]], *, brought: Brought) -> None:
+    def _on_tick(self, batches: list[tuple[int, Batch]], *, read_result: ReadResult) -> None:
         self._report_untimely()
         self._contents.rest()
         mended = self._targets.mended(
@@ -477,7 +479,7 @@ class Coordinator:
             if shard.is_read_to_the_ends(self._group, self._topics):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
-                counted_ms = shard.counted_ms(now_ms, self._group, self._topics, brought=brought, now=now)
+                counted_ms = shard.counted_ms(now_ms, self._group, self._topics, read_result=read_result, now=now)
                 ledger.due(now_ms=counted_ms, move_count_max=moves_max, present=self._present)
                 probed_ms = min(wall_ms, shard.op_read_wall_ms)
                 if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=probed_ms):

@@ -24,7 +24,7 @@ logger = Log("txlayer.coordinator")
 
 UNKNOWN_COUNT = 5  # failures of a partition in turn that nothing explains, after which one of its records is suspected
 QUIET_S = 10.0
-"""After so long without anything to do a partition is not suspected any more: what time brings again has come by then."""
+"""A partition that has nothing to do for so long is not suspected any more: what comes back by time has come back by then."""
 ASK_AGAIN_S = 600.0  # so long the size of a question counts that the check topic refused; then one of it is tried again
 
 ASK_PAUSE_S = 1.0
@@ -72,7 +72,7 @@ class Refusals:
     def precautions(
         self, partitions: Collection[int], *, is_watched: bool, times: Mapping[int, LogTime]
     ) -> Precautions:
-        """What a Kafka transaction for these partitions must heed. `times`: of the partitions, by the brokers' clocks."""
+        """The precautions of a Kafka transaction for these partitions. `times`: of the partitions, by the brokers' clocks."""
         now = self._clock()
         question_bytes_max = self._question_bytes_max if now < self._is_limited_until else NO_LIMIT
         sure_question_bytes_max = 0 if self._ask_pause_s else self._question_bytes_max
@@ -97,7 +97,7 @@ class Refusals:
         return min(default, bisection.line_count_max) if bisection is not None and bisection.is_active else default
 
     def count_max(self, default: int) -> int:
-        """How many records a read, and how many moves a batch, may take while somebody is suspected."""
+        """How many records a read, and how many moves a batch, may take while a record is suspected."""
         active = [b.line_count_max for b in self._bisections.values() if b.is_active]
         return min([default, *active])
 

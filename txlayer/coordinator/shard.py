@@ -79,15 +79,15 @@ PROBE_S = 60.0
 """Interval in which a partition's time is probed while scheduled messages are due by this machine's clock alone."""
 PAUSED_TIMES = 1.1  # a paused partition resumes when there would be room for a tenth more
 HIDDEN_S = 1.0
-"""After so long without a record of op beside those of other partitions, what its end promises is behind an open Kafka transaction."""
+"""If reads return other partitions' records for so long, but none of op up to its end, an open Kafka transaction hides them."""
 
 
-class Brought(Enum):
-    """What a read brought of what the client had."""
+class ReadResult(Enum):
+    """How much of what the client had fetched a read returned."""
 
-    NOTHING = "nothing"  #: it had nothing
-    ALL = "all"  #: fewer records than the read may bring
-    SOME = "some"  #: as many as the read may bring; it may have more
+    EMPTY = "empty"  #: nothing: the client had nothing
+    DRAINED = "drained"  #: all: fewer records than the read may return
+    FULL = "full"  #: as many records as the read may return; the client may have more
 
 
 @dataclass(slots=True)
@@ -99,12 +99,12 @@ class Shard:
     half_end: int  # at assignment: nothing that depends on time happens before both ends are reached
     op_end: int
     time: LogTime  # per partition: a broker with a wrong clock affects no other
-    heard_ms: int = field(init=False)  # the newest append time that `time` has seen
+    seen_ms: int = field(init=False)  # the newest append time that `time` has seen
     is_op_paused: bool = False
     is_half_paused: bool = False  # too many unsettled transactions
     is_caught_up: bool = False  # both ends have been reached once
     probed_at: float = float("-inf")  # when its time was asked for last, by a line that releases scheduled messages
-    op_known_to: int = -1  # behind the newest op record that was read
+    op_known_to: int = -1  # the offset behind the newest op record that was read
     op_known_at: float = 0.0  # since when it is the newest one, and every read took all that the client had
     asked_end: OpEnd | None = None  # where op ended when it was asked, if it is not read to there yet
     op_read_wall_ms: int = 0  # op was read to an end that was asked for at this time of this machine's clock
@@ -112,14 +112,14 @@ class Shard:
 
     def __post_init__(self) -> None:
         """Start with the stored time, unless this process has seen a later one: only newer append times add information."""
-        self.heard_ms = self.time.peek_ms()
-        self.hear()
+        self.seen_ms = self.time.peek_ms()
+        self.pass_append_times()
 
-    def hear(self) -> None:
+    def pass_append_times(self) -> None:
         """Pass newer append times to the clock."""
-        if self.ledger.times.newest_ms > self.heard_ms:
-            self.heard_ms = self.ledger.times.newest_ms
-            self.time.see(self.heard_ms)
+        if self.ledger.times.newest_ms > self.seen_ms:
+            self.seen_ms = self.ledger.times.newest_ms
+            self.time.see(self.seen_ms)
 
     @property
     def is_busy(self) -> bool:
@@ -174,19 +174,21 @@ class Shard:
             return None
         return max(self.ledger.times.now_ms, unapplied_ms)
 
-    def counted_ms(self, now_ms: int, group: GroupReader, topics: SystemTopics, *, brought: Brought, now: float) -> int:
+    def counted_ms(
+        self, now_ms: int, group: GroupReader, topics: SystemTopics, *, read_result: ReadResult, now: float
+    ) -> int:
         """The time that counts when all that was read is applied: while op is known to have more, that of its newest record so far.
 
         What seems undecided may be decided there. A coordinator that is behind would move it to doubt and ask about it, and fall further behind.
-        What an open Kafka transaction hides does not stop the time: that is what a read that brings nothing at all does not bring,
-        or what reads bring none of for `HIDDEN_S`, each of which brought all that the client had.
+        What an open Kafka transaction hides does not stop the time: that is what is left when a read returns nothing at all, or when
+        no read returned a record of it for `HIDDEN_S`, although each returned all that the client had.
         """
         ledger, op = self.ledger, (topics.op, self.ledger.partition)
         end = None if self.is_op_paused else group.known_end(op)
         known_to, reached = ledger.ops.read_to(ledger.op_next), group.read_to(op)
-        if known_to != self.op_known_to or brought is Brought.SOME:
+        if known_to != self.op_known_to or read_result is ReadResult.FULL:
             self.op_known_to, self.op_known_at = known_to, now
-        is_hidden = reached >= known_to and (brought is Brought.NOTHING or now - self.op_known_at >= HIDDEN_S)
+        is_hidden = reached >= known_to and (read_result is ReadResult.EMPTY or now - self.op_known_at >= HIDDEN_S)
         if end is None or end <= max(known_to, reached) or is_hidden:
             return now_ms
         return min(now_ms, max(ledger.times.now_ms, ledger.op_read_ms))
