@@ -1,12 +1,14 @@
-"""Background calls of a service while the machine has no room for another thread."""
+"""Background calls of a service while the machine has no room for another thread, and its pause before a rebuild."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from txlayer.adapters.kafka.client import Deadline
-from txlayer.errors import RetriableError
-from txlayer.runtime.environment import SIDE_BY_SIDE_MAX, Threads
+from txlayer.adapters.telemetry import Log
+from txlayer.errors import InstanceFencedError, MemberFencedError, RetriableError, TxLayerError
+from txlayer.runtime.environment import REAL, SIDE_BY_SIDE_MAX, Threads, wait_before_rebuild
 
 
 def refuse(_thread: threading.Thread) -> None:
@@ -51,3 +53,29 @@ def test_a_call_with_a_deadline_may_be_made_again_if_no_thread_can_be_started(mo
 
     assert [2] == made
     deadline.close()
+
+
+@pytest.mark.fault("consumer: two processes have one `instance_id`")
+def test_a_static_member_that_hears_of_the_other_process_before_a_rebuild_does_not_go_on() -> None:
+    # Its client tells it once, and reads nothing any more.
+    told: list[TxLayerError] = [InstanceFencedError("another process", group="g"), RetriableError("no answer")]
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def serve(seconds: float) -> bool:
+        sleep(seconds)
+        if told:
+            raise told.pop()
+        return False
+
+    with pytest.raises(InstanceFencedError):
+        wait_before_rebuild(
+            MemberFencedError("its dead letters were refused", group="g"),
+            failure_count=1,
+            session_timeout_s=6.0,
+            serve_group=serve,
+            environment=replace(REAL, clock=lambda: now[0], sleep=sleep),
+            logger=Log("txlayer.consumer"),
+        )

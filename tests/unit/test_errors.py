@@ -22,7 +22,14 @@ from txlayer.adapters.kafka.client import watermarks
 from txlayer.adapters.memory.world import ClientError
 from txlayer.adapters.readers import TranslatedMember
 from txlayer.config import ClientConfig
-from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TxLayerError, UsageError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    InstanceFencedError,
+    RefusedRecordError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
 
 
 def classes(root: type[TxLayerError] = TxLayerError) -> list[type[TxLayerError]]:
@@ -183,6 +190,16 @@ def test_an_error_means_the_same_whichever_client_reports_it(code: Code, flags: 
     ):
         assert type(said[0]) is type(said[1])
         assert str(said[0]) == str(said[1])
+
+
+@pytest.mark.fault("consumer: two processes have one `instance_id`")
+def test_a_client_that_failed_for_good_says_so_where_it_reads_and_where_it_stores() -> None:
+    # Only a client with an `instance_id` can: when another one has joined with it.
+    member = TranslatedMember(group="g", bootstrap_servers="b", lost_to=None)
+    error = KafkaError(int(Code.LOCAL_FATAL), "Commit failed: Local: Fatal error")
+
+    assert isinstance(member.read_error(error), InstanceFencedError)
+    assert isinstance(member.store_error(error, topic="orders"), InstanceFencedError)
 
 
 @pytest.mark.parametrize("code", list(PASSING_BY_ITSELF))

@@ -549,11 +549,7 @@ class TranslatedMember:
     def read_error(self, error: ClientError, *, topic: str = "") -> TxLayerError:
         group = self._group
         if error.code() == Code.LOCAL_FATAL:
-            # A static member is the only one whose client can fail for good; it reads nothing any more, and never joins again.
-            return InstanceFencedError(
-                f"another process joined with the same instance_id ({error.str()}); give each process its own",
-                group=group,
-            )
+            return self._instance_fenced(error)
         if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
             lost_to = self._lost_to or (
                 f"the group {group}: end every consumer of {group}, and say where to go on with "
@@ -565,6 +561,13 @@ class TranslatedMember:
                 expected="an offset within the topic's retention",
             )
         return self._gone(error, topic) or translate_error(error, bootstrap_servers=self._bootstrap_servers)
+
+    def _instance_fenced(self, error: ClientError) -> InstanceFencedError:
+        # A static member is the only one whose client can fail for good; it reads nothing any more, and never joins again.
+        return InstanceFencedError(
+            f"another process joined with the same instance_id ({error.str()}); give each process its own",
+            group=self._group,
+        )
 
     def _gone(self, error: ClientError, topic: str) -> TopicMismatchError | None:
         """The error of a topic that was deleted under a consumer; None: it is another one."""
@@ -583,6 +586,8 @@ class TranslatedMember:
         code, detail = error.code(), detail_of(error)
         if (gone := self._gone(error, topic)) is not None:
             return gone
+        if code == Code.LOCAL_FATAL:
+            return self._instance_fenced(error)
         if code in STALE_MEMBER_CODES:
             return MemberFencedError(detail, group=self._group)
         if code in (Code.OFFSET_METADATA_TOO_LARGE, Code.INVALID_COMMIT_OFFSET_SIZE):

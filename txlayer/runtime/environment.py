@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from txlayer.adapters.telemetry import Log
-from txlayer.errors import FencedError, InvariantError, TxLayerError, UsageError
+from txlayer.errors import FencedError, InstanceFencedError, InvariantError, TxLayerError, UsageError
 
 logger = Log("txlayer.runtime")
 
@@ -130,7 +130,7 @@ def wait_before_rebuild(
     the session time-out: another member may own the partitions already, and the group must report it before that member is fenced.
 
     Raises:
-        UsageError, InvariantError: what `serve_group` raises of these; other errors of it are logged.
+        UsageError, InstanceFencedError, InvariantError: what `serve_group` raises of these; other errors of it are logged.
     """
     wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
     if isinstance(reason, FencedError):
@@ -140,8 +140,8 @@ def wait_before_rebuild(
         try:
             if serve_group(serve_s):
                 return
-        except (UsageError, InvariantError):
-            raise
+        except (UsageError, InstanceFencedError, InvariantError):
+            raise  # a client that is fenced for good says it once
         except TxLayerError as exc:
             logger.info("group.unreadable", extra={"reason": str(exc)})
             environment.sleep(serve_s)
