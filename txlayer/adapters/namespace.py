@@ -6,7 +6,7 @@ changes; this module executes them.
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,10 +52,9 @@ class Namespace:
     """The topics of one namespace and the offsets of its coordinator group. No method deletes or shrinks a topic."""
 
     def __init__(self, admin: Administration, *, topics: SystemTopics) -> None:
-        files = read_topic_files()
         self._admin = admin
         self._topics = topics
-        self._specs = [TopicSpec.parse(files[role]) for role in NAMESPACE_ROLES]
+        self._specs = _installed_specs()
 
     def plan(self, *, partition_count: int | None = None, replication_factor: int | None = None) -> list[Change]:
         """The changes that are missing; empty if coordinators can start.
@@ -172,6 +171,13 @@ def apply_changes(
 
 def _partitions_of(topics: Sequence[str], actual: Mapping[str, TopicState]) -> list[TopicPartition]:
     return [(name, p) for name in topics if name in actual for p in range(actual[name].partition_count)]
+
+
+@cache
+def _installed_specs() -> tuple[TopicSpec, ...]:
+    """Those of a namespace's own topics; they do not change while a process runs."""
+    files = read_topic_files()
+    return tuple(TopicSpec.parse(files[role]) for role in NAMESPACE_ROLES)
 
 
 def read_topic_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:
