@@ -68,8 +68,9 @@ class Outage(World):
         self.done[(message.raw_key or b"").decode()].append((message.raw_value or b"").decode())
 
     def pass_time(self, seconds: float) -> None:
-        """The engine works for so long; it looks every half second (through an hour every two seconds), and whenever it has something to do."""
-        until, pause_ms = self.world.passed_s + seconds, 500 if seconds < 1_200 else 2_000
+        """The engine works for so long; it looks every half second, through twenty minutes every two, through an hour every four seconds."""
+        pause_ms = 500 if seconds < 1_200 else 2_000 if seconds < OUTAGE_S else 4_000
+        until = self.world.passed_s + seconds
         while self.world.passed_s < until:
             self.engine.turn()
             self.world.advance(ms=pause_ms)
