@@ -34,7 +34,17 @@ APART = frozenset(
 PUBLISHING = frozenset(f"spark/test_{name}.py" for name in ("jobs_page", "live", "sink", "sink_kills", "sink_window"))
 """Half of Spark's work: a second worker runs these, in a session of its own."""
 
-LONG_FIRST = ("spark", "e2e", "integration/security", "docs", "integration", "contract", "simulation")
+LONG_FIRST = (
+    "spark",
+    "e2e",
+    "integration/security",
+    "docs",
+    "integration",
+    "contract",
+    "simulation",
+    "console",
+    "reference",
+)
 """Folders whose files take long. They begin first, so that no worker waits for a last one at the end."""
 
 
