@@ -23,7 +23,7 @@ from txlayer.runtime.environment import Environment, Running
 T = TypeVar("T")
 
 PARTITION_COUNT = 2
-IDLE_WAIT_MAX_S = 1.0
+IDLE_WAIT_MAX_S = 4.0
 IDLE_TURN_COUNT = 250
 AT_ONCE_MAX = 3
 

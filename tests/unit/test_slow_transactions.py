@@ -152,7 +152,7 @@ def test_a_large_record_that_is_slow_on_its_real_topic_alone_holds_up_no_other_o
         return now_s > 1_400
 
     is_held: dict[str, tuple[str, str]] = {}
-    still.run(turn, seconds=1_400)
+    still.run(turn, seconds=250)  # to 1,400 s, in short waits: what the others wait is measured
 
     assert 20 < len(said_at_s)
     assert {LARGE: ("held", "topic-unreachable")} == is_held
