@@ -174,7 +174,8 @@ class Coordinator:
         is_behind = any(shard.ledger.is_behind for shard in self._shards.values())
         count_max = 1 if is_behind else self._refusals.count_max(READ_COUNT_MAX)
         wait_s = ANSWER_WAIT_S if self._op_ends.is_awaited else IDLE_WAIT_S
-        records = self._group.read(record_count_max=count_max, timeout_s=0.0 if self._has_more else wait_s)
+        is_waiting = not self._has_more and not self._op_ends.has_answer
+        records = self._group.read(record_count_max=count_max, timeout_s=wait_s if is_waiting else 0.0)
         read_result = (
             ReadResult.FULL if len(records) >= count_max else ReadResult.DRAINED if records else ReadResult.EMPTY
         )

@@ -54,6 +54,11 @@ class OpEnds:
         """True if an answer may come any moment."""
         return self._is_asking and self._clock() - self._asked_at < LOOK_FOR_S
 
+    @property
+    def has_answer(self) -> bool:
+        """True if `take` has something to tell."""
+        return bool(self._answers)
+
     def forget(self) -> None:
         """The partitions are given up: an answer that comes later counts for nothing."""
         self._number += 1
