@@ -41,7 +41,7 @@ def test_a_consumer_that_fails_in_the_background_is_logged_seen_and_raised(
     consumer = stage.consumer(start_at=None)
 
     consumer.start()
-    with pytest.raises(ConfigError, match="nobody said where to begin"):
+    with pytest.raises(ConfigError, match="start_at does not say where to begin"):
         consumer.join(WITHIN)
 
     assert not consumer.is_running

@@ -377,9 +377,9 @@ def test_only_a_started_consumer_without_handlers_is_polled(stage: Stage) -> Non
     consumer = stage.plain(OrderedConsumer)
     with pytest.raises(LifecycleError, match="after `start"):
         consumer.poll()
-    with pytest.raises(UsageError, match="nobody handles"):
+    with pytest.raises(UsageError, match="no handler for"):
         consumer.run()
-    with pytest.raises(UsageError, match="nobody handles"):
+    with pytest.raises(UsageError, match="no handler for"):
         stage.plain(OrderedConsumer, workers="processes").start()
     with stage.consumer() as consumer, pytest.raises(LifecycleError, match="without handlers"):
         consumer.poll()

@@ -248,7 +248,10 @@ def test_where_nobody_answers_the_error_says_how_to_do_without(
     code = guard(lambda: output.ask("Store these offsets?"))
 
     assert ExitCode.USAGE == code
-    assert "error: nobody said yes, and nothing was changed; --yes does not ask\n" in capsys.readouterr().err
+    assert (
+        "error: the question got no answer, and nothing was changed; with --yes the command does not ask\n"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_question_stands_beside_the_output_for_programs(

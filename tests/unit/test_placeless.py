@@ -179,7 +179,7 @@ def test_where_nobody_finds_out_nothing_is_decided_and_places_in_flight_come_bac
     with started(kafka, blindly(kafka), in_flight_max=1, resolution_timeout=timedelta(milliseconds=1)) as producer:
         for _ in range(2):
             tell_no_place(kafka)
-            with pytest.raises(OutcomeUnknownError, match="nobody could tell where"):
+            with pytest.raises(OutcomeUnknownError, match="at an offset that was not found"):
                 producer.publish(ORDER)
 
     assert [] == kafka.records("txlayer.op")
@@ -197,7 +197,7 @@ def test_a_producer_goes_on_if_no_thread_can_be_started_that_looks_a_place_up(
         tell_no_place(kafka)
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(OutcomeUnknownError, match="nobody could tell where"):
+            with pytest.raises(OutcomeUnknownError, match="at an offset that was not found"):
                 producer.publish(ORDER, txn_id="order-1")
 
         assert COMMIT is producer.publish(ORDER, txn_id="order-2").resolution
@@ -211,7 +211,7 @@ def test_a_producer_that_ends_meanwhile_tells_those_who_wait(kafka: MemoryKafka)
         with pytest.raises(OutcomeUnknownError, match="1 transactions were still in flight"):
             producer.close(0.05)
 
-    with pytest.raises(OutcomeUnknownError, match="nobody could tell where"):
+    with pytest.raises(OutcomeUnknownError, match="at an offset that was not found"):
         future.result(30)
 
 

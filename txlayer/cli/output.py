@@ -149,7 +149,7 @@ def ask(question: str) -> None:
             if has_person():
                 raise
     if is_said is None:
-        raise UsageError("nobody said yes, and nothing was changed; --yes does not ask")
+        raise UsageError("the question got no answer, and nothing was changed; with --yes the command does not ask")
     if not is_said:
         raise typer.Abort
 

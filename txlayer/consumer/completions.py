@@ -243,7 +243,7 @@ def _source_of(owned: OwnedPartition, items: list[Item[Any]]) -> TopicPartition:
 
 def _end_of(item: Item[Any]) -> DeadLetterReason | ReplayOutcome:
     if item.more is None or item.more.end is None:
-        raise InvariantError("an end is due, and nobody said which")
+        raise InvariantError("an end is due, and it is not known which")
     return item.more.end
 
 

@@ -209,7 +209,7 @@ class HandlerSet:
         for topic in topics:
             found = [h for h in self._handlers if not h.topics or topic in h.topics]
             if not found:
-                raise UsageError(f"nobody handles {topic}: register a function with @consumer.handler")
+                raise UsageError(f"no handler for {topic}: register a function with @consumer.handler")
             if any(h.is_of_dead_letters for h in found) and not topic.endswith(DLQ_SUFFIX):
                 raise UsageError(f"{topic} has no dead letters: their topics end with {DLQ_SUFFIX}")
             if len(found) > 1 and any(h.batch_count_max for h in found):

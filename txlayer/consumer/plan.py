@@ -65,7 +65,7 @@ def starts_of(
     if new_topics and start_at is None:
         topic, partition = new_topics[0]
         raise ConfigError(
-            f"the group {group} has stored no offset for {topic}-{partition}, and nobody said where to begin",
+            f"the group {group} has stored no offset for {topic}-{partition}, and start_at does not say where to begin",
             name="start_at",
             expected="'earliest', 'latest' or a datetime",
         )

@@ -205,7 +205,7 @@ class PendingTransaction:
         """Its last half record was found there; `UNSTORED`: it was not found."""
         if offset < 0 and self.error is None:
             self.error = OutcomeUnknownError(
-                "its messages are stored, and nobody could tell where. Nothing was decided",
+                "its messages are stored at an offset that was not found. Nothing was decided",
                 txn_id=self.txn_id,
                 step="half",
             )
