@@ -1,4 +1,7 @@
-"""A topic and its replay topic that have different numbers of partitions for a while: what is assigned of both goes on."""
+"""Topics that belong together and have other numbers of partitions than they should, as an assignment shows it.
+
+A topic and its replay topic may differ for a while: what is assigned of both goes on. Half and op may not.
+"""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -9,10 +12,11 @@ import pytest
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.cluster import assign_ranges
 from txlayer.adapters.ports import Assignment, TopicLimits, TopicPartition
-from txlayer.config import ConsumerConfig
+from txlayer.config import ConsumerConfig, SystemTopics
 from txlayer.consumer.assignments import APART_S, Assignments
 from txlayer.consumer.lease_keeper import NoLeases
 from txlayer.consumer.plan import ConsumerPlan
+from txlayer.coordinator.recovery import assigned_partitions
 from txlayer.core.dead_letters import replay_topic
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
 from txlayer.runtime.environment import Environment
@@ -117,3 +121,25 @@ def test_topics_that_stay_apart_end_the_consumer_also_when_the_group_rebalances(
 
     with pytest.raises(TopicMismatchError, match="assigned apart"):
         assignments.take_rebalance()
+
+
+# --- half and op ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
+@pytest.mark.parametrize(
+    ("half_count", "op_count", "says"),
+    [(4, 4, ""), (4, 6, "not assigned alike"), (6, 4, "not assigned alike"), (6, 6, "got more partitions")],
+)
+def test_a_coordinator_reads_nothing_of_half_and_op_that_got_more_partitions_since_it_started(
+    half_count: int, op_count: int, says: str
+) -> None:
+    topics = SystemTopics("ns")
+    given = [(topics.half, p) for p in range(half_count)] + [(topics.op, p) for p in range(op_count)]
+    assignment = Assignment(tuple(given), None, 1)
+
+    if not says:
+        assert [0, 1, 2, 3] == assigned_partitions(assignment, topics, partition_count=4)
+        return
+    with pytest.raises(TopicMismatchError, match=says):
+        assigned_partitions(assignment, topics, partition_count=4)
