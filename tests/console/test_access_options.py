@@ -7,10 +7,9 @@ import pytest
 import typer
 
 from tests.support.certificates import Authority
-from tests.support.commands import run_command
+from tests.support.commands import run_command, run_txlayer
 from txlayer.adapters.ports import TopicLimits
 from txlayer.cli.console import AccessOptions, user
-from txlayer.cli.main import build_app
 from txlayer.config import SystemTopics
 from txlayer.console.people import Passwords, Person, Role, parse_users
 from txlayer.errors import ConfigError, NotAuthorisedError, TopicMismatchError, UsageError
@@ -56,7 +55,7 @@ def test_no_option_takes_a_password(app: typer.Typer) -> None:
 
 @pytest.mark.parametrize("option", ["--trace-address", "--report-address"])
 def test_a_link_that_is_no_address_of_a_page_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run_command(build_app(), "console", option, "javascript:alert(1)", capsys=capsys)
+    code, out, err = run_txlayer("console", option, "javascript:alert(1)", capsys=capsys)
 
     assert (2, "") == (code, out)
     assert option in err

@@ -10,8 +10,7 @@ import pytest
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic
-from tests.support.commands import run_command
-from txlayer.cli.main import build_app
+from tests.support.commands import run_txlayer
 from txlayer.core.verification import Severity, Verdict, broken_promises, severity
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +57,7 @@ def test_a_command_of_the_page_runs(arena: Arena, capsys: pytest.CaptureFixture[
     words = {"127.0.0.1:9092": arena.servers, "txlayer": arena.namespace, "orders": f"{arena.namespace}-orders"}
     program, *arguments = shlex.split(line, comments=True)
 
-    code, out, err = run_command(build_app(), *(words.get(w, w) for w in arguments), capsys=capsys)
+    code, out, err = run_txlayer(*(words.get(w, w) for w in arguments), capsys=capsys)
 
     # A namespace without coordinators is ill, and an empty one refutes nothing.
     assert ("txlayer", 1 if page is DOCTOR else 0, "") == (program, code, err)

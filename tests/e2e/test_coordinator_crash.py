@@ -8,12 +8,11 @@ import pytest
 from tests.conftest import Broker
 from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, random_source, say
 from tests.support.waiting import pause
 from tests.support.witness import Witness
-from txlayer.cli.main import build_app
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -64,7 +63,7 @@ def test_kills_at_random_moments_lose_and_double_nothing_and_verify_proves_it(
 
     shown = capsys.readouterr().out  # what this test said is shown all the same
     asked = ("-b", arena.servers, "-n", arena.namespace, "--since", "1h", "--grace", "0ms", "--json")
-    code, out, err = run_command(build_app(), "verify", *asked, capsys=capsys)
+    code, out, err = run_txlayer("verify", *asked, capsys=capsys)
     say(shown)
     said = json.loads(out)
     assert (0, "", []) == (code, err, [f for f in said["findings"] if f["breaks"]])

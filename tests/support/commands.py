@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from txlayer.cli.exits import guard
+from txlayer.cli.main import build_app, needed
 
 
 def run_command(app: typer.Typer, *arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -19,6 +20,11 @@ def run_command(app: typer.Typer, *arguments: str, capsys: pytest.CaptureFixture
         code = int(left.code or 0)
     said = capsys.readouterr()
     return code, said.out, said.err
+
+
+def run_txlayer(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """As `run_command`, of `txlayer`, which builds the commands alone that a command line may mean."""
+    return run_command(build_app(needed(arguments)), *arguments, capsys=capsys)
 
 
 def run_at_terminal(*words: str, answer: str, within: float = 60) -> tuple[int, str]:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from tests.support.broker import create_topic, unique_name
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from tests.support.logs import Seen, read_log
 from tests.support.topic_records import Record, RecordWriter
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
-from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
@@ -143,7 +142,7 @@ class Planted:
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """(exit code, stdout, stderr) of `txlayer …` on this broker."""
-        return run_command(build_app(), *arguments, "-b", self.servers, capsys=self._capsys)
+        return run_txlayer(*arguments, "-b", self.servers, capsys=self._capsys)
 
     def dlq(self, command: str, *arguments: str) -> tuple[int, str, str]:
         """`txlayer dlq …` for the group."""

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.commands import run_at_terminal, run_command
+from tests.support.commands import run_at_terminal, run_txlayer
 from tests.support.pages import PAGES, ROOT, blocks
 from tests.support.waiting import wait_until
-from txlayer.cli.main import build_app
 
 ASSIGNMENT = re.compile(r"[A-Z_]+=.*", re.DOTALL)
 DATABASE = re.compile(r"postgresql\+psycopg://\S+")
@@ -178,7 +177,7 @@ class Terminal:
         if answer is not None:
             return run_at_terminal(*arguments, answer=answer)
         file = arguments.pop() if ">" in arguments else None
-        code, out, err = run_command(build_app(), *(word for word in arguments if word != ">"), capsys=self._capsys)
+        code, out, err = run_txlayer(*(word for word in arguments if word != ">"), capsys=self._capsys)
         if file is not None:
             (self.folder / file).write_text(out, encoding="utf-8")
         return code, out + err

@@ -17,7 +17,7 @@ import typer
 import txlayer
 import txlayer.cli
 import txlayer.testing
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from txlayer import errors
 from txlayer.cli import output
 from txlayer.cli.exits import INTERRUPTED, UNREAD, ExitCode, exit_code, guard
@@ -151,7 +151,7 @@ def test_no_command_begins_with_an_unknown_setting_in_the_environment(
 ) -> None:
     monkeypatch.setenv("TXLAYER_NAMESPAC", "secret")
 
-    code, out, err = run_command(build_app(), *words, capsys=capsys)
+    code, out, err = run_txlayer(*words, capsys=capsys)
 
     assert (2, "") == (code, out)
     assert "error: unknown setting in the environment" in err
@@ -367,7 +367,7 @@ def test_every_command_but_the_coordinator_waits_as_long_as_a_person() -> None:
 
 
 def test_the_command_says_its_version_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = run_command(build_app(), "--version", capsys=capsys)
+    answer = run_txlayer("--version", capsys=capsys)
 
     assert (0, f"txlayer {txlayer.__version__}\n", "") == answer
 

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from txlayer import OrderedConsumer, TransactionalProducer
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import KafkaGroupReader, plain_consumer
 from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
-from txlayer.cli.main import build_app
 from txlayer.config import PROTECTED_CLIENT_SETTINGS, ClientConfig
 from txlayer.errors import ConfigError, ProducerFencedError
 
@@ -265,7 +264,7 @@ def test_a_command_ends_with_one_line_and_the_exit_code_of_a_wrong_setting(
         file.write_text("\n".join(settings), "utf-8")
         monkeypatch.setenv("TXLAYER_CLIENT_SETTINGS_FILE", str(file))
 
-    code, out, err = run_command(build_app(), *words, capsys=capsys)
+    code, out, err = run_txlayer(*words, capsys=capsys)
 
     told = [line for line in err.splitlines() if line.startswith("error: ")]
     assert (2, 1) == (code, len(told)), err

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from tests.support.commands import run_command
-from txlayer.cli.main import build_app
+from tests.support.commands import run_txlayer
 
 NOWHERE = "127.0.0.1:1"
 """No broker listens there: a command that asks ends with 3."""
@@ -91,7 +90,7 @@ def test_what_cannot_be_meant_ends_with_2_before_a_broker_is_asked(
     monkeypatch.setenv("TXLAYER_BOOTSTRAP_SERVERS", NOWHERE)
     words = words.split() if isinstance(words, str) else words
 
-    code, out, err = run_command(build_app(), command, *words, *MORE.get(command, []), capsys=capsys)
+    code, out, err = run_txlayer(command, *words, *MORE.get(command, []), capsys=capsys)
 
     assert (2, "") == (code, out)
     assert said in err

@@ -17,12 +17,11 @@ import pytest
 
 from tests.support.broker import create_topic
 from tests.support.class_archive import quick_java
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import BackgroundBroker, free_ports, is_broker
-from txlayer.cli.main import build_app
 from txlayer.errors import ConfigError
 
 pytestmark = pytest.mark.kafka
@@ -59,7 +58,7 @@ class Terminal:
         with pytest.MonkeyPatch.context() as patched:
             for name, value in {**self.environment, **settings}.items():
                 patched.setenv(name, value)
-            code, out, err = run_command(build_app(), "broker", *words, "--data", str(self.data), capsys=self.capsys)
+            code, out, err = run_txlayer("broker", *words, "--data", str(self.data), capsys=self.capsys)
         return subprocess.CompletedProcess(words, code, out, err)
 
     def start(self, *words: str) -> dict[str, Any]:

@@ -8,11 +8,10 @@ import httpx
 import pytest
 
 from tests.support.arena import Arena
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from tests.support.processes import TxlayerProcess
 from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
-from txlayer.cli.main import build_app
 from txlayer.console.people import Person, Role, user_line
 
 pytestmark = pytest.mark.kafka
@@ -58,7 +57,7 @@ def test_what_the_broker_holds_is_shown_until_the_end(arena: Arena, tmp_path: Pa
 def test_an_address_that_is_taken_is_said(arena: Arena, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        code, _, err = run_command(build_app(), "console", "--port", port, *where(arena), capsys=capsys)
+        code, _, err = run_txlayer("console", "--port", port, *where(arena), capsys=capsys)
 
     assert 2 == code
     assert "cannot listen" in err

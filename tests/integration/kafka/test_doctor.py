@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
-from tests.support.commands import run_command
+from tests.support.commands import run_command, run_txlayer
 from tests.support.crafted import Crafted
 from tests.support.processes import CoordinatorProcess
 from tests.support.secured import SecuredServers, credential_options
@@ -169,7 +169,7 @@ def test_a_person_reads_the_worst_first(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
 
-    code, out, _ = run_command(build_app(), "doctor", "-b", ill.servers, "-n", ill.namespace, capsys=capsys)
+    code, out, _ = run_txlayer("doctor", "-b", ill.servers, "-n", ill.namespace, capsys=capsys)
 
     assert 1 == code
     assert out.index("error") < out.index("warning")

@@ -10,10 +10,9 @@ import pytest
 
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
-from txlayer.cli.main import build_app
 
 pytestmark = pytest.mark.kafka
 
@@ -38,8 +37,8 @@ def bodies(log: Path) -> list[Any]:
 def test_the_overview_is_shown_once(arena: Arena, capsys: pytest.CaptureFixture[str]) -> None:
     RawWriter(arena).prepare((arena.targets[0], b"k", b"v"))
 
-    code, out, err = run_command(build_app(), "top", "--once", "--json", *where(arena), capsys=capsys)
-    drawn = run_command(build_app(), "top", "--once", *where(arena), capsys=capsys)
+    code, out, err = run_txlayer("top", "--once", "--json", *where(arena), capsys=capsys)
+    drawn = run_txlayer("top", "--once", *where(arena), capsys=capsys)
 
     assert (0, "") == (code, err)
     body = json.loads(out)
@@ -51,7 +50,7 @@ def test_the_overview_is_shown_once(arena: Arena, capsys: pytest.CaptureFixture[
 
 
 def test_without_a_broker_the_exit_code_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run_command(build_app(), "top", "--once", "-b", "127.0.0.1:1", capsys=capsys)
+    code, _, err = run_txlayer("top", "--once", "-b", "127.0.0.1:1", capsys=capsys)
 
     assert 3 == code
     assert "127.0.0.1:1" in err

@@ -7,14 +7,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from tests.support.processes import ConsoleProcess
 from tests.support.raw import RawWriter
 from tests.support.role_acts import Stage, make_stage
 from tests.support.tls_broker import TlsBroker, User
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
 from txlayer.core.acls import Acl, Operation
 from txlayer.operate.operators import check_operator_rights
@@ -42,7 +41,7 @@ class Person:
 
     def run(self, *words: str) -> tuple[int, str]:
         """(exit code, what was said)."""
-        code, out, err = run_command(build_app(), *words, capsys=self._capsys)
+        code, out, err = run_txlayer(*words, capsys=self._capsys)
         return code, out + err
 
 

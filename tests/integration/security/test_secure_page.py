@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Broker
 from tests.support.broker import create_topic, unique_name
-from tests.support.commands import run_command
+from tests.support.commands import run_command, run_txlayer
 from tests.support.tls_broker import TlsBroker
 from txlayer.cli.main import build_app
 
@@ -54,7 +54,7 @@ def test_every_step_of_the_page_works_and_may_be_repeated(
     for words in [*command_lines(), *command_lines()]:
         line = [w.replace("User:", f"User:{namespace}-") for w in words]
         line = [namespace if w == "shop" else f"orders{suffix}" if w == "orders" else w for w in line]
-        code, _, err = run_command(build_app(), *line, capsys=capsys)
+        code, _, err = run_txlayer(*line, capsys=capsys)
         seen[" ".join(words)] = code
         assert "" == err
     # The default namespace of the first step was never made; everything else is in order.
@@ -71,7 +71,7 @@ def test_what_is_more_or_missing_is_shown_and_nothing_is_taken_away(
 
     def run(command: str, *roles: str) -> tuple[int, list[str]]:
         given = [word for each in roles for word in ("--role", each)]
-        code, out, _ = run_command(build_app(), "topics", "acls", command, *given, *role, capsys=capsys)
+        code, out, _ = run_txlayer("topics", "acls", command, *given, *role, capsys=capsys)
         return code, [change["change"] for change in json.loads(out)["changes"]]
 
     assert (1, ["CreateAcl"] * 7) == run("check", "reader")

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from tests.support.broker import unique_name
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from tests.support.processes import ROOT
 from tests.support.tls_broker import TlsBroker, User
 from txlayer.cli.main import build_app
@@ -118,7 +118,7 @@ def test_no_command_shows_a_password(
         caplog.set_level(logging.DEBUG)
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        _, out, err = run_command(build_app(), *line, capsys=capsys)
+        _, out, err = run_txlayer(*line, capsys=capsys)
         said = out + err + caplog.text
 
     assert said
@@ -129,7 +129,7 @@ def test_a_password_on_a_command_line_ends_the_command_before_anybody_is_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for words in (("topics", "check"), ("coordinator", "run"), ("tx", "list")):
-        code, out, err = run_command(build_app(), *words, "-X", f"sasl.password={SENTINEL}", capsys=capsys)
+        code, out, err = run_txlayer(*words, "-X", f"sasl.password={SENTINEL}", capsys=capsys)
 
         assert 2 == code
         assert "sasl.password.file=PATH" in err

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, create_engine, event, text, update
 
-from tests.support.commands import run_command
+from tests.support.commands import run_txlayer
 from tests.support.shop import NONCE, Shop, new_id
 from txlayer.adapters.sql import Doubtful, SqlBarrier
 from txlayer.adapters.sql.tables import PAGE_COUNT_MAX, delete_old
@@ -161,7 +161,7 @@ def test_a_table_of_others_is_not_said_to_be_ours(
     with shop.engine.begin() as connection:
         connection.execute(text(f"CREATE TABLE {name} (source CHAR(1), seen_at CHAR(1))"))
 
-    code, out, err = run_command(build_app(), command, "create", "--table", name, capsys=capsys)
+    code, out, err = run_txlayer(command, "create", "--table", name, capsys=capsys)
 
     assert (2, "") == (code, out)
     assert f"another table has the name {name}: it lacks {lacks}" in err
