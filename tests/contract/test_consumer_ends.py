@@ -1,7 +1,9 @@
 """Consumers when the group shares anew, when handlers are slow, and at their end; over memory and over real Kafka."""
 
 import asyncio
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -38,7 +40,7 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.key_queue import PartitionQueue
 from txlayer.core.progress import Progress, StoredProgress, decode
-from txlayer.core.retry import Reject, Retry
+from txlayer.core.retry import Later, Reject, Retry
 from txlayer.errors import BrokerUnavailableError, FencedError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
 from txlayer.operate.queues import LockAdmin
@@ -615,6 +617,54 @@ def test_answered_requests_are_not_handled_again_when_an_owner_ends_before_it_co
         wait_until(lambda: len(stage.lab.read(stage.requests)) >= 4, within=PATIENCE_S, what="its answer")
 
     assert [b"a"] * 2 == stage.journal.values(b"a")
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
+@OF_HANDLERS
+def test_the_next_owner_handles_no_replay_again_whose_end_had_no_room(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it answer another request again."""
+    monkeypatch.setattr("txlayer.core.progress._bitmap", lambda *_: ("", 0))  # so that few ends fill the metadata
+    count, draw = 700, random.Random(1)
+    postponed, is_replayed, is_mended = {n for n in range(count) if draw.random() < 0.5}, False, False
+    for n in range(count):
+        stage.write(b"%d" % n, key=b"%d" % n)
+
+    def handle(message: ReceivedMessage, _context: Context) -> Reject | Later | None:
+        if not is_replayed:
+            return Reject("as planned")
+        return Later(timedelta(hours=1)) if int(message.value or 0) in postponed and not is_mended else None
+
+    def results() -> Counter[int | None]:
+        """How many results each dead letter has; None: pauses and resumes."""
+        found = (decode_replay(record.value) for record in stage.lab.read(stage.requests))
+        return Counter(
+            each.dead_letter_offset for each in found if isinstance(each, ReplayRecord) and each.outcome is not None
+        )
+
+    settings: dict[str, Any] = {"metadata_bytes_max": 400, "parked_keys_max": 1}
+    with stage.consumer(handle, **settings):
+        stage.wait_stored(count)
+        is_replayed = True
+        letters = stage.lab.read(stage.letters)
+        for letter in letters:
+            request_replay(stage, letter.offset, key=letter.key)
+        ask_queue(stage, ReplayKind.PAUSE)
+        ask_queue(stage, ReplayKind.RESUME)
+        ended = {letter.offset for letter in letters if int(letter.key or b"") not in postponed}
+        expected = Counter([*ended, None, None])
+        wait_until(lambda: results() == expected, within=PATIENCE_S, what="results of those that are not postponed")
+    stored = stage.lab.admin().stored_offsets(stage.group, [(stage.requests, 0)])[stage.requests, 0]
+    assert stored is not None
+    assert stored.metadata == ""
+
+    is_mended = True
+    with stage.consumer(handle, **settings):
+        wait_until(lambda: results().total() >= count + 2, within=PATIENCE_S, what="the other results")
+    assert Counter([*(letter.offset for letter in letters), None, None]) == results()
+    assert all(stage.journal.values(b"%d" % n) == [b"%d" % n] * 2 for n in range(count) if n not in postponed)
 
 
 def test_a_pause_is_taken_although_a_request_before_it_waits(stage: Stage) -> None:

@@ -7,7 +7,7 @@ from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, ResultSearch
-from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
+from txlayer.core.dead_letters import AnsweredRequests, ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
 from txlayer.errors import RetriableError, TxLayerError
 
 
@@ -66,7 +66,7 @@ def test_what_an_open_kafka_transaction_hides_is_not_gone(lab: Lab, connections:
         values(connections, topic, [1])
     reader = DeadLetterReader(connections)
     with pytest.raises(RetriableError, match="open"):
-        reader.look_for_results(topic, 0, ResultSearch(0))
+        reader.look_for_results(topic, 0, ResultSearch(0, AnsweredRequests()))
     reader.close()
 
     writer.commit(timeout_s=10)
@@ -81,7 +81,7 @@ def test_results_are_found_behind_requests_that_retention_took(lab: Lab, connect
     result = ReplayRecord(ReplayKind.RESULT, "a", 2, ReplayOutcome.HANDLED)
     lab.write(topic, *(encode_replay(each) for each in (*asked, result)))
     lab.delete_records(topic, before=1)
-    reader, search = DeadLetterReader(connections), ResultSearch(0)
+    reader, search = DeadLetterReader(connections), ResultSearch(0, AnsweredRequests())
 
     assert reader.look_for_results(topic, 0, search)
     assert ((2, 3),) == search.found.runs
@@ -101,7 +101,7 @@ def test_a_long_search_for_results_is_made_in_pieces(lab: Lab, connections: Coor
         now[0] += SEARCH_S / 5
         return now[0]
 
-    reader, search = DeadLetterReader(connections, patience_s=1_000, clock=clock), ResultSearch(0)
+    reader, search = DeadLetterReader(connections, patience_s=1_000, clock=clock), ResultSearch(0, AnsweredRequests())
     pieces = [search.next_offset]
     while not reader.look_for_results(topic, 0, search):
         pieces.append(search.next_offset)

@@ -126,6 +126,8 @@ class Evidence:
             said = decode(stored.offset, stored.metadata)
             if not isinstance(said, Foreign):
                 above = self._finished_above(place, stored.offset, said)
+                if not said.tells_ends:
+                    above |= self._answered_above(place, stored.offset, at_ms)
                 self.samples.setdefault(place, []).append(Sample(at_ms, stored.offset, said, above))
         self._ends: dict[tuple[Place, str], float] = {}
         self._finished: dict[Place, Ends] = {}
@@ -145,6 +147,15 @@ class Evidence:
                 if firsts.get(name, at + 1) > at:
                     runs.add(at)
         return frozenset(runs & keys.keys())  # an offset without a record is nobody's
+
+    def _answered_above(self, place: Place, offset: int, at_ms: float) -> frozenset[int]:
+        """Requests that have a result by then."""
+        queue = next((queue for queue in self.queues if self.replay_place(queue) == place), None)
+        if queue is None:
+            return frozenset()
+        results = {(a.said.request_id, a.said.dead_letter_offset): a for a in self.answers[queue] if a.at_ms <= at_ms}
+        found = [(r.offset, results.get((r.said.request_id, r.said.dead_letter_offset))) for r in self.requests[queue]]
+        return frozenset(at for at, result in found if result is not None and offset < at < result.offset)
 
     def _sort_keys(self) -> dict[Place, dict[int, bytes | None]]:
         """What each record waits for by the protocol page; a pause or resume waits for nothing."""

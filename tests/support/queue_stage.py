@@ -24,6 +24,7 @@ class QueueStage:
         self.requests: list[ReplayRecord] = []
         self.expired: set[int] = set()
         self.answers: list[tuple[int | None, ReplayOutcome]] = []
+        self.answered: list[int] = []  # the requests that have a result
         self.stored: dict[ItemSource, tuple[int, str]] = {TOPIC: (0, ""), REPLAY: (0, "")}
         self.now_ms = 1_000
         self.restart()
@@ -40,6 +41,9 @@ class QueueStage:
         self.queue: PartitionQueue[str] = PartitionQueue(
             topic=starts[TOPIC], replays=starts[REPLAY], settings=self.settings, now_ms=self.now_ms
         )
+        if not starts[REPLAY].stored.tells_ends:
+            self.queue.knows_replays = False
+            self.queue.learn_answered([(at, at + 1) for at in sorted(self.answered)])
         self._read = {source: start.offset for source, start in starts.items()}
         if is_reading:
             self.read()
@@ -139,6 +143,7 @@ class QueueStage:
     def write(self, items: Sequence[Item[str]]) -> Sequence[Item[str]]:
         """These items' ends are written in one Kafka transaction."""
         offsets = []
+        answered = [item.offset for item in items if item.is_replay]
         dead_letters, answers = list(self.dead_letters), list(self.answers)
         for item in items:
             assert item.more is not None
@@ -152,6 +157,7 @@ class QueueStage:
                 answers.append((item.more.request.dead_letter_offset, item.more.end))
         snapshots = self.queue.ending(items, offsets)
         self.dead_letters, self.answers = dead_letters, answers
+        self.answered += answered
         self.stored[TOPIC] = (snapshots.topic.offset, snapshots.topic.metadata)
         self.stored[REPLAY] = (snapshots.replays.offset, snapshots.replays.metadata)
         self.queue.written(items, offsets, snapshots)

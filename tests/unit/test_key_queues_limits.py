@@ -15,7 +15,19 @@ from hypothesis import strategies as st
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage
 from txlayer.consumer.metrics import RATE_WINDOW_S, TopicCounts
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
-from txlayer.core.key_queue import Failure, Item, NullKeys, PartitionQueue, QueueOrder, QueueSettings, Start
+from txlayer.core.key_queue import (
+    Chains,
+    Failure,
+    Item,
+    ItemExtras,
+    Lanes,
+    NullKeys,
+    ParkedKeys,
+    PartitionQueue,
+    QueueOrder,
+    QueueSettings,
+    Start,
+)
 from txlayer.core.progress import Progress, StoredProgress, attempt_records_max
 from txlayer.core.retry import DELAY_MS_MAX, Later, Retry, RetryPolicy
 from txlayer.errors import ConfigError
@@ -679,26 +691,65 @@ def test_a_postponed_message_without_room_for_its_end_keeps_no_request_that_may_
 
 
 @pytest.mark.promise("P9")
-@pytest.mark.parametrize("is_asked_first", [True, False])
-def test_a_dead_letter_before_a_replay_that_may_make_room_for_a_key_is_written_whether_or_not_its_end_has_room(
-    *, is_asked_first: bool
-) -> None:
+@pytest.mark.parametrize("steps", ["ask write fail", "write ask fail", "write fail ask"])
+def test_a_message_that_has_no_place_as_a_dead_letter_waits_for_the_replays_of_its_parked_key(steps: str) -> None:
+    """Its key may be released by them; and they may make room for another key, which the oldest message waits for."""
     stage, lowest = stage_with_full_metadata_and_a_parked_key()
     assert stage.store()
     stage.append(A)
-    assert [] == stage.write_due()
 
-    for is_asked in (is_asked_first, not is_asked_first):
-        if is_asked:
+    for step in steps.split():
+        if step == "ask":
             stage.request(ReplayKind.REPLAY, 0)
+        elif step == "write":
+            assert [] == stage.write_due()
         else:
             stage.fail(lowest, REJECTED)
             stage.store()
             stage.write_due(1)
     stage.write_due()
-
     assert stage.queue.is_without_room
-    assert "dead letter 0" in stage.taken()
+
+    replays = [item for item in stage.take() if item.record == "dead letter 0"]
+    stage.queue.handled(replays)
+    stage.write_all_due()
+
+    stage.advance(600_000)
+    handle(stage, failing=())
+    assert stage.queue.count == 0
+    assert [(A, 0), (B, 1)] == [(key, at) for key, at, _ in stage.dead_letters]
+
+
+@pytest.mark.promise("P9")
+def test_messages_that_replays_passed_at_different_times_stay_in_order() -> None:
+    """Of the chain 0, replay, 1, replay and a later 2: the key was parked after the first replay had come."""
+    parked = ParkedKeys({}, count_max=1, stuck={})
+    lanes: Lanes[str] = Lanes(lambda _item: True)
+    chains = Chains(lanes=lanes, parked=parked, is_parking=True)
+    messages = [Item(str(offset), offset, A, 1) for offset in range(3)]
+    replays = [Item("replay", offset, A, 1) for offset in range(2)]
+    for offset, replay in enumerate(replays):
+        replay.more = ItemExtras(request=ReplayRecord(ReplayKind.REPLAY, "r", offset))
+
+    def find_no_place() -> None:
+        assert [] == chains.take_due(9, bytes_max=9, place_count=0, lowest=-1, counted=())
+
+    for item in (messages[0], replays[0], messages[1]):
+        chains.line_up(item)
+    parked.become({parked.key_hash(A): 7}, {})
+    chains.turn(*lanes.take(1))
+    find_no_place()
+    chains.line_up(replays[1])
+    chains.line_up(messages[2])
+    chains.go_on(lanes.take(1))
+    find_no_place()
+    assert replays[1:] == lanes.take(9)
+    parked.become({}, {})
+    chains.go_on(replays[1:])
+
+    for message in messages:
+        assert [message] == lanes.take(9)
+        chains.go_on([message])
 
 
 def stage_with_full_metadata_and_a_parked_key() -> tuple[QueueStage, Item[str]]:

@@ -1,6 +1,7 @@
 """Whatever handlers, operators and crashes do: order per key, no end twice, no attempt forgotten, nothing lost."""
 
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -40,7 +41,7 @@ class QueueWorld:
 
     def append(self, number: int) -> None:
         """More records of the topic, not read yet."""
-        self.stage.log += [KEYS[(number >> n) % 4] for n in range(1 + number % 5)]
+        self.stage.log += [KEYS[(number >> n) % len(KEYS)] for n in range(1 + number % 5)]
 
     def read(self, number: int) -> None:
         """Some of them are read."""
@@ -138,9 +139,10 @@ class QueueWorld:
             self.stage.request(kind, (number >> 2) % (len(self.stage.dead_letters) + 1))
 
     def replay_all(self, _: int) -> None:
-        """An operator asks for every dead letter that was not handled, in order."""
+        """An operator asks for every dead letter whose last answer is not that it was handled, in order."""
+        last = dict(self.stage.answers)
         for offset in range(len(self.stage.dead_letters)):
-            if (offset, ReplayOutcome.HANDLED) not in self.stage.answers:
+            if last.get(offset) is not ReplayOutcome.HANDLED:
                 self.stage.request(ReplayKind.REPLAY, offset)
 
     def edit(self, number: int) -> None:
@@ -159,9 +161,10 @@ class QueueWorld:
         self.stage.advance(number * 100)
 
     def restart(self, number: int) -> None:
-        """The process dies and another one takes over."""
+        """The process dies and another one takes over, which stores its start at once."""
         self.in_flight = []
         self.stage.restart(is_reading=number % 2 == 0)
+        self.stage.store()
         self.ended = self._stored_ends()
         self.counts = {
             (source, offset): attempts.ended_count
@@ -355,6 +358,22 @@ def test_it_keeps_them_through_long_histories(seed: int) -> None:
     dice = random.Random(seed)
     settings = ALL_SETTINGS[seed % len(ALL_SETTINGS)]
     steps = [(dice.choice(STEPS), dice.randrange(256)) for _ in range(200)]
+
+    live(QueueWorld(settings, records_max=dice.choice([None, None, 1, 3])), steps)
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
+@pytest.mark.parametrize("seed", range(60))
+def test_it_keeps_them_where_the_metadata_have_room_for_few_ends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.progress._WRITER_BYTES_MAX", 4)
+    monkeypatch.setattr("txlayer.core.progress._bitmap", lambda *_: ("", 0))
+    monkeypatch.setattr(sys.modules[__name__], "KEYS", (*(b"%d" % n for n in range(40)), None))
+    dice = random.Random(seed)
+    bytes_max, keys_max = dice.choice([(64, 1), (90, 2), (100, 1), (130, 3)])
+    settings = replace(dice.choice(ALL_SETTINGS), metadata_bytes_max=bytes_max, parked_keys_max=keys_max)
+    weights = [3 if step in ("append", "postpone", "replay_all") else 1 for step in STEPS]
+    steps = [(step, dice.randrange(256)) for step in dice.choices(STEPS, weights, k=300)]
 
     live(QueueWorld(settings, records_max=dice.choice([None, None, 1, 3])), steps)
 

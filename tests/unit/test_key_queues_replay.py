@@ -8,16 +8,7 @@ import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.key_queue import (
-    ANSWERS_MAX,
-    Failure,
-    ItemSource,
-    NullKeys,
-    PartitionQueue,
-    QueueOrder,
-    QueueSettings,
-    Start,
-)
+from txlayer.core.key_queue import Failure, ItemSource, NullKeys, PartitionQueue, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import NOTHING, StoredProgress, decode
 from txlayer.core.retry import RetryPolicy
 
@@ -392,59 +383,49 @@ def test_the_first_dead_letter_of_a_topic_that_was_made_anew_releases_the_keys_o
 @pytest.mark.promise("P9")
 @pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
 @pytest.mark.parametrize("order", [QueueOrder.KEY, QueueOrder.NONE])
-def test_replays_whose_ends_have_no_room_do_not_begin_and_each_is_answered_once(order: QueueOrder) -> None:
-    stage, failing = stage_of_failing_replays(8_000, order)
+def test_replays_whose_ends_have_no_room_are_answered_once(order: QueueOrder) -> None:
+    stage, failing = stage_of_replays(8_000, order)
     handled = replay_all(stage, failing=failing)
-    assert stage.store()
-    assert handled == {at for at, _ in stage.answers}
+    stage.store()
+    counted = stage.known(REPLAY).attempts.keys()
+    assert stage.known(REPLAY).is_without_ends
+    assert set(range(8_000)) - failing == handled == {at for at, _ in stage.answers}
 
     stage.restart()
     stage.store()
+    assert counted == stage.known(REPLAY).attempts.keys() != set()
     again = {item.offset for item in stage.take(100_000)}
-    assert again.isdisjoint(handled)
+    assert again == failing - counted
 
     stage.restart()
-    stage.store()
     for _ in range(20):
         stage.advance(300_000)
         replay_all(stage, failing=failing, failure=REJECTED)
+    assert Counter(range(8_000)) == Counter(at for at, _ in stage.answers)
+    stage.store()
+    assert (8_000, StoredProgress()) == (stage.stored[REPLAY][0], stage.known(REPLAY))
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
+def test_requests_without_a_handler_whose_ends_have_no_room_are_answered_once() -> None:
+    stage, gone = stage_of_replays(8_000, QueueOrder.KEY, are_gone=True)
+    stage.write_all_due()
+
+    for _ in range(2):
+        stage.store()
+        stage.restart()
+        stage.write_all_due()
+        assert Counter((at, ReplayOutcome.MISSING) for at in gone) == Counter(stage.answers)
+
+    replay_all(stage, failing=set())
     assert Counter(range(8_000)) == Counter(at for at, _ in stage.answers)
 
 
 @pytest.mark.promise("P9")
 @pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
-def test_replays_whose_ends_have_no_room_keep_no_new_messages_of_other_keys_back() -> None:
-    stage, failing = stage_of_failing_replays(8_000, QueueOrder.KEY)
-    replay_all(stage, failing=failing)
-    assert stage.store()
-
-    stage.append(b"new", b"newer", b"k7999")
-
-    assert ["0", "1"] == [item.record for item in stage.take() if not item.is_replay]  # that of k7999 has not begun
-
-
-@pytest.mark.promise("P9")
-def test_a_replay_that_may_make_room_to_park_a_key_begins_whether_or_not_its_end_has_room() -> None:
-    stage, failing = stage_of_failing_replays(8_000, QueueOrder.KEY, policy=replace(PARK, backoff_first_ms=300_000))
-    replay_all(stage, failing=failing)
-    assert stage.store()
-    stage.append(A, b"b")
-    for item in stage.take():
-        if not item.is_replay:
-            stage.fail(item, REJECTED)
-    stage.store()
-    stage.write_due()
-    assert stage.queue.is_without_room
-
-    stage.request(ReplayKind.REPLAY, len(stage.dead_letters) - 1)
-
-    assert A in {item.chain for item in stage.take(8_000)}
-
-
-@pytest.mark.promise("P9")
-@pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
 def test_a_replay_for_which_the_oldest_message_waits_begins_although_neither_progress_has_room() -> None:
-    """The oldest replay waits for a message of its key, and this one for room: for the end of the oldest message."""
+    """The oldest message waits for the replays of its key."""
     stage = QueueStage([A, A], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
     stage.fail_next(REJECTED)
     stage.write_due()
@@ -459,7 +440,7 @@ def test_a_replay_for_which_the_oldest_message_waits_begins_although_neither_pro
         stage.request(ReplayKind.REPLAY, dead_letter)
     postpone_some(stage)
     assert stage.queue.snapshot(TOPIC).is_full
-    assert stage.queue.snapshot(REPLAY).is_full
+    assert not stage.known(REPLAY).tells_ends
 
     begun = []
     stage.queue.handled([first])
@@ -473,29 +454,21 @@ def test_a_replay_for_which_the_oldest_message_waits_begins_although_neither_pro
     assert ["dead letter 1", "2"] == begun[:2]
 
 
-@pytest.mark.promise("P9")
-def test_no_more_replays_begin_while_many_answers_wait_to_be_written() -> None:
-    stage, _ = stage_of_failing_replays(3_000, QueueOrder.KEY)
-    stage.queue.handled(stage.take(ANSWERS_MAX))
-    assert [] == stage.take()
+def stage_of_replays(count: int, order: QueueOrder, *, are_gone: bool = False) -> tuple[QueueStage, set[int]]:
+    """All of so many dead letters, each of a key of its own, are asked for at once. Returns also half of them: they are to fail.
 
-    stage.write_due(1)
-
-    assert 1_000 == len(stage.take(1_000))
-
-
-def stage_of_failing_replays(
-    count: int, order: QueueOrder, *, policy: RetryPolicy | None = None
-) -> tuple[QueueStage, set[int]]:
-    """All of so many dead letters, each of a key of its own, are asked for at once. Returns also those that are to fail: half of them."""
-    policy = policy or RetryPolicy(backoff_first_ms=300_000)
+    `are_gone`: retention has taken these.
+    """
+    draw = random.Random(1)
+    chosen = {n for n in range(count) if draw.random() < 0.5}
+    policy = RetryPolicy(backoff_first_ms=300_000)
     stage = QueueStage([], QueueSettings(policy=policy, metadata_bytes_max=1_100, parked_keys_max=1, order=order))
     for n in range(count):
         stage.dead_letters.append((b"k%d" % n, n, DeadLetterReason.ATTEMPTS_EXHAUSTED))
         stage.requests.append(ReplayRecord(ReplayKind.REPLAY, "all", n))
+    stage.expired = set(chosen) if are_gone else set()
     stage.read()
-    draw = random.Random(1)
-    return stage, {n for n in range(count) if draw.random() < 0.5}
+    return stage, chosen
 
 
 def postpone_some(stage: QueueStage) -> None:

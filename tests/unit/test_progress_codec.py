@@ -96,6 +96,7 @@ def progress_of(vector: dict[str, Any]) -> StoredProgress:
         {bytes.fromhex(key_hash): at for key_hash, at in vector.get("stuck", {}).items()},
         vector.get("token"),
         waiting_of(vector.get("waiting")),
+        vector.get("is_without_ends", False),
     )
 
 

@@ -31,8 +31,8 @@ from txlayer.core.messages import Origin
 class Queues:
     """What counts as read, in order; there is room."""
 
-    replay_bytes = replay_count = 0
-    is_paused = needs_requests = is_without_room = False
+    replay_bytes = replay_count = lowest_replay = 0
+    is_paused = needs_requests = is_without_room = knows_pauses = False
 
     def __init__(self, *, knows_replays: bool = True) -> None:
         self.reached: list[tuple[ItemSource, int]] = []
@@ -116,6 +116,24 @@ def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
     first, second = (owned.replay_partition[0] for owned in found)
     assert [([first], [False, True]), ([first, second], [False, False])] == rounds[:2]
     assert rounds[1] == rounds[2]
+
+
+@pytest.mark.promise("P9")
+def test_requests_far_behind_the_lowest_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next owner could not remember all results between them."""
+    monkeypatch.setattr("txlayer.consumer.ingest.ANSWERED_COUNT_MAX", 100)
+    queues = Queues()
+    owned = owned_with(queues)
+    ingest = Ingest(group="g", letters=cast("Any", None), now_ms=lambda: 1_000)
+    garbage = [MemoryRecord(*owned.replay_partition, None, b"garbage", None, (1, 0), log_offset=n) for n in (99, 100)]
+    ingest.add(garbage, {owned.replay_partition: owned})
+
+    ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
+    assert 1 == len(owned.requests)
+
+    queues.lowest_replay = 1
+    ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
+    assert not owned.requests
 
 
 @pytest.mark.promise("P11")

@@ -31,7 +31,6 @@ from txlayer.consumer.plan import ConsumerPlan, starts_of, writers_of
 from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.key_queue import ItemSource, PartitionQueue, Start
 from txlayer.core.leases import token_above
-from txlayer.core.progress import NOTHING
 from txlayer.errors import MemberFencedError, NotAuthorisedError, RetriableError, TopicMismatchError, TxLayerError
 from txlayer.runtime.environment import REAL, Background, Environment, Running
 from txlayer.runtime.kafka_transactions import (
@@ -541,7 +540,7 @@ class Assignments:
             queues.writer = self.writer.name
         if token is not None:
             queues.token = token
-        queues.knows_replays = replays.stored is not NOTHING
+        queues.knows_replays = replays.stored.tells_ends
         next_offsets = {queue: topic.offset}
         if not self._plan.is_broadcast:
             next_offsets[replay_topic(self._plan.group, queue[0]), queue[1]] = replays.offset

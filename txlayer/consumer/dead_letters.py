@@ -6,7 +6,7 @@ write. The next owner of a queue therefore knows the name, and ends what the for
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -131,9 +131,9 @@ class ResultSearch:
     """How far results of the requests of one queue were looked for. It ends with the ownership of the queue."""
 
     next_offset: int
+    found: AnsweredRequests
     end: int | None = None
     """The end of the partition at the first call: later results can only be those of the queue's owner."""
-    found: AnsweredRequests = field(default_factory=AnsweredRequests)
 
     def fold(self, offset: int, request: ReplayRecord) -> None:
         self.found.fold(offset, request)

@@ -10,6 +10,8 @@ from txlayer.consumer.context import size_in_memory
 from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, PauseSearch, ResultSearch
 from txlayer.consumer.offsets import FailedTries, OwnedPartition
 from txlayer.core.dead_letters import (
+    ANSWERED_COUNT_MAX,
+    AnsweredRequests,
     DeadLetter,
     ReplayKind,
     ReplayOutcome,
@@ -20,7 +22,7 @@ from txlayer.core.dead_letters import (
     is_cut,
     original_headers,
 )
-from txlayer.core.key_queue import ItemSource
+from txlayer.core.key_queue import ItemSource, PartitionQueue
 from txlayer.core.messages import Headers, Undecodable
 from txlayer.errors import RetriableError
 
@@ -176,7 +178,8 @@ class Ingest:
         queues = owned.queue
         while owned.requests:
             room_bytes = bytes_max - queues.replay_bytes
-            has_room = room_bytes > 0 and queues.replay_count < count_max
+            is_near = owned.requests[0][0].offset() < _end(queues)
+            has_room = room_bytes > 0 and queues.replay_count < count_max and is_near
             if not (has_room or queues.needs_requests):
                 if queues.is_paused:
                     self._look_for_resume(owned)
@@ -206,7 +209,8 @@ class Ingest:
             if not self._may_be_answered(owned):
                 owned.queue.learn_answered(())
                 return False
-            owned.search = ResultSearch(owned.requests[0][0].offset())
+            answered = AnsweredRequests(with_pauses=owned.queue.knows_pauses)
+            owned.search = ResultSearch(owned.requests[0][0].offset(), answered)
         if self._letters.look_for_results(*owned.replay_partition, owned.search):
             owned.queue.learn_answered(owned.search.found.runs)
             owned.search = None
@@ -241,7 +245,8 @@ class Ingest:
             owned.queue.reach(ItemSource.TOPIC, last + 1)  # messages without a handler have ended
 
     def _add_requests(self, owned: OwnedPartition, *, bytes_max: int) -> None:
-        """Add the first waiting request, and those after it whose dead letters fit."""
+        """Add the first waiting request, and those after it before `_end` whose dead letters fit."""
+        end = _end(owned.queue)
         requests = list(islice(owned.requests, LETTER_COUNT_MAX))
         topic = dead_letter_topic(self._group, owned.topic)
         wanted = sorted({offset for _, request in requests if (offset := _offset_to_read(request)) is not None})
@@ -249,6 +254,8 @@ class Ingest:
         if wanted:
             letters = self._letters.fetch(topic, owned.partition, wanted, bytes_max=bytes_max)
         for index, (record, request) in enumerate(requests):
+            if index and record.offset() >= end:
+                return
             offset = _offset_to_read(request)
             if offset is not None and offset not in letters:
                 if index:
@@ -297,6 +304,11 @@ class Ingest:
         if owned.route.handler_of(content) is None or is_cut(found.headers(), found.value()):
             return None, ReplayOutcome.UNKNOWN  # later ones of its parked key wait, until it is dropped
         return content, None
+
+
+def _end(queue: PartitionQueue[Any]) -> int:
+    """Requests from this offset on wait: their results would be further behind the lowest request than a search remembers."""
+    return queue.lowest_replay + ANSWERED_COUNT_MAX
 
 
 def _offset_to_read(request: ReplayRecord | Undecodable) -> int | None:

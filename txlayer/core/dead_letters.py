@@ -345,41 +345,35 @@ class PartitionStates:
         return self.letters.get(offset, UNKNOWN_LETTER)
 
 
-ANSWERED_COUNT_MAX = 100_000  # requests that `AnsweredRequests` remembers, the newest: some 25 MB
+ANSWERED_COUNT_MAX = 100_000
+"""Requests that `AnsweredRequests` remembers: some 25 MB. A queue adds none that is further behind its lowest unfinished one."""
 
 
 class AnsweredRequests:
-    """Which requests of one partition have a result; not of a pause or a resume: they take effect again, the newest last."""
+    """Which requests of one partition have a result. Without `with_pauses` not of a pause or a resume: they take effect again, the newest last.
 
-    def __init__(self, *, count_max: int = ANSWERED_COUNT_MAX) -> None:
-        self._open: dict[tuple[str, int], list[int]] = {}  # (request id, dead letter) → its requests
+    It remembers at most `count_max` requests without a result, the first ones, and as many with one, the last ones.
+    """
+
+    def __init__(self, *, with_pauses: bool = False, count_max: int = ANSWERED_COUNT_MAX) -> None:
+        self._with_pauses = with_pauses
+        self._open: dict[tuple[str, int | None], list[int]] = {}  # (request id, dead letter) → its requests
         self._open_count = 0
         self._answered: deque[int] = deque(maxlen=count_max)
         self._count_max = count_max
 
     def fold(self, offset: int, record: ReplayRecord) -> None:
         """Fold the next record, in offset order."""
-        if record.dead_letter_offset is None:
+        if record.dead_letter_offset is None and not self._with_pauses:
             return
         name = record.request_id, record.dead_letter_offset
-        if record.outcome is None:
-            self._open.setdefault(name, []).append(offset)
-            self._open_count += 1
-            if self._open_count > self._count_max:
-                self._forget_the_oldest()
-        else:
+        if record.outcome is not None:
             found = self._open.pop(name, ())
             self._open_count -= len(found)
             self._answered.extend(found)
-
-    def _forget_the_oldest(self) -> None:
-        """One, or of very many with one name half of them at once."""
-        name = next(iter(self._open))
-        count = (len(self._open[name]) + 1) // 2
-        del self._open[name][:count]
-        self._open_count -= count
-        if not self._open[name]:
-            del self._open[name]
+        elif self._open_count < self._count_max:
+            self._open.setdefault(name, []).append(offset)
+            self._open_count += 1
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:

@@ -219,15 +219,15 @@ RETRY_EVERY = 10
 
 class Lanes(Generic[R]):
     """Items that may start, first come, first served, in two lanes: new records, and retries with replays. So retries can continue while no
-    new record may start, and thousands of failing keys delay the others little (`RETRY_EVERY`). Of retries and replays, those without
-    a place (`has_place`) are set apart until `bring_back`.
+    new record may start, and thousands of failing keys delay the others little (`RETRY_EVERY`). Retries without a place
+    (`has_place`) are set apart until `bring_back`.
     """
 
     def __init__(self, has_place: Callable[[Item[R]], bool]) -> None:
         self.ready: deque[Item[R]] = deque()  # new records
         self.again: deque[Item[R]] = deque()  # retries and replays
         self._has_place = has_place
-        self._apart: dict[tuple[ItemSource, int], Item[R]] = {}  # of `again`, in their order
+        self._apart: dict[int, Item[R]] = {}  # of `again`, in their order, by offset
         self._timers: list[tuple[int, int, Item[R]]] = []
         self._timer_count = 0  # orders equal times: items have no order
         self._held: list[Item[R]] = []  # in the order in which they were held
@@ -301,23 +301,16 @@ class Lanes(Generic[R]):
             if self._has_place(item):
                 taken.append(item)
             else:
-                self._apart[item.source, item.offset] = item
+                self._apart[item.offset] = item
         return taken
 
-    def is_apart(self, source: ItemSource, offset: int) -> bool:
-        return (source, offset) in self._apart
+    def is_apart(self, offset: int) -> bool:
+        return offset in self._apart
 
-    def take_apart(self, source: ItemSource, offset: int) -> list[Item[R]]:
+    def take_apart(self, offset: int) -> list[Item[R]]:
         """The item there if it was set apart."""
-        found = self._apart.pop((source, offset), None)
+        found = self._apart.pop(offset, None)
         return [] if found is None else [found]
-
-    def take_apart_of(self, chain: Chain) -> list[Item[R]]:
-        """The first item of that chain if it was set apart."""
-        for item in self._apart.values():
-            if item.chain == chain:
-                return self.take_apart(item.source, item.offset)
-        return []
 
     def take_at(self, offset: int) -> list[Item[R]]:
         for index, item in enumerate(self.ready):
@@ -504,7 +497,7 @@ class Chains(Generic[R]):
         self._answers: deque[Item[R]] = deque()  # due: requests
         self._due: deque[Item[R]] = deque()  # due: dead letters
         self._no_room: list[Item[R]] = []  # due, but no more keys can be parked
-        self._no_place: dict[int, Item[R]] = {}
+        self._no_place: dict[Chain, Item[R]] = {}
         """Dead letters that are due, but whose ends may have no room in the metadata."""
         self._beside: dict[Chain, list[Item[R]]] = {}  # messages of parked keys, while replays run
 
@@ -524,11 +517,6 @@ class Chains(Generic[R]):
         return len(self._due) + len(self._answers) + len(self._no_room) + len(self._no_place)
 
     @property
-    def answer_count(self) -> int:
-        """Requests that are due and not taken."""
-        return len(self._answers)
-
-    @property
     def is_without_room(self) -> bool:
         """True if a key has to be parked and no more can be."""
         return bool(self._no_room)
@@ -540,9 +528,8 @@ class Chains(Generic[R]):
 
     def line_up(self, item: Item[R]) -> None:
         if item.is_replay:
-            if item.chain not in self._beside and self._parked.holds(item.chain):
-                self._beside[item.chain] = []
-                self._place_before_replays()
+            if self._parked.holds(item.chain):
+                self._beside.setdefault(item.chain, [])
         elif item.chain in self._beside:
             self._beside[item.chain].append(item)
             return
@@ -550,8 +537,26 @@ class Chains(Generic[R]):
         self.tails[item.chain] = item
         if tail is None:
             self.turn(item)
-        else:
-            tail.follower = item
+            return
+        tail.follower = item
+        if item.is_replay:
+            self._let_replays_pass(item.chain)
+
+    def _let_replays_pass(self, chain: Chain) -> None:
+        """Messages of a parked key that have no place as dead letters wait beside the replays behind them, as later ones do."""
+        beside = self._beside.get(chain)
+        item = None if beside is None else self._no_place.pop(chain, None)
+        if beside is None or item is None:
+            return
+        while not item.is_replay:
+            beside.append(item)
+            if item.more is not None and item.more.end is DeadLetterReason.KEY_PARKED:
+                item.more.end = None
+            follower, item.follower = item.follower, None
+            assert follower is not None, item  # the last item of a chain with others beside it is a replay
+            item = follower
+        beside.sort(key=lambda each: each.offset)
+        self.turn(item)
 
     def go_on(self, ended: Sequence[Item[R]]) -> None:
         """Advance the chains of these items, which have ended. Consecutive items of a chain are adjacent.
@@ -651,9 +656,10 @@ class Chains(Generic[R]):
                 item = self._due.popleft()
             else:
                 break
-            needs_place = item.offset != lowest and self._needs_place(item, counted)
+            needs_place = item.offset != lowest and _needs_place(item, counted)
             if needs_place and not place_count:
-                self._no_place[item.offset] = item
+                self._no_place[item.chain] = item
+                self._let_replays_pass(item.chain)
                 continue
             parks = not item.is_replay and (self._is_parking or self._parked.holds(item.chain))
             if parks and not self._parked.make_room(item.chain):
@@ -664,29 +670,14 @@ class Chains(Generic[R]):
             size_bytes += letter_bytes(item)
             # Also take followers whose end is certain; otherwise each would need a Kafka transaction of its own.
             while len(taken) < count_max and size_bytes < bytes_max and (follower := item.follower) is not None:
-                needs_place = self._needs_place(follower, counted)
+                needs_place = _needs_place(follower, counted)
                 if (needs_place and not place_count) or not self._ends_with(item, follower, parks=parks):
                     break
                 place_count -= needs_place
                 item = follower
                 taken.append(item)
                 size_bytes += letter_bytes(item)
-        self._place_before_replays()
         return taken
-
-    def _needs_place(self, item: Item[R], counted: Container[int]) -> bool:
-        return not (item.is_replay or item.offset in counted or self._is_before_needed_replays(item))
-
-    def _is_before_needed_replays(self, item: Item[R]) -> bool:
-        """True if replays wait behind it that may make room to park a key, and one has to be parked."""
-        return bool(self._no_room) and item.chain in self._beside
-
-    def _place_before_replays(self) -> None:
-        """Dead letters without a place are due again if replays wait behind them that may make room to park a key."""
-        if not self._no_room:
-            return
-        for item in [item for item in self._no_place.values() if self._is_before_needed_replays(item)]:
-            self._due.append(self._no_place.pop(item.offset))
 
     def written(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> None:
         """The ends of these items, taken by `take_due`, are written at these offsets."""
@@ -699,13 +690,13 @@ class Chains(Generic[R]):
         self._use_room()
         return count
 
-    def place(self, lowest: int, *, has_room: bool) -> None:
+    def place(self, lowest: int, lowest_chain: Chain, *, has_room: bool) -> None:
         """Dead letters without a place are due again; if there is no room, only the one at `lowest`, whose end makes some."""
         if has_room:
             self._due.extend(self._no_place.values())
             self._no_place.clear()
-        elif (item := self._no_place.pop(lowest, None)) is not None:
-            self._due.append(item)
+        elif (item := self._no_place.get(lowest_chain)) is not None and item.offset == lowest:
+            self._due.append(self._no_place.pop(lowest_chain))
 
     def _use_room(self) -> None:
         if self._parked.has_room:
@@ -764,6 +755,11 @@ class Chains(Generic[R]):
         return is_replay and _dead_letter(item) > stuck_at
 
 
+def _needs_place(item: Item[R], counted: Container[int]) -> bool:
+    """True if its end needs room in the metadata of the topic. Results of requests can be looked for; a count of attempts leaves its own room."""
+    return not (item.is_replay or item.offset in counted)
+
+
 def firsts_of(items: Sequence[Item[R]]) -> list[Item[R]]:
     """Those of a batch that are the first of their chain."""
     return [item for index, item in enumerate(items) if not index or items[index - 1].follower is not item]
@@ -820,8 +816,6 @@ ARRIVALS_MAX = 1_000
 """Times of additions that are kept, for the age of the oldest record: one that waits for days has as many behind it as were read."""
 _END_BYTES_MAX = 8
 """In base64url, of the end of one record among unfinished ones in the metadata: its length, and the distance to the next one."""
-ANSWERS_MAX = 1_000
-"""Answers of a partition that wait to be written; while there are so many, no further replay begins: they need room in the metadata."""
 DUE_BYTES_MAX = 16 * 1024 * 1024
 """Total bytes of dead letters whose ends are taken together: the limit of one Kafka transaction."""
 
@@ -853,7 +847,7 @@ class PartitionQueue(Generic[R]):
             *replays, metadata_bytes_max=limit, ends_by_key=by_key, orders_null_keys=orders_null_keys, is_replay=True
         )
         self._progress = {ItemSource.TOPIC: self._topic, ItemSource.REPLAY: self._replays}
-        self._is_source_full = dict.fromkeys(ItemSource, False)  # its last snapshot was
+        self._is_topic_full = False  # its last snapshot was
         self._place_count = limit // _END_BYTES_MAX
         """Ends of the topic that are sure to have room behind the last snapshot."""
         self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions of the topic
@@ -873,10 +867,10 @@ class PartitionQueue(Generic[R]):
         self.size_bytes = 0  # of all items that have not ended
         self.replay_bytes = 0  # of the dead letters among them
         self.is_paused = topic.stored.is_paused  # an operator paused the partition; nothing is handed out then
+        self.knows_pauses = topic.stored is not NOTHING
+        """False: requests to pause and to resume take effect again, even if they were answered."""
         self.knows_replays = True
         """False: which requests have ended is not stored, and has to be looked up in their topic. Until `learn_answered`, none is added."""
-        self._has_searched = False
-        """What has ended of the replays was found out by a search; until all of it is read again, it may have no room."""
         self.writer = ""
         """Transactional id of the dead-letter writer. Set and store it before the writer writes for the first time."""
         self._token = topic.stored.token
@@ -949,7 +943,7 @@ class PartitionQueue(Generic[R]):
     def learn_answered(self, runs: Sequence[tuple[int, int]]) -> None:
         """The requests in these runs were answered, whatever was stored."""
         self._replays.ended_before(runs)
-        self.knows_replays = self._has_searched = True
+        self.knows_replays = True
 
     def reach(self, source: ItemSource, position: int) -> None:
         """The reader of `source` is at `position`; records below it that were not added need no handling."""
@@ -974,33 +968,21 @@ class PartitionQueue(Generic[R]):
         if not self.may_begin(now_ms):
             return []
         taken: list[Item[R]] = []
-        for source, is_full in self._is_source_full.items():
-            if is_full and len(taken) < count_max:
-                taken += lanes.take_apart(source, self._progress[source].lowest)
+        if self._is_topic_full and count_max:
+            taken += lanes.take_apart(self._topic.lowest)
         if self.is_full:
             taken += lanes.take_again(count_max - len(taken))
             if not taken and not self.in_flight_count and count_max:
                 # Any other end would need more room in the metadata; the end of the lowest record frees some.
-                taken = lanes.take_at(self._topic.lowest) or self._take_before_lowest()
+                taken = lanes.take_at(self._topic.lowest) or lanes.take_apart(self._topic.lowest)
         else:
             taken += lanes.take(count_max - len(taken))
         self.in_flight_count += len(taken)
         return taken
 
-    def _take_before_lowest(self) -> list[Item[R]]:
-        """The replay without a place for which the lowest record waits, as messages of a parked key do: the lowest replay may wait for other records."""
-        if not self._topic.unfinished_count:
-            return []
-        lowest = self._topic.lowest
-        key = self._topic.key_of(lowest)
-        return self._lanes.take_apart_of(chains_of([key], [lowest], self._settings)[0])
-
     def _has_place(self, item: Item[R]) -> bool:
-        """False: its end may have no room in the metadata, and the next owner would handle it again. A count of attempts leaves its own room."""
-        if item.attempt_count or (item.is_replay and self._chains.is_without_room):
-            return True  # the latter may make room to park a key
-        has_answers = item.is_replay and self._chains.answer_count >= ANSWERS_MAX
-        return not (has_answers or self._is_source_full[item.source])
+        """False: its end may have no room in the metadata, and the next owner would handle it again."""
+        return not self._is_topic_full or not _needs_place(item, self._topic.counted)
 
     def take_runs(self, count_max: int, *, now_ms: int) -> tuple[list[Item[R]], list[Item[R]]]:
         """Take items for a worker that handles them one after the other: as `take`, plus the items behind them while there is room.
@@ -1178,27 +1160,23 @@ class PartitionQueue(Generic[R]):
                     behind.add(offset)
                 if isinstance(item.more.verdict, GiveUp):
                     given_up.add(offset)
-        if source is ItemSource.TOPIC:
-            taken = self._topic.snapshot(known, ended=ended, behind=behind, given_up=given_up)
-            while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
-                self._arrivals.popleft()
-        else:
-            taken = self._replays.snapshot(ended=ended, given_up=given_up)
-            self._has_searched &= self._replays.has_ahead
-            if not self.knows_replays or (self._has_searched and taken.is_full):
-                # The next owner has to look for answers, too. Counts of attempts are not stored meanwhile.
-                taken = taken._replace(metadata="", is_full=False)
-        if taken.is_full is not self._is_source_full[source]:
-            self._is_source_full[source] = taken.is_full
+        if source is ItemSource.REPLAY:
+            return self._replays.snapshot(ended=ended, given_up=given_up, knows_ends=self.knows_replays)
+        taken = self._topic.snapshot(known, ended=ended, behind=behind, given_up=given_up)
+        while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
+            self._arrivals.popleft()
+        if taken.is_full is not self._is_topic_full:
+            self._is_topic_full = taken.is_full
             self._lanes.bring_back()
-        if source is ItemSource.TOPIC:
-            room = self._settings.metadata_bytes_max - len(taken.metadata)
-            self._place_count = 0 if taken.is_full else room // _END_BYTES_MAX
-            self._place()
+        room = self._settings.metadata_bytes_max - len(taken.metadata)
+        self._place_count = 0 if taken.is_full else room // _END_BYTES_MAX
+        self._place()
         return taken
 
     def _place(self) -> None:
-        self._chains.place(self._topic.lowest, has_room=self._place_count > 0)
+        lowest = self._topic.lowest
+        chain = chains_of([self._topic.key_of(lowest)], [lowest], self._settings)[0]
+        self._chains.place(lowest, chain, has_room=self._place_count > 0)
 
     def stored(self, source: ItemSource, version: int) -> None:
         """The snapshot of that version is stored: items whose attempts it counts continue."""
@@ -1218,8 +1196,7 @@ class PartitionQueue(Generic[R]):
         The dead letter that reaches `bytes_max` is the last one. `item.more` has the `end` and what to write of the attempts.
         `of_requests`: True takes answers only, False only runs that begin with a dead letter: one of their topics may refuse writes.
         """
-        had_answers, had_room = self._chains.answer_count >= ANSWERS_MAX, not self._chains.is_without_room
-        taken = self._chains.take_due(
+        return self._chains.take_due(
             count_max,
             bytes_max=bytes_max,
             place_count=self._place_count,
@@ -1227,10 +1204,6 @@ class PartitionQueue(Generic[R]):
             counted=self._topic.counted,
             of_requests=of_requests,
         )
-        needs_room = had_room and self._chains.is_without_room
-        if needs_room or (had_answers and self._chains.answer_count < ANSWERS_MAX):
-            self._lanes.bring_back()
-        return taken
 
     def ending(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> Snapshots:
         """What must be stored in the Kafka transaction that writes the ends of these items, each at its offset.
@@ -1304,7 +1277,7 @@ class PartitionQueue(Generic[R]):
     @property
     def is_full(self) -> bool:
         """True if the metadata have no room for more; only retries, replays and the lowest record are handed out then."""
-        return self._is_source_full[ItemSource.TOPIC] or self._chains.is_without_room
+        return self._is_topic_full or self._chains.is_without_room
 
     @property
     def is_without_room(self) -> bool:
@@ -1317,7 +1290,7 @@ class PartitionQueue(Generic[R]):
         # An attempt without room for its count changes nothing: keys that wait to be parked keep theirs.
         is_idle = not (self.in_flight_count or self._chains.has_due)
         # Nor does what was set apart: it begins when there is room, and the lowest one now.
-        is_lowest_apart = self._lanes.is_apart(ItemSource.TOPIC, self._topic.lowest)
+        is_lowest_apart = self._lanes.is_apart(self._topic.lowest)
         has_retries = bool(self._lanes.again or self._lanes.waiting_count or is_lowest_apart)
         return self._chains.is_without_room and is_idle and not has_retries
 
@@ -1325,6 +1298,11 @@ class PartitionQueue(Generic[R]):
     def count(self) -> int:
         """Number of records and requests that have not ended."""
         return self._topic.unfinished_count + self.replay_count
+
+    @property
+    def lowest_replay(self) -> int:
+        """Offset of the lowest request that has not ended, or where the next one is read."""
+        return self._replays.lowest
 
     @property
     def replay_count(self) -> int:

@@ -8,8 +8,8 @@ If the finished runs outgrow the metadata, the metadata list the unfinished reco
 records of a key end in order. So a key that fails for hours takes a few bytes, however many of its records wait.
 
 The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with more fields for failed replays,
-the last fencing token, waiting keys and rejected records `2|…|parked|stuck|token|waiting||rejected`. The test vectors are in
-docs/explanation/protocol.md. Other programs may store offsets of the same group: foreign text decodes to the value `Foreign`,
+the last fencing token, waiting keys, rejected records, and requests whose ends have no room `2|…|parked|stuck|token|waiting||rejected|s`.
+The test vectors are in docs/explanation/protocol.md. Other programs may store offsets of the same group: foreign text decodes to the value `Foreign`,
 never raises, and cannot keep a consumer busy for long.
 
 Measured (CPython 3.11, one core of a busy machine): read + finish take 0.27 to 0.4 µs a record; a snapshot takes 0.04 to 0.1 ms, 3.3 ms
@@ -44,6 +44,7 @@ _ZLIB_BYTES_MIN = 11
 """Minimum length of a useful zlib stream, and the maximum growth of incompressible data (under 16 KiB)."""
 _FIELDS = 6
 _PAUSED = "p"
+_WITHOUT_ENDS = "s"
 _VARINT_BITS_MAX = 63
 
 Run = tuple[int, int]  # offsets from the first number to before the second
@@ -85,6 +86,12 @@ class StoredProgress:
     """Offset of the dead letter whose replay failed, by hash of the parked key; later ones of the key wait for it."""
     token: int | None = None  # the highest fencing token that handlers of this queue received; None if unknown
     waiting: WaitingKeys | None = None  # the unfinished records by key, if their runs have no room
+    is_without_ends: bool = False
+    """Of requests: which of them have ended is not stored; their results in the same topic say it."""
+
+    @property
+    def tells_ends(self) -> bool:
+        return not (self is NOTHING or self.is_without_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,8 @@ def fixed_part(offset: int, stored: StoredProgress, *, is_replay: bool = False) 
     token = "" if stored.token is None else f"{stored.token}"
     known = [_text(_stuck_bytes(stored.parked, stored.stuck)), token, *(["", named] if is_replay else [named, ""])]
     # A release that does not know these fields reads version 2 and ignores its additional fields.
-    more = "".join(f"|{each}" for each in [*known, _text(_rejected_bytes(stored.attempts))]).rstrip("|")
+    known += [_text(_rejected_bytes(stored.attempts)), _WITHOUT_ENDS if stored.is_without_ends else ""]
+    more = "".join(f"|{each}" for each in known).rstrip("|")
     return f"{NEXT_VERSION if more else VERSION}|{stored.writer}|{flags}|", behind + more
 
 
@@ -155,7 +163,8 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
         token = _decode_token(fields[_FIELDS + 1]) if len(fields) > _FIELDS + 1 else None
         waiting_fields = [field for field in fields[_FIELDS + 2 : _FIELDS + 4] if field]
         waiting = _decode_waiting(offset, waiting_fields[0]) if waiting_fields else None
-        return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck, token, waiting)
+        is_without_ends = fields[_FIELDS + 5 : _FIELDS + 6] == [_WITHOUT_ENDS]
+        return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck, token, waiting, is_without_ends)
     except ValueError as exc:  # binascii.Error is a ValueError; zlib.error is converted to one
         return Foreign(str(exc))
 
@@ -459,7 +468,9 @@ class Snapshot(NamedTuple):
 
     offset: int  # the lowest unfinished offset
     metadata: str
-    is_full: bool  # True: start no new record except the lowest unfinished one; its retries continue
+    is_full: (
+        bool  # True: start no new record except the lowest unfinished one; its retries continue. Never of requests.
+    )
     version: int  # pass it to `stored()`; it grows with every snapshot
 
 
@@ -542,11 +553,6 @@ class Progress:
             self._pass_ahead()
             self.is_changed = True
 
-    @property
-    def has_ahead(self) -> bool:
-        """True if records that are not read yet are known to have ended."""
-        return bool(self._ahead)
-
     def ended_before(self, runs: Sequence[Run]) -> None:
         """The records of these runs, which were not read yet, have ended: nothing else is known of what ended before."""
         self._ahead = list(runs)
@@ -602,13 +608,15 @@ class Progress:
         ended: Collection[int] = (),
         behind: Collection[int] = (),
         given_up: Collection[int] = (),
+        knows_ends: bool = True,
     ) -> Snapshot:
         """What to store now, as if the records at the offsets `ended` had ended, too. `known`: what is not of single records.
 
         A count of attempts without room waits for a later snapshot, and the record's next attempt waits with it. Counts of
         the records `behind`, which wait for another record of their key, take at most half of the room, so that a failed
         batch leaves room for other keys. Records `given_up` need no next attempt and continue without a count. Ends
-        without room are not stored yet; then `is_full` is True.
+        without room are not stored yet; then `is_full` is True. Of requests no end is stored then, or without `knows_ends`:
+        the next owner looks for their results.
 
         Raises:
             ConfigError: counts and parked keys alone do not fit, because the limit of the metadata was lowered.
@@ -635,9 +643,13 @@ class Progress:
             is_full = found.is_cut or len(found.text) > bytes_max * _NEARLY_FULL
             return found, is_full, finished[found.run_count][0] if found.is_cut else WHOLE_MAX
 
-        best = self._best(encoded, ended, offset)
+        best = self._best(encoded, ended, offset) if knows_ends else None
         self.is_changed = False
-        return Snapshot(offset, best[0].text, best[1], self._version)
+        if best is not None and not (self._is_replay and best[0].is_cut):
+            return Snapshot(offset, best[0].text, best[1] and not self._is_replay, self._version)
+        without_ends = replace(known, attempts=attempts, is_without_ends=True)
+        text = "".join(fixed_part(offset, without_ends, is_replay=True)) if attempts else ""
+        return Snapshot(offset, text, is_full=False, version=self._version)
 
     def _best(
         self, encoded: Callable[[WaitingKeys | None], tuple[Metadata, bool, int]], ended: Collection[int], offset: int
