@@ -63,7 +63,7 @@ nightly: setup jars
 # random; none of these tests draws from Python's own dice, so they are not set anew three times a test. The types are checked
 # beside them, by one core.
 CHECKED := tests/repo tests/selftest tests/unit tests/console tests/contract tests/simulation tests/docs/test_links.py tests/docs/test_pages.py tests/docs/test_glossary.py
-QUICK := --nightly none --randomly-dont-reset-seed -m "not kafka and not sql and not spark and not slow"
+QUICK := --nightly none --hypothesis-profile=check --randomly-dont-reset-seed -m "not kafka and not sql and not spark and not slow"
 check: form
 	@mkdir -p build
 	@$(BIN)/mypy >build/mypy.txt 2>&1 & types=$$!; \
