@@ -754,11 +754,11 @@ def test_messages_that_replays_passed_at_different_times_stay_in_order() -> None
 
 def stage_with_full_metadata_and_a_parked_key() -> tuple[QueueStage, Item[str]]:
     """No more keys can be parked. Returns also the lowest record, which is being handled."""
-    stage = QueueStage([A, B], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
+    stage = QueueStage([A, B], QueueSettings(policy=PARK, metadata_bytes_max=400, parked_keys_max=1))
     first, lowest = stage.take()
     stage.fail(first, REJECTED)
-    stage.append(*many(8_000))
-    stage.postpone_some(stage.take(8_000))
+    stage.append(*many(3_000))
+    stage.postpone_some(stage.take(3_000))
     stage.store()
     stage.write_due()
     return stage, lowest

@@ -384,12 +384,12 @@ def test_the_first_dead_letter_of_a_topic_that_was_made_anew_releases_the_keys_o
 @pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
 @pytest.mark.parametrize("order", [QueueOrder.KEY, QueueOrder.NONE])
 def test_replays_whose_ends_have_no_room_are_answered_once(order: QueueOrder) -> None:
-    stage, failing = stage_of_replays(8_000, order)
+    stage, failing = stage_of_replays(3_000, order)
     handled = replay_all(stage, failing=failing)
     stage.store()
     counted = stage.known(REPLAY).attempts.keys()
     assert stage.known(REPLAY).is_without_ends
-    assert set(range(8_000)) - failing == handled == {at for at, _ in stage.answers}
+    assert set(range(3_000)) - failing == handled == {at for at, _ in stage.answers}
 
     stage.restart()
     stage.store()
@@ -401,15 +401,15 @@ def test_replays_whose_ends_have_no_room_are_answered_once(order: QueueOrder) ->
     for _ in range(20):
         stage.advance(300_000)
         replay_all(stage, failing=failing, failure=REJECTED)
-    assert Counter(range(8_000)) == Counter(at for at, _ in stage.answers)
+    assert Counter(range(3_000)) == Counter(at for at, _ in stage.answers)
     stage.store()
-    assert (8_000, StoredProgress()) == (stage.stored[REPLAY][0], stage.known(REPLAY))
+    assert (3_000, StoredProgress()) == (stage.stored[REPLAY][0], stage.known(REPLAY))
 
 
 @pytest.mark.promise("P9")
 @pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
 def test_requests_without_a_handler_whose_ends_have_no_room_are_answered_once() -> None:
-    stage, gone = stage_of_replays(8_000, QueueOrder.KEY, are_gone=True)
+    stage, gone = stage_of_replays(3_000, QueueOrder.KEY, are_gone=True)
     stage.write_all_due()
 
     for _ in range(2):
@@ -419,24 +419,24 @@ def test_requests_without_a_handler_whose_ends_have_no_room_are_answered_once() 
         assert Counter((at, ReplayOutcome.MISSING) for at in gone) == Counter(stage.answers)
 
     replay_all(stage, failing=set())
-    assert Counter(range(8_000)) == Counter(at for at, _ in stage.answers)
+    assert Counter(range(3_000)) == Counter(at for at, _ in stage.answers)
 
 
 @pytest.mark.promise("P9")
 @pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
 def test_a_replay_for_which_the_oldest_message_waits_begins_although_neither_progress_has_room() -> None:
     """The oldest message waits for the replays of its key."""
-    stage = QueueStage([A, A], QueueSettings(policy=PARK, metadata_bytes_max=1_100, parked_keys_max=1))
+    stage = QueueStage([A, A], QueueSettings(policy=PARK, metadata_bytes_max=400, parked_keys_max=1))
     stage.fail_next(REJECTED)
     stage.write_due()
     assert 2 == len(stage.dead_letters)
-    stage.dead_letters += [(b"k%d" % n, n, DeadLetterReason.REJECTED) for n in range(8_000)]
+    stage.dead_letters += [(b"k%d" % n, n, DeadLetterReason.REJECTED) for n in range(3_000)]
     stage.request(ReplayKind.REPLAY, 0)
     (first,) = stage.take()
-    stage.append(A, *(b"new-%d" % n for n in range(8_000)))
+    stage.append(A, *(b"new-%d" % n for n in range(3_000)))
     postpone_some(stage)
     stage.append(b"k0")
-    for dead_letter in (2, 1, *range(3, 8_002)):
+    for dead_letter in (2, 1, *range(3, 3_002)):
         stage.request(ReplayKind.REPLAY, dead_letter)
     postpone_some(stage)
     assert stage.queue.snapshot(TOPIC).is_full
@@ -462,7 +462,7 @@ def stage_of_replays(count: int, order: QueueOrder, *, are_gone: bool = False) -
     draw = random.Random(1)
     chosen = {n for n in range(count) if draw.random() < 0.5}
     policy = RetryPolicy(backoff_first_ms=300_000)
-    stage = QueueStage([], QueueSettings(policy=policy, metadata_bytes_max=1_100, parked_keys_max=1, order=order))
+    stage = QueueStage([], QueueSettings(policy=policy, metadata_bytes_max=400, parked_keys_max=1, order=order))
     for n in range(count):
         stage.dead_letters.append((b"k%d" % n, n, DeadLetterReason.ATTEMPTS_EXHAUSTED))
         stage.requests.append(ReplayRecord(ReplayKind.REPLAY, "all", n))
