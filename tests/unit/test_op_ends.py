@@ -83,6 +83,39 @@ def test_one_whose_commit_is_read_late_is_overtaken_by_none_that_is_due_later(is
 
 
 @pytest.mark.promise("P6")
+@pytest.mark.fault("coordinator: an open Kafka transaction hides the commit of a scheduled message")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_one_whose_commit_an_open_kafka_transaction_hides_is_overtaken_by_none_that_is_due_later(
+    *, is_restarted: bool
+) -> None:
+    stage = StillCoordinator()
+    first, second = red(stage, A, after_ms=5_000), red(stage, B, after_ms=6_000)
+    stage.commit(B, second)
+    stage.work(seconds=2)
+    writer = stage.kafka.connect_coordinator(stage.config, client="stranger").make_writer("s", batch_bytes_max=10_000)
+
+    def hide_commit() -> None:
+        writer.initialise(timeout_s=1)
+        writer.begin()
+        writer.produce(stage.topics.op, b"never committed", None, 0)
+        assert 0 == writer.flush(timeout_s=1)
+        stage.commit(A, first)
+
+    if is_restarted:
+        hide_commit()
+        stage.world.advance(ms=4_500)
+    hidden = [] if is_restarted else [hide_commit]
+
+    def should_stop() -> bool:
+        if stage.world.passed_s >= 3 and hidden:
+            hidden.pop()()
+        return stage.world.passed_s >= 30
+
+    stage.run(should_stop, seconds=30)
+    assert list(map(txn_id_of, (A, B))) == stage.visible()
+
+
+@pytest.mark.promise("P6")
 @pytest.mark.promise("P11")
 def test_one_whose_half_record_waits_for_memory_is_overtaken_by_none_that_is_due_later(
     monkeypatch: pytest.MonkeyPatch,
@@ -168,7 +201,10 @@ class Later:
         del name
         self.calls.append(call)
 
-    def end_offsets_in_background(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def end_offsets_in_background(
+        self, partitions: Collection[tuple[str, int]], *, is_committed: bool
+    ) -> dict[tuple[str, int], int]:
+        assert not is_committed
         if isinstance(self.answer, Exception):
             raise self.answer
         return dict.fromkeys(partitions, self.answer)

@@ -33,7 +33,6 @@ from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.shard import (
     PROBE_S,
     LogTime,
-    OpEnd,
     ReadResult,
     Shard,
     keep_within_memory,
@@ -281,12 +280,10 @@ class Coordinator:
         self._writer_name, self._publisher = name, publisher
         publisher.start()
         self._times = {p: self._times.get(p) or LogTime(self._clock) for p in ledgers}
-        asked_ms, wall_ms = {p: time.peek_ms() for p, time in self._times.items()}, self._wall_ms()
         ends = self._connections.end_offsets([(t, p) for p in ledgers for t in (self._topics.half, self._topics.op)])
         for p, ledger in ledgers.items():
             half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
-            self._shards[p] = shard = Shard(ledger, stored[p].positions, half_end, op_end, self._times[p])
-            shard.asked_end = OpEnd(op_end, max(asked_ms[p], ledger.times.newest_ms), wall_ms, self._clock())
+            self._shards[p] = Shard(ledger, stored[p].positions, half_end, op_end, self._times[p])
             ledger.op_read_to_end_ms = 0
             ledger.has_at_hand = partial(self._ahead.has, p)
             ledger.record_of_lines = publisher.record_of_lines

@@ -635,9 +635,9 @@ class SharedAdmin:
         with self._next_turn() as admin:
             return admin.groups_with_members(groups)
 
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(self, partitions: Collection[TopicPartition], *, is_committed: bool) -> dict[TopicPartition, int]:
         with self._next_turn() as admin:
-            return admin.end_offsets(partitions)
+            return admin.end_offsets(partitions, is_committed=is_committed)
 
     def close(self) -> None:
         self._is_closed = True
