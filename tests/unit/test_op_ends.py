@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulation import unguarded as un
-from tests.support.core_records import options, txn_key
+from tests.support.core_records import op_line, options, txn_key
 from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import StillWorld
@@ -22,7 +22,7 @@ from txlayer.core.messages import HalfOptions, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.runtime.environment import Environment
 
-A, B = txn_key("a"), txn_key("b")
+A, B, C = map(txn_key, "abc")
 
 
 class SlowCoordinator(Coordinator):
@@ -113,6 +113,28 @@ def test_one_whose_commit_an_open_kafka_transaction_hides_is_overtaken_by_none_t
 
     stage.run(should_stop, seconds=30)
     assert list(map(txn_id_of, (A, B))) == stage.visible()
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.fault("coordinator: op had a leader whose clock was ahead while scheduled messages are due")
+def test_the_append_time_of_a_leader_that_was_ahead_does_not_say_that_op_is_read() -> None:
+    """By it op was read up to a time that its next leader has not reached yet."""
+    stage = StillCoordinator(make=SlowCoordinator)
+    first, second, other = red(stage, A, after_ms=19_500), red(stage, B, after_ms=20_000), stage.half(C)
+    stage.commit(B, second)
+    stage.op(op_line("C", C, other), ahead_s=30)
+    coordinator: Any = stage.coordinator
+    written = list[int]()
+
+    def should_stop() -> bool:
+        if stage.world.passed_s >= 19 and not written:
+            written.append(1)
+            stage.commit(A, first)
+        coordinator.is_slow = 19 <= stage.world.passed_s < 25
+        return stage.world.passed_s >= 40
+
+    stage.run(should_stop, seconds=15)
+    assert list(map(txn_id_of, (C, A, B))) == stage.visible()
 
 
 @pytest.mark.promise("P6")

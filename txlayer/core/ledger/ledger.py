@@ -203,7 +203,7 @@ class Ledger:
         self.half_next = 0
         self._no_half = (0, 0)  # half offsets, [from, to), where markers are or what was aborted; the last such range
         self.op_next: OpPosition = (0, 0)
-        self.op_read_ms = 0  # the newest append time of an op record that was read
+        self.op_read_ms = 0  # the append time of the last op record that was read
         self.times = AppendTimes()
         self.content_bytes = self.half_bytes = 0  # in memory; of all half since the marks began
         # The half offset that the next op line names, if it is not read yet.
@@ -1224,7 +1224,7 @@ class Ledger:
     def add_ops(self, offset: int, appended_ms: int, value: bytes | None, record: Any) -> None:
         """Add one op record; `advance` applies its lines in order."""
         self.times.saw(appended_ms)
-        self.op_read_ms = max(self.op_read_ms, appended_ms)
+        self.op_read_ms = appended_ms  # also if it is earlier: op may have another leader, with a slower clock
         self.ops.add(offset, appended_ms, value, record)
 
     def advance(self, *, line_count_max: int, byte_count_max: int) -> Batch:  # hot path, kept in one piece
