@@ -9,7 +9,7 @@ import pytest
 from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.key_queue import Failure, ItemSource, NullKeys, PartitionQueue, QueueOrder, QueueSettings, Start
-from txlayer.core.progress import NOTHING, StoredProgress, decode
+from txlayer.core.progress import NOTHING, Attempts, StoredProgress, decode
 from txlayer.core.retry import RetryPolicy
 
 A = b"a"
@@ -325,6 +325,19 @@ def test_a_pause_that_ended_is_not_repeated_behind_a_replay_without_a_key_that_f
     assert not stage.queue.is_paused
     stage.now_ms += 300_000
     assert {None, b"bad"} == {item.chain if isinstance(item.chain, bytes) else None for item in stage.take()}
+
+
+@pytest.mark.promise("P9")
+def test_a_request_that_failed_and_has_a_result_is_over() -> None:
+    """A program wrote it twice under one id, and the result of the first came when the second had failed once."""
+    stored = StoredProgress(attempts={0: Attempts(1, 1_700_000_000)}, is_without_ends=True)
+    queues: PartitionQueue[str] = PartitionQueue(
+        topic=Start(0), replays=Start(0, stored), settings=QueueSettings(), now_ms=0
+    )
+    queues.knows_replays = False
+    queues.learn_answered([(0, 1)])
+
+    assert (1, "1|||||") == queues.snapshot(ItemSource.REPLAY)[:2]
 
 
 @pytest.mark.promise("P9")

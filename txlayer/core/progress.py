@@ -556,6 +556,8 @@ class Progress:
     def ended_before(self, runs: Sequence[Run]) -> None:
         """The records of these runs, which were not read yet, have ended: nothing else is known of what ended before."""
         self._ahead = list(runs)
+        for offset in [at for at in self._attempts if _is_in(at, runs)]:
+            self._forget(offset)
         self.is_changed |= bool(runs)
 
     def finish(self, offsets: Sequence[int]) -> None:
