@@ -942,6 +942,15 @@ def has_times() -> Column:
     return F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(DUE_BIT) != 0
 
 
+_USERS_TIME_BIT = 1 << 62  # beside `DUE_BIT`, of stored rows alone
+
+
+def stored_options() -> Column:
+    """What the half records say of order and times, and whether the times of what is visible are the user's."""
+    is_users = F.isnotnull("h_timed") & F.isnull("v_early_ms")
+    return F.when(is_users, F.col("h_options").bitwiseOR(_USERS_TIME_BIT)).otherwise(F.col("h_options"))
+
+
 def is_prepare_order() -> Column:
     """Whether a later one of its key waits for it before it is decided."""
     return F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(1) == 1
@@ -960,7 +969,8 @@ def nothing(spark: SparkSession) -> DataFrame:
 
 
 QUICK_MS = 60_000
-"""What is visible so soon after it was stored is taken for one that was never parked, where doubt has forgotten all."""
+"""What is visible so soon after it was stored is taken for one that was never parked, where doubt has forgotten all. A time
+that the user set does not tell it."""
 
 
 def is_keyed(*, doubt_from_ms: int, doubt_gone_ms: int, stored_ms: Column, extras: str = "") -> Column:
@@ -970,7 +980,8 @@ def is_keyed(*, doubt_from_ms: int, doubt_gone_ms: int, stored_ms: Column, extra
     was stored before `doubt_gone_ms`, that it was there.
     """
     stored_ms = F.coalesce(stored_ms, F.lit(0))
-    is_quick = sure(F.col("v_last_ms") - stored_ms <= QUICK_MS)
+    has_users_time = F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(_USERS_TIME_BIT) != 0
+    is_quick = sure(F.col("v_last_ms") - stored_ms <= QUICK_MS) & ~has_users_time
     never_there = F.isnull(f"{extras}d_last") & ((stored_ms >= doubt_gone_ms) | is_quick)
     is_told = never_there | (stored_ms >= doubt_from_ms)
     return is_told & (

@@ -93,7 +93,8 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
     # An attempt without its first half record was before all that are there. The place of an unplaced one is not known.
     is_before = (F.shiftright("h_begin", OFFSET_BITS) > 0) | F.col("is_unplaced")
     begin = F.when(is_before, -1).otherwise(F.col("h_first"))
-    merged = merged.withColumn("core", F.struct(*ledger.core())).withColumn("h_first", begin)
+    merged = merged.withColumn("core", F.struct(*ledger.core()))
+    merged = merged.withColumns({"h_first": begin, "h_options": ledger.stored_options()})
     is_usual = reduce(Column.__and__, (_is_usual(name, usual) for name, usual in _MORE.items()))
     is_kept = F.col("is_settled") != int(State.SETTLED) if keeps_core else F.lit(False)
     return merged.select(

@@ -1,6 +1,7 @@
 """The ledger against the reference model: every case that was ever judged wrongly, and random histories."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,17 +150,22 @@ def test_over_hashes_of_what_users_sent_the_same_happened(spark: SparkSession, t
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("doubt_ends_ms", "expected"), [(1 << 40, "out_of_order"), (0, "ok")])
+# A real topic keeps the producer's times (Kafka's default), and the user set that at which it was prepared, or one of long ago.
+@pytest.mark.parametrize("users_ms", [0, 5, 1_700_000_000_010])
 def test_one_that_may_have_been_parked_is_in_no_order_where_doubt_has_forgotten_it(
-    doubt_ends_ms: int, expected: str, spark: SparkSession, tmp_path: Path
+    users_ms: int, doubt_ends_ms: int, expected: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     log = Log(settings=Settings(compacted_topics=frozenset({DOUBT})))
-    parked, next_one = log.half(options=f"k{HASH}"), log.half("next/0000000c", options=f"k{HASH}")
+    options = f"t{users_ms},k{HASH}" if users_ms else f"k{HASH}"
+    users: dict[str, Any] = {"timestamp_ms": users_ms, "is_append_time": False} if users_ms else {}
+    parked, next_one = log.half(options=options), log.half("next/0000000c", options=options)
     log.op(("C", parked))
     log.op(("C", next_one), key="next/0000000c")
-    log.show(next_one)
+    shown = [log.show(next_one)]
     log.now_ms += 120_000
     log.op(("C", parked))
-    log.show(parked)
+    shown.append(log.show(parked))
+    log.records = [replace(each, **users) if each in shown else each for each in log.records]
     together = TogetherJudged({"forgotten": log.history()}, doubt_ends_ms=doubt_ends_ms)
 
     rows = ledger_of(spark, together, tmp_path)
