@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.conftest import Broker
 from tests.support.broker import create_topic
@@ -157,10 +158,12 @@ def test_thousands_of_folders_are_not_asked_for_one_by_one(
 
 @pytest.mark.kafka
 def test_every_record_is_there_once_byte_for_byte_also_of_topics_that_half_records_name(
-    spark: SparkSession, field: Field, tmp_path: Path
+    spark: SparkSession, field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dead letters, too: also where a real topic's name ends with another's."""
     settings = settings_of(field, tmp_path)
+    # Spark's clock is this machine's, too.
+    monkeypatch.setattr(F, "current_timestamp", lambda: F.timestamp_millis(F.lit(clock())))
     others = create_topic(field.servers, f"x.{field.orders}")
     letters = create_topic(field.servers, f"g.{others}.dlq")
     write_records(field.servers, [Record(letters, b"letter")])
@@ -198,6 +201,9 @@ def test_every_record_is_there_once_byte_for_byte_also_of_topics_that_half_recor
     assert (field.topic("half"), odd.partition, odd.offsets[0]) in rows
     written = tmp_path / "v1" / "records"
     assert list(written.glob(f"folder=*/kind=half/day={found.day}/*.parquet"))
+    # What has its producer's time is kept as long as the half record that it came from.
+    assert {True, False} == {row.is_append_time for row in rows.values()}
+    assert all((found.day - row.day).days <= 1 for row in rows.values())
 
 
 @pytest.mark.kafka
@@ -521,9 +527,9 @@ def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     root, killed = tmp_path / "data", tmp_path / "killed"
     third = Path("v1", "records", f"folder={BatchFolder(0, 2, 2).name}")
 
-    def standing(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
+    def standing(raw: DataFrame, *, batch: int, **given: Any) -> DataFrame:
         """The task of one partition sleeps within its rows; the task of the other one ends."""
-        rows = to_bronze(raw, namespace=namespace, batch=batch)
+        rows = to_bronze(raw, batch=batch, **given)
         stands = "partition = 0 AND offset % 100 = 99 AND reflect('java.lang.Thread', 'sleep', 600000L) IS NOT NULL"
         return rows if batch < 2 else rows.where(f"NOT ({stands})")
 

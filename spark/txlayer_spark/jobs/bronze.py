@@ -276,7 +276,7 @@ class _Reading:
 
         def write(records: DataFrame, batch: int) -> None:
             folder = self._catalog.begin(BatchFolder(reader.number, batch, batch))
-            rows = to_bronze(records, namespace=self._settings.namespace, batch=batch)
+            rows = to_bronze(records, namespace=self._settings.namespace, batch=batch, now_ms=self._now_ms())
             if self._settings.values is Values.HASH:
                 rows = hashed(rows)
             writer = rows.write.mode("append").options(**_WRITING).partitionBy("kind", "day")
@@ -409,8 +409,11 @@ class _Reading:
 _LOG_APPEND_TIME = 1  # Kafka's number for timestamps that the broker sets
 
 
-def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
-    """One batch of Kafka records → one row each: place, key, value, headers, batch, is_append_time, kind, day (UTC)."""
+def to_bronze(raw: DataFrame, *, namespace: str, batch: int, now_ms: int) -> DataFrame:
+    """One batch of Kafka records → one row each: place, key, value, headers, batch, is_append_time, kind, day (UTC).
+
+    `now_ms`: by the brokers' clocks, as the days of other records are.
+    """
     return raw.select(
         *(*POSITION, "key", "value"),
         # What a question carries of a message is in half, too.
@@ -420,7 +423,9 @@ def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
         kind_column(F.col("topic"), namespace=namespace).alias("kind"),
         # A producer's time may be of any day: then it is the day of the reading, and stays as long as what it belongs to.
         lines.day_of(
-            F.when(F.col("timestampType") == _LOG_APPEND_TIME, F.col("timestamp")).otherwise(F.current_timestamp())
+            F.when(F.col("timestampType") == _LOG_APPEND_TIME, F.col("timestamp")).otherwise(
+                lines.time_of(F.lit(now_ms))
+            )
         ).alias("day"),
     )
 
