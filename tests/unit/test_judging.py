@@ -253,6 +253,18 @@ def test_a_late_transaction_that_has_a_worse_verdict_keeps_it() -> None:
     assert 2 == proof.finding_count
 
 
+@pytest.mark.parametrize("before", [Verdict.OK, Verdict.CORRUPT, Verdict.OUT_OF_ORDER, Verdict.OUT_OF_WINDOW])
+def test_a_late_transaction_counts_once_for_the_order(before: Verdict) -> None:
+    proof = Proof()
+    found = replace(judged(before), order_marks=(mark(1, decided=1, half=1),))
+    proof.add(found)
+
+    proof.add_late(VerdictFinding(Verdict.OUT_OF_ORDER, "id", "n", Origin("orders", 0, 1), "why", (P6,)), before=before)
+
+    of_order = next(s for s in proof.statuses() if s.promise is P6)
+    assert (0, 1, 0) == (of_order.proved_count, of_order.refuted_count, of_order.undecidable_count)
+
+
 def test_faults_beyond_what_is_kept_are_counted() -> None:
     proof = Proof(finding_count_max=1)
     for verdict in (Verdict.LOST, Verdict.LOST, Verdict.PARKED):

@@ -1221,8 +1221,10 @@ class Proof:
 
     def add_late(self, finding: VerdictFinding, *, before: Verdict) -> None:
         """Add an attempt that was judged `before` and whose order is wrong. The worse of the two verdicts counts."""
-        self._refuted[Promise.P6] += 1
-        self._proved[Promise.P6] -= 1
+        if before is not Verdict.OUT_OF_ORDER:  # else it counts already: its own messages are in reverse
+            counted = self._undecidable if before is Verdict.OUT_OF_WINDOW else self._proved
+            counted[Promise.P6] -= 1
+            self._refuted[Promise.P6] += 1
         if before not in _WORSE:
             self.verdicts[before] -= 1
             self.verdicts[Verdict.OUT_OF_ORDER] += 1
