@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,7 +42,7 @@ from txlayer.core.key_queue import PartitionQueue
 from txlayer.core.progress import Progress, StoredProgress, decode
 from txlayer.core.retry import Later, Reject, Retry
 from txlayer.errors import BrokerUnavailableError, FencedError, MemberFencedError
-from txlayer.operate.dead_letters import DeadLetterLog
+from txlayer.operate.dead_letters import DeadLetterLog, QueueStatus
 from txlayer.operate.queues import LockAdmin
 from txlayer.operate.replay import Request, WrittenRequest, wait_until_taken
 from txlayer.operate.topics import plan_reset
@@ -693,6 +693,22 @@ def test_a_pause_is_taken_although_a_request_before_it_waits(stage: Stage) -> No
         assert {0} == wait_until_taken(log, written, patience_s=PATIENCE_S)
         assert log.queues()[0].is_paused
         assert not log.queues()[0].has_taken(9)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_paused", "taken"), [("", True, {0}), ("", False, set()), ("1|||||", True, set())]
+)
+def test_a_pause_in_force_is_taken_where_the_stored_progress_has_no_room_for_what_ended(
+    metadata: str, *, is_paused: bool, taken: set[int]
+) -> None:
+    queue = QueueStatus(is_paused, frozenset(), StoredOffset(3, metadata), {})
+    written = [WrittenRequest(Request("orders", 0, None, ReplayRecord(ReplayKind.PAUSE, "ticket-2", None)), 9)]
+
+    class Log:
+        def queues(self) -> dict[int, QueueStatus]:
+            return {0: queue}
+
+    assert taken == wait_until_taken(cast("Any", Log()), written, patience_s=0)
 
 
 @OF_HANDLERS

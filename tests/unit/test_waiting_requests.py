@@ -32,7 +32,7 @@ class Queues:
     """What counts as read, in order; there is room."""
 
     replay_bytes = replay_count = lowest_replay = 0
-    is_paused = needs_requests = is_without_room = knows_pauses = False
+    is_paused = needs_requests = is_without_room = had_progress = False
 
     def __init__(self, *, knows_replays: bool = True) -> None:
         self.reached: list[tuple[ItemSource, int]] = []
@@ -134,6 +134,22 @@ def test_requests_far_behind_the_lowest_one_wait(monkeypatch: pytest.MonkeyPatch
     queues.lowest_replay = 1
     ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
     assert not owned.requests
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("had_progress", [True, False])
+def test_a_group_that_stored_progress_looks_for_results_whatever_end_it_knows(*, had_progress: bool) -> None:
+    """A new leader may report an end before results that are there."""
+    queues, letters = Queues(knows_replays=False), Letters()
+    queues.had_progress = had_progress
+    owned = owned_with(queues)
+    ingest = Ingest(group="g", letters=cast("Any", letters), now_ms=lambda: 1_000)
+    garbage = MemoryRecord(*owned.replay_partition, None, b"garbage", None, (1, 0), log_offset=2)
+    ingest.add([garbage], {owned.replay_partition: owned})
+
+    ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
+
+    assert had_progress == bool(letters.looked)
 
 
 @pytest.mark.promise("P11")

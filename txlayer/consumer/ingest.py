@@ -206,10 +206,10 @@ class Ingest:
         if owned.queue.knows_replays or not owned.requests:
             return False
         if owned.search is None:
-            if not self._may_be_answered(owned):
+            if not (owned.queue.had_progress or self._may_be_answered(owned)):
                 owned.queue.learn_answered(())
                 return False
-            answered = AnsweredRequests(with_pauses=owned.queue.knows_pauses)
+            answered = AnsweredRequests(with_pauses=owned.queue.had_progress)
             owned.search = ResultSearch(owned.requests[0][0].offset(), answered)
         if self._letters.look_for_results(*owned.replay_partition, owned.search):
             owned.queue.learn_answered(owned.search.found.runs)

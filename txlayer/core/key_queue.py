@@ -867,8 +867,8 @@ class PartitionQueue(Generic[R]):
         self.size_bytes = 0  # of all items that have not ended
         self.replay_bytes = 0  # of the dead letters among them
         self.is_paused = topic.stored.is_paused  # an operator paused the partition; nothing is handed out then
-        self.knows_pauses = topic.stored is not NOTHING
-        """False: requests to pause and to resume take effect again, even if they were answered."""
+        self.had_progress = topic.stored is not NOTHING
+        """False: nothing was stored, so requests to pause and to resume take effect again, even if they were answered."""
         self.knows_replays = True
         """False: which requests have ended is not stored, and has to be looked up in their topic. Until `learn_answered`, none is added."""
         self.writer = ""

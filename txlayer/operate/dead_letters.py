@@ -31,7 +31,7 @@ from txlayer.core.dead_letters import (
 from txlayer.core.history import split_operator_reason
 from txlayer.core.key_queue import lone_request_key
 from txlayer.core.messages import Undecodable, check_group, check_topic, is_topic_name
-from txlayer.core.progress import NO_KEY, NOTHING, Attempts, Foreign, Progress, decode, hash_of_key
+from txlayer.core.progress import NO_KEY, NOTHING, Attempts, Foreign, Progress, StoredProgress, decode, hash_of_key
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError, UsageError
 from txlayer.operate import Json, bytes_json
 
@@ -160,6 +160,12 @@ class QueueStatus(NamedTuple):
     replays: StoredOffset | None  # of the replay topic
     stuck: Mapping[bytes, int]  # by hash of the key: the dead letter whose replay failed
     failing: tuple[Attempts, ...] = ()  # of messages whose handler failed, and that are not finished
+
+    @property
+    def tells_ends(self) -> bool:
+        """False: the stored progress does not say which requests have ended, as they had no room there; their results do."""
+        found = None if self.replays is None else decode(self.replays.offset, self.replays.metadata)
+        return isinstance(found, StoredProgress) and found.tells_ends
 
     def has_taken(self, offset: int) -> bool:
         """True if the pause or resume at this offset of the replay topic has ended; requests before it may still wait."""

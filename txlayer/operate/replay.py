@@ -750,13 +750,15 @@ def wait_until_taken(
     """The partitions whose owners have stored that they took the request.
 
     A resume that ended the pause of one that was `paused` counts although requests before it wait for room, and it with them.
+    So does a pause that is in force where the stored progress has no room for what ended.
     """
     give_up_at = time.monotonic() + patience_s
 
     def is_taken(each: WrittenRequest, queue: QueueStatus) -> bool:
-        is_resume = each.request.record.kind is ReplayKind.RESUME
-        has_resumed = is_resume and each.request.partition in paused and not queue.is_paused
-        return has_resumed or queue.has_taken(each.offset)
+        kind = each.request.record.kind
+        has_resumed = kind is ReplayKind.RESUME and each.request.partition in paused and not queue.is_paused
+        is_in_force = kind is ReplayKind.PAUSE and queue.is_paused and not queue.tells_ends
+        return has_resumed or is_in_force or queue.has_taken(each.offset)
 
     while True:
         queues = log.queues()
