@@ -136,22 +136,6 @@ def test_requests_far_behind_the_lowest_one_wait(monkeypatch: pytest.MonkeyPatch
     assert not owned.requests
 
 
-@pytest.mark.promise("P9")
-@pytest.mark.parametrize("had_progress", [True, False])
-def test_a_group_that_stored_progress_looks_for_results_whatever_end_it_knows(*, had_progress: bool) -> None:
-    """A new leader may report an end before results that are there."""
-    queues, letters = Queues(knows_replays=False), Letters()
-    queues.had_progress = had_progress
-    owned = owned_with(queues)
-    ingest = Ingest(group="g", letters=cast("Any", letters), now_ms=lambda: 1_000)
-    garbage = MemoryRecord(*owned.replay_partition, None, b"garbage", None, (1, 0), log_offset=2)
-    ingest.add([garbage], {owned.replay_partition: owned})
-
-    ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
-
-    assert had_progress == bool(letters.looked)
-
-
 @pytest.mark.promise("P11")
 def test_a_long_search_goes_on_in_the_next_calls_and_the_other_queues_have_their_turns() -> None:
     letters = Letters(calls=2)

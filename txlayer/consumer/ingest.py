@@ -206,7 +206,7 @@ class Ingest:
         if owned.queue.knows_replays or not owned.requests:
             return False
         if owned.search is None:
-            if not (owned.queue.had_progress or self._may_be_answered(owned)):
+            if not self._may_be_answered(owned):
                 owned.queue.learn_answered(())
                 return False
             answered = AnsweredRequests(with_pauses=owned.queue.had_progress)
