@@ -5,6 +5,7 @@ import shutil
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -537,7 +538,21 @@ def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
         """Whole files of the batch that does not end."""
         return [path for path in files_in(root / third, ".parquet") if has_content(path)]
 
-    with monkeypatch.context() as patched, ThreadPoolExecutor() as beside:
+    def stop() -> None:
+        for query in spark.streams.active:
+            query.stop()
+
+    def copied() -> bool:
+        """False: a file was moved meanwhile, and the copy is of no one moment."""
+        try:
+            shutil.copytree(root, killed)
+        except shutil.Error:
+            shutil.rmtree(killed)
+            return False
+        return True
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor() as beside, ExitStack() as stack:
+        stack.callback(stop)  # or a failure here would wait until the task has slept
         patched.setattr("txlayer_spark.jobs.bronze.to_bronze", standing)
         reading = beside.submit(read_new, spark, settings_of(field, root, batch_offsets_max=1500), now_ms=clock)
         wait_until(
@@ -548,9 +563,8 @@ def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
         )
         assert not reading.done()
         # The files at this moment are what a kill leaves.
-        shutil.copytree(root, killed)
-        for query in spark.streams.active:
-            query.stop()
+        wait_until(copied, within=60, what="a copy of one moment")
+        stop()
         reading.exception(60)
 
     assert files_in(killed / third, ".parquet")
