@@ -1,7 +1,7 @@
 """What a coordinator does with real topics that refuse: who is suspected, and who must not wait for it."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import pytest
@@ -304,13 +304,10 @@ def test_a_former_kafka_transaction_that_cannot_end_yet_stops_no_successor() -> 
     assert [key.partition("/")[0] for key in (first, second)] == stage.visible()
 
 
-@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
-@pytest.mark.promise("P1")
-def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> None:
-    stage = StillCoordinator()
-    stage.kafka.create_topic(GROWING, settings={"max.message.bytes": "10000"})
-    early, late = txn_key("early"), txn_key("late")
-    stage.commit(early, stage.half(early, topic=GROWING))
+def run_and_grow(
+    stage: StillCoordinator, topic: str, send: Callable[[], None], *, until_s: float, seconds: int
+) -> None:
+    """Let it run until then. After 10 s the topic takes larger messages, and `send` is called."""
     is_grown = False
 
     def goes_on() -> bool:
@@ -318,13 +315,27 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
         if not is_grown and stage.world.passed_s > 10:
             is_grown = True
             grown = {"max.message.bytes": "100000"}
-            stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(GROWING, grown))
-            # An hour later: a producer of ours asks the cluster again before it refuses such a message.
-            stage.world.advance(ms=3_600_000)
-            stage.commit(late, stage.half(late, topic=GROWING, value=b"x" * 20_000))
-        return stage.world.passed_s > 3_700
+            stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(topic, grown))
+            send()
+        return stage.world.passed_s > until_s
 
-    stage.run(goes_on, seconds=100)
+    stage.run(goes_on, seconds=seconds)
+
+
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
+@pytest.mark.promise("P1")
+def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> None:
+    stage = StillCoordinator()
+    stage.kafka.create_topic(GROWING, settings={"max.message.bytes": "10000"})
+    early, late = txn_key("early"), txn_key("late")
+    stage.commit(early, stage.half(early, topic=GROWING))
+
+    def send() -> None:
+        # An hour later: a producer of ours asks the cluster again before it refuses such a message.
+        stage.world.advance(ms=3_600_000)
+        stage.commit(late, stage.half(late, topic=GROWING, value=b"x" * 20_000))
+
+    run_and_grow(stage, GROWING, send, until_s=3_700, seconds=100)
 
     assert {} == {k: (s.state, s.reason) for k, s in stage.on_doubt().items()}
     assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(GROWING)]
@@ -338,23 +349,16 @@ def test_none_is_parked_as_too_large_before_its_topic_was_asked_about_although_a
         stage.kafka.create_topic(topic, settings={"max.message.bytes": "10000"})
         early = txn_key(f"early-{topic}")
         stage.commit(early, stage.half(early, topic=topic))
-    is_grown = False
 
-    def goes_on() -> bool:
-        nonlocal is_grown
-        if not is_grown and stage.world.passed_s > 10:
-            is_grown = True
-            grown = {"max.message.bytes": "100000"}
-            stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(topics[-1], grown))
-            stage.world.faults.plan(Fault.DELAY, "Metadata", times=1_000_000, seconds=0.06)
-            lines = []
-            for topic in topics:
-                late = txn_key(f"late-{topic}")
-                lines.append(op_line("C", late, stage.half(late, topic=topic, value=b"x" * 20_000)))
-            stage.op(*lines)
-        return stage.world.passed_s > 60
+    def send() -> None:
+        stage.world.faults.plan(Fault.DELAY, "Metadata", times=1_000_000, seconds=0.06)
+        lines = []
+        for topic in topics:
+            late = txn_key(f"late-{topic}")
+            lines.append(op_line("C", late, stage.half(late, topic=topic, value=b"x" * 20_000)))
+        stage.op(*lines)
 
-    stage.run(goes_on, seconds=60)
+    run_and_grow(stage, topics[-1], send, until_s=60, seconds=60)
 
     parked = {k for k, s in stage.on_doubt().items() if s.state == "parked-committed"}
     assert {txn_key(f"late-{topic}") for topic in topics[:-1]} == parked

@@ -498,7 +498,7 @@ class Chains(Generic[R]):
         self._due: deque[Item[R]] = deque()  # due: dead letters
         self._no_room: list[Item[R]] = []  # due, but no more keys can be parked
         self._no_place: dict[Chain, Item[R]] = {}
-        """Dead letters that are due, but whose ends may have no room in the metadata."""
+        """Dead letters that are due, but whose ends may have no room in the metadata, by chain."""
         self._beside: dict[Chain, list[Item[R]]] = {}  # messages of parked keys, while replays run
 
     @property
