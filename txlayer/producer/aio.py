@@ -27,11 +27,11 @@ from txlayer.producer.engine import SINCE, Engine, MakePending
 from txlayer.producer.identity import Entry, TransactionOptions, now_ms
 from txlayer.producer.pipeline import OpQueue, PendingTransaction, PipelineState, TransactionSendResult
 from txlayer.producer.producer import ConfiguredProducer, OpenTransaction
-from txlayer.producer.producer import drive as drive_in_thread
 from txlayer.producer.questions import ParkedTransaction, ResponderStats
 from txlayer.producer.responder import OnParked
 from txlayer.producer.submitted import SubmittedTransaction, run_local_transaction
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps
+from txlayer.producer.waiting import drive as drive_in_thread
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from txlayer.errors import (
     TxLayerError,
 )
 from txlayer.producer.encoding import HalfRecord
-from txlayer.producer.waiting import Bell, Waker
+from txlayer.producer.waiting import LOOK_S, Bell, Waker
 
 if TYPE_CHECKING:
     from txlayer.core.history import TransactionHistory
@@ -432,7 +432,6 @@ SLICE_S = 0.001
 SLOTS_SHARE = 16  # callers that wait for a slot in flight are woken when one in so many is free
 JOIN_S = 5.0
 """How long a round may go on beyond the time that `close` has: a poll ends by then, a local transaction may hang for ever."""
-LOOK_S = 1.0  # so often those who wait are woken to look at their own limits
 
 
 class PipelineState(Enum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -29,11 +28,11 @@ from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import Entry, TransactionOptions, check_with_option, now_ms
 from txlayer.producer.interceptors import ProducerInterceptor, intercepting, traced, traced_handling
 from txlayer.producer.metrics import ProducerMetrics
-from txlayer.producer.pipeline import LOOK_S, PendingTransaction, Pipeline, PipelineState, TransactionSendResult
+from txlayer.producer.pipeline import PendingTransaction, PipelineState, TransactionSendResult
 from txlayer.producer.questions import ParkedTransaction, RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering, OnParked
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
-from txlayer.producer.waiting import BarrierCall, Blocking, Steps, called
+from txlayer.producer.waiting import Steps, drive
 from txlayer.runtime.environment import is_coroutine_function
 
 
@@ -281,7 +280,6 @@ class ProducerSettings(TypedDict, total=False):
     check_session_timeout: timedelta
 
 
-T = TypeVar("T")
 CheckT = TypeVar("CheckT", bound=AsyncCheckHandler)
 
 
@@ -701,34 +699,3 @@ class Transaction(OpenTransaction):
         """
         run = self._result_steps(with_decision=with_decision)
         return drive(run, self._engine.pipeline, timeout_s=None if timeout is None else seconds(timeout))
-
-
-def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) -> T:
-    """Run steps to their end in this thread; it waits for what they yield.
-
-    Raises:
-        TimeoutError: the steps did not end within `timeout_s`.
-        LifecycleError: this is the producer's own thread, which would wait for itself.
-    """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    try:
-        wait = next(run)
-        while True:
-            if isinstance(wait, Blocking | BarrierCall):
-                wait = called(run, wait)
-                continue
-            if pipeline.is_own_thread:
-                raise LifecycleError("the producer's own thread would wait for itself", state="open")
-            lock = threading.Lock()
-            lock.acquire()
-            if wait(lock.release):
-                # Wait LOOK_S at most, so that the steps see their own limits and the end of the producer.
-                left_s = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
-                if not lock.acquire(timeout=max(left_s, 0)) and left_s < LOOK_S:
-                    raise TimeoutError(f"not acknowledged within {timeout_s} s")
-            wait = next(run)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        run.close()

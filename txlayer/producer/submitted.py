@@ -26,7 +26,7 @@ from txlayer.producer.pipeline import (
     PendingTransaction,
     TransactionSendResult,
 )
-from txlayer.producer.waiting import BarrierCall, Steps, answered
+from txlayer.producer.waiting import BarrierCall, Steps, drive
 
 LocalTransaction = Callable[["SubmittedTransaction"], Resolution | None]
 """Called once its half messages are acknowledged. Nothing (None) commits, like leaving a `with` block."""
@@ -136,8 +136,9 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         if self._work is None or self.stage is not PREPARED:
             raise LifecycleError("join() belongs into the local transaction", state=self.stage.value)
         local = joinable(self._local)
-        answered(local.check_steps(session))
-        answered(local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce))
+        pipeline = self.queue.pipeline
+        drive(local.check_steps(session), pipeline)
+        drive(local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce), pipeline)
 
     # --- the transaction's side, on the producer's thread ----------------------------------------------------------
 
@@ -185,9 +186,10 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
 
     def _resolve(self) -> None:
         assert self._work is not None
-        work, self._local = self._work, part_of(self._work.barrier, group=self.queue.pipeline.group)
+        work, pipeline = self._work, self.queue.pipeline
+        self._local = part_of(work.barrier, group=pipeline.group)
         local_steps = run_local_transaction(partial(work.local_transaction, self), self, self._local)
-        self.resolution, self._local_error = answered(local_steps)
+        self.resolution, self._local_error = drive(local_steps, pipeline)
         self._work = None
 
     def _run_elsewhere(self, turn: Turn) -> None:

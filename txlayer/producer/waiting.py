@@ -1,8 +1,17 @@
-"""What steps wait for, as values. The drivers for threads and asyncio know how to wait, the steps know for what."""
+"""What steps wait for, as values, and the driver for threads (aio.py has that for asyncio): drivers know how to wait, steps know for what."""
 
+from __future__ import annotations
+
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from txlayer.errors import LifecycleError
+
+if TYPE_CHECKING:
+    from txlayer.producer.pipeline import Pipeline
 
 Waker = Callable[[], None]  # called once, from the producer's thread; it returns at once and does not raise
 
@@ -35,25 +44,43 @@ The value of a call is sent back into it. An exception of a call is thrown into 
 """
 
 
-def answered(run: Steps[T]) -> T:
-    """Run steps that only call the barrier, on any thread."""
+LOOK_S = 1.0  # so often those who wait are woken to look at their own limits
+
+
+def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) -> T:
+    """Run steps to their end in this thread; it waits for what they yield.
+
+    Raises:
+        TimeoutError: the steps did not end within `timeout_s`.
+        LifecycleError: this is the producer's own thread, which would wait for itself.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
         wait = next(run)
         while True:
-            assert isinstance(wait, BarrierCall)
-            wait = called(run, wait)
+            if isinstance(wait, Blocking | BarrierCall):
+                try:
+                    answer = wait.call()
+                except BaseException as exc:  # noqa: BLE001 - border to the user's database and the broker; the steps raise it again
+                    wait = run.throw(exc)
+                else:
+                    wait = run.send(answer)
+                continue
+            if pipeline.is_own_thread:
+                raise LifecycleError("the producer's own thread would wait for itself", state="open")
+            lock = threading.Lock()
+            lock.acquire()
+            if wait(lock.release):
+                # Wait LOOK_S at most, so that the steps see their own limits and the end of the producer.
+                left_s = LOOK_S if deadline is None else min(deadline - time.monotonic(), LOOK_S)
+                if not lock.acquire(timeout=max(left_s, 0)) and left_s < LOOK_S:
+                    raise TimeoutError(f"not acknowledged within {timeout_s} s")
+            wait = next(run)
     except StopIteration as stop:
         value: T = stop.value
         return value
-
-
-def called(run: Steps[T], asking: Blocking | BarrierCall) -> Subscribe | Blocking | BarrierCall:
-    """Make the call and pass its answer to the steps; returns what they yield next; StopIteration: they have ended."""
-    try:
-        answer = asking.call()
-    except BaseException as exc:  # noqa: BLE001 - border to the user's database and the broker; the steps raise it again
-        return run.throw(exc)
-    return run.send(answer)
+    finally:
+        run.close()
 
 
 class Bell:
