@@ -40,7 +40,7 @@ from txlayer.producer.interceptors import Onlooker, Watch, Watcher
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LINE_BYTES_MAX, NAMED_MAX, OPEN, UNSTORED, OpQueue, PendingTransaction, Pipeline
 from txlayer.producer.questions import OpenLimit
-from txlayer.producer.responder import Answering, AnswerWriter, Responder, open_responder
+from txlayer.producer.responder import Answering, AnswerWriter, Responder
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
 
 logger = Log("txlayer.producer")
@@ -458,7 +458,7 @@ def open_engine(
     engine.pipeline.start()
     if answering is not None:
         try:
-            engine.responder = open_responder(
+            engine.responder = Responder(
                 answering,
                 connections=connections,
                 config=config,
@@ -466,6 +466,7 @@ def open_engine(
                 group=group,
                 on_limit=engine.hear_limit,
             )
+            engine.responder.start()
         except BaseException:
             engine.pipeline.end(0.0)
             connections.close()

@@ -123,49 +123,61 @@ RETRY_MAX_S = 15.0  # longest pause before it rejoins the group after an error; 
 LOOK_S = 0.05  # how often `close` checks whether it has ended
 
 
+class Answering(NamedTuple):
+    """The settings with which a producer answers for its group."""
+
+    handling: Handling
+    on_refused: Callable[[RefusedResolution], object] | None = None
+    """Called with refused resolutions, on the responder's thread; its exceptions are logged."""
+    loop: asyncio.AbstractEventLoop | None = None  # runs an asynchronous handler
+    on_parked: OnParked | None = None
+
+    def make_calls(self, group: str, done: Done) -> CallRunner:
+        handling, clock = self.handling, time.monotonic
+        answer, count_max = handling.answer, handling.call_count_max
+        if handling.is_async:
+            assert self.loop is not None
+            return LoopCallRunner(answer, call_count_max=count_max, done=done, loop=self.loop, clock=clock)
+        if handling.executor is not None:
+            return ExecutorCallRunner(answer, executor=handling.executor, done=done, clock=clock)
+        return ThreadCallRunner(answer, call_count_max=count_max, done=done, name=f"txlayer-check-{group}", clock=clock)
+
+
 class Responder:
     """One instance that answers for its producer group.
 
-    Its producer calls `start` and `close`; any thread may use `stats` and `limit`.
-
-    Args:
-        open_reader: makes a reader with these positions, not started.
-        make_calls: makes the runner of handler calls.
-        on_limit: called whenever the limit of open transactions changes.
-        on_refused: called with refused resolutions, on the responder's thread; its exceptions are logged.
-        on_parked: called with parked transactions and with a function that takes what it says, from any thread.
+    Its producer calls `start` and `close`; any thread may use `stats`. `on_limit` is called whenever the limit of open transactions
+    changes.
     """
 
     def __init__(
         self,
+        answering: Answering,
         *,
-        group: str,
-        handling: Handling,
-        check_timeout_s: float,
-        open_reader: Callable[[dict[int, int]], CheckReader],
-        make_calls: Callable[[Done], CallRunner],
+        connections: ProducerConnections,
+        config: ProducerConfig,
         writer: AnswerWriter,
+        group: str,
         on_limit: Callable[[OpenLimit | None], None],
-        on_refused: Callable[[RefusedResolution], object] | None,
-        on_parked: OnParked | None = None,
     ) -> None:
         self._group = group
-        self._check_timeout_s = check_timeout_s
-        self._open_reader = open_reader
+        self._config = config
+        self._connections = connections
+        self._check_timeout_s = config.check_timeout.total_seconds()
         self._writer = writer
         self._on_limit = on_limit
-        self._refused_callback, self._parked_callback = on_refused, on_parked
+        self._refused_callback, self._parked_callback = answering.on_refused, answering.on_parked
         self._questions = Questions(
             group=group,
-            handling=handling,
-            check_timeout_s=check_timeout_s,
+            handling=answering.handling,
+            check_timeout_s=self._check_timeout_s,
             on_answer=writer.add,
             on_refused=self._hear_refusal,
-            on_parked=None if on_parked is None else self._hear_parking,
+            on_parked=None if answering.on_parked is None else self._hear_parking,
         )
         self._settled: deque[tuple[CheckRecord, Resolution]] = deque()
         self._outcomes: deque[CallOutcome] = deque()
-        self._calls = make_calls(self._outcomes.append)
+        self._calls = answering.make_calls(group, self._outcomes.append)
         self._limit: OpenLimit | None = None
         self._positions: dict[int, int] = {}
         self._reader: CheckReader | None = None
@@ -306,7 +318,14 @@ class Responder:
         self._calls.close(LOOK_S)
 
     def _opened(self) -> CheckReader:
-        reader = self._open_reader(self._positions)
+        topic, topic_limits = self._config.topics.check, self._connections.topic_limits
+        reader = CheckReader(
+            self._connections.make_check_member(self._group),
+            topic=topic,
+            count_partitions=lambda: limits_of(topic_limits, topic).partition_count,
+            positions=self._positions,
+            start_patience_s=self._config.start_timeout.total_seconds(),
+        )
         try:
             reader.start()
         except BaseException:
@@ -366,61 +385,6 @@ class Responder:
         names = ("asked", "answered", "unknown", "skipped", "late", "stored", "lost", "refused")
         counts = {name: getattr(stats, name) for name in names}
         return {"group": self._group, **counts, "answered": {r.name: n for r, n in stats.answered.items()}}
-
-
-class Answering(NamedTuple):
-    """The settings with which a producer answers for its group."""
-
-    handling: Handling
-    on_refused: Callable[[RefusedResolution], object] | None = None
-    loop: asyncio.AbstractEventLoop | None = None  # runs an asynchronous handler
-    on_parked: OnParked | None = None
-
-
-def open_responder(
-    answering: Answering,
-    *,
-    connections: ProducerConnections,
-    config: ProducerConfig,
-    writer: AnswerWriter,
-    group: str,
-    on_limit: Callable[[OpenLimit | None], None],
-) -> Responder:
-    """Make and start a responder; TxLayerError: what `Responder.start` raises."""
-    handling, loop = answering.handling, answering.loop
-    topic = config.topics.check
-
-    def open_reader(positions: dict[int, int]) -> CheckReader:
-        return CheckReader(
-            connections.make_check_member(group),
-            topic=topic,
-            count_partitions=lambda: limits_of(connections.topic_limits, topic).partition_count,
-            positions=positions,
-            start_patience_s=config.start_timeout.total_seconds(),
-        )
-
-    def make_calls(done: Done) -> CallRunner:
-        answer, count_max, clock = handling.answer, handling.call_count_max, time.monotonic
-        if handling.is_async:
-            assert loop is not None
-            return LoopCallRunner(answer, call_count_max=count_max, done=done, loop=loop, clock=clock)
-        if handling.executor is not None:
-            return ExecutorCallRunner(answer, executor=handling.executor, done=done, clock=clock)
-        return ThreadCallRunner(answer, call_count_max=count_max, done=done, name=f"txlayer-check-{group}", clock=clock)
-
-    responder = Responder(
-        group=group,
-        handling=handling,
-        check_timeout_s=config.check_timeout.total_seconds(),
-        open_reader=open_reader,
-        make_calls=make_calls,
-        writer=writer,
-        on_limit=on_limit,
-        on_refused=answering.on_refused,
-        on_parked=answering.on_parked,
-    )
-    responder.start()
-    return responder
 
 
 OF_STATS: Mapping[str, Family] = {  # {field of `ResponderStats`: its metric}
