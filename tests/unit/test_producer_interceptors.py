@@ -288,11 +288,11 @@ def test_a_resolution_that_waits_for_room_in_the_client_is_announced_once() -> N
         if (full := next(rooms)) is not None:
             raise full
 
-    observer = SimpleNamespace(ending=lambda record: announced.append(len(record.txns)))
-    pipeline: Any = SimpleNamespace(group="shop", op_topic=OP, observers=[observer], produce=produce)
+    watch: Any = SimpleNamespace(ending=lambda txn: announced.append(txn.born_ms))
+    pipeline: Any = SimpleNamespace(group="shop", op_topic=OP, is_watched=True, produce=produce)
     queue = OpQueue(pipeline, partition=0, line_count_max=10)
     txn = PendingTransaction(queue, "order-1/0000000a", 1, 1)
-    txn.resolution = COMMIT
+    txn.resolution, txn.watches = COMMIT, [watch]
     queue.waiting.append(txn)
     for _ in range(3):
         queue.write()

@@ -178,7 +178,7 @@ def test_every_family_is_shown_and_groups_beyond_the_limit_are_one(metrics: Prod
 
 
 def test_who_shows_nothing_has_no_meter() -> None:
-    assert not World().engine.pipeline.observers
+    assert not World().engine.pipeline.meters
 
 
 class TracedWorld(World):

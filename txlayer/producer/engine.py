@@ -36,7 +36,7 @@ from txlayer.producer.identity import (
     check_with_option,
     now_ms,
 )
-from txlayer.producer.interceptors import Onlooker, Watch, Watcher
+from txlayer.producer.interceptors import Watch, Watcher
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LINE_BYTES_MAX, NAMED_MAX, OPEN, UNSTORED, OpQueue, PendingTransaction, Pipeline
 from txlayer.producer.questions import OpenLimit
@@ -509,8 +509,7 @@ def assemble(
     pipeline.offset_lookup = OffsetLookup(
         connections.history, post=pipeline.post, patience_s=config.resolution_timeout.total_seconds()
     )
-    if watchers:
-        pipeline.observers.append(Onlooker())
+    pipeline.is_watched = bool(watchers)
     encoder = Encoder(
         config,
         half_bytes_max=half.message_bytes_max,

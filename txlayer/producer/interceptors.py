@@ -33,11 +33,11 @@ from txlayer.adapters.telemetry import (
     trace_context_of,
 )
 from txlayer.core.messages import Message, Resolution, nonce_of, txn_id_of
-from txlayer.errors import OutcomeUnknownError, UsageError
+from txlayer.errors import UsageError
 from txlayer.producer.check_handlers import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.identity import now_ms
-from txlayer.producer.pipeline import UNSTORED, OpRecord, PendingTransaction, Pipeline
+from txlayer.producer.pipeline import OpRecord, PendingTransaction, Pipeline
 from txlayer.runtime.environment import is_coroutine_function
 
 logger = Log("txlayer.producer")
@@ -135,33 +135,6 @@ class _Intercepted:
                 # The user's code; the transaction goes on whatever it raises.
                 extra = {"txn_id": self._sent.txn_id, "nonce": self._sent.nonce}
                 logger.exception("interceptor.raised", exc_info=showable(exc), extra=extra)
-
-
-class Onlooker:
-    """Tells watches how their transactions end: an observer of a pipeline."""
-
-    def failed(self) -> None:
-        """A transaction was not prepared; its watches know it."""
-
-    def ending(self, record: OpRecord) -> None:
-        """The record is about to be written."""
-        for txn in record.txns:
-            for watch in txn.watches:
-                watch.ending(txn)
-
-    def acknowledged(self, record: OpRecord, offset: int) -> None:
-        """The record's lines are stored."""
-        for txn in record.txns:
-            if txn.op_offset == UNSTORED:
-                for watch in txn.watches:
-                    watch.ended(txn, record, offset, None)
-
-    def lost(self, record: OpRecord) -> None:
-        """The record's lines may not be stored."""
-        for txn in record.txns:
-            error = OutcomeUnknownError("its resolution may not be stored", txn_id=txn.txn_id, step="op")
-            for watch in txn.watches:
-                watch.ended(txn, record, UNSTORED, error)
 
 
 # --- spans ------------------------------------------------------------------------------------------------------------

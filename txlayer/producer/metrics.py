@@ -110,7 +110,7 @@ class ProducerMetrics:
         with self._lock:
             if group not in self._groups and len(self._groups) >= LABEL_COUNT_MAX:
                 group = OTHER
-            engine.pipeline.observers.append(self._groups.setdefault(group, _Group()).begin(engine))
+            engine.pipeline.meters.append(self._groups.setdefault(group, _Group()).begin(engine))
 
     def samples(self) -> Iterator[Sample]:
         with self._lock:
@@ -127,10 +127,7 @@ class Meter:
         self.asked = 0
         self.answered: Counter[Resolution] = Counter()
 
-    def ending(self, record: OpRecord) -> None:
-        """The record is about to be written."""
-
-    def acknowledged(self, record: OpRecord, _offset: int) -> None:
+    def acknowledged(self, record: OpRecord) -> None:
         """The record's lines are stored; called before its transactions are notified."""
         self.op_durations.observe(max(time.monotonic() - record.written_at_s, 0.0))
         # A failed transaction was counted then; a line written twice is acknowledged already.

@@ -37,7 +37,7 @@ from txlayer.producer.waiting import LOOK_S, Bell, Waker
 if TYPE_CHECKING:
     from txlayer.core.history import TransactionHistory
     from txlayer.producer.engine import OffsetLookup
-    from txlayer.producer.interceptors import Onlooker, Watch
+    from txlayer.producer.interceptors import Watch
     from txlayer.producer.metrics import Meter
     from txlayer.producer.submitted import SubmittedTransaction
 
@@ -226,8 +226,8 @@ class PendingTransaction:
 
     def failed_to_prepare(self, error: BaseException) -> None:
         """Not all half messages are stored: roll back those that are."""
-        for observer in self.queue.pipeline.observers:
-            observer.failed()
+        for meter in self.queue.pipeline.meters:
+            meter.failed()
         if self.last_offset < 0:
             self.queue.pipeline.give_back(1)
         else:
@@ -340,8 +340,8 @@ class OpRecord:
             for f in self.txns
         ]
         if not self.written_at_s:
-            for observer in pipeline.observers:
-                observer.ending(self)
+            for txn, watch in self._watched():
+                watch.ending(txn)
             self.written_at_s = time.monotonic()
         try:
             pipeline.produce(pipeline.op_topic, codec.encode_ops(lines), None, self.queue.partition, self.reported)
@@ -366,8 +366,11 @@ class OpRecord:
 
     def _acknowledged(self, offset: int) -> None:
         pipeline = self.queue.pipeline
-        for observer in pipeline.observers:
-            observer.acknowledged(self, offset)
+        for txn, watch in self._watched():
+            if txn.op_offset == UNSTORED:
+                watch.ended(txn, self, offset, None)
+        for meter in pipeline.meters:
+            meter.acknowledged(self)
         watched: list[PendingTransaction] = []
         guarded: list[tuple[threading.RLock, PendingTransaction]] = []
         ended_count = 0
@@ -402,14 +405,25 @@ class OpRecord:
             return
         self.give_up(error)
 
+    def _watched(self) -> list[tuple[PendingTransaction, Watch]]:
+        """Its transactions, each with what watches it."""
+        return [(txn, watch) for txn in self.txns for watch in txn.watches] if self.queue.pipeline.is_watched else []
+
+    def tell_lost(self) -> None:
+        """Tell watches and meters that its lines may not be stored."""
+        for txn, watch in self._watched():
+            error = OutcomeUnknownError("its resolution may not be stored", txn_id=txn.txn_id, step="op")
+            watch.ended(txn, self, UNSTORED, error)
+        for meter in self.queue.pipeline.meters:
+            meter.lost(self)
+
     def give_up(self, error: BaseException) -> None:
         """Tell its transactions that their lines may not be stored."""
         # Those of a line that is stored know it: an interrupt in `OpQueue.write` may write a line twice.
         self.txns = [txn for txn in self.txns if txn.op_offset == UNSTORED]
         if not self.txns:
             return
-        for observer in self.queue.pipeline.observers:
-            observer.lost(self)
+        self.tell_lost()
         logger.error(
             "op.not_acknowledged",
             extra={
@@ -485,8 +499,9 @@ class Pipeline:
         self.slots_bell = Bell(lambda: bool(self.slots) or self.state is not OPEN)
         self.round_bell = Bell(lambda: not self.is_alive)
         self.at_end_of_round: Callable[[], None] | None = None
-        self.observers: list[Meter | Onlooker] = []
-        """They see how transactions end, on the producer's thread, before the transactions are notified."""
+        self.meters: list[Meter] = []
+        """They count how transactions end, on the producer's thread, before the transactions are notified."""
+        self.is_watched = False  # its transactions may have watches, which see their ends before the meters do
         self.write_soon: Callable[[OpQueue], None] = self._write_unless_reports_come
         """What `resolved` does with a queue; a loop gathers what its tasks say in one turn."""
         self._in_flight_max = in_flight_max
@@ -661,8 +676,7 @@ class Pipeline:
         self._writer.close(timeout_s)
         self._after_round()
         for txn in (*filter(None, [self._running]), *self.to_run):
-            for observer in self.observers:
-                observer.lost(OpRecord(txn.queue, [txn]))
+            OpRecord(txn.queue, [txn]).tell_lost()
             txn.watches = ()  # they know it, also if its local transaction returns
             error = "the producer ended before its local transaction did; a check-back settles it"
             txn.fail(OutcomeUnknownError(error, step="close"))
