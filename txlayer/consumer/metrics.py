@@ -136,26 +136,21 @@ class TopicCounts:
     rate: float = 0.0
     failed_rate: float = 0.0
     mean_ms: float = 0.0
-    _window_at: float = 0.0
-    _window_handled: int = 0
-    _window_failed: int = 0
-    _window_attempts: int = 0
-    _window_s: float = 0.0
+    _before: tuple[float, int, int, int, float] = (0.0, 0, 0, 0, 0.0)
+    """When the window began; and until then: handled, failed, attempts, and their seconds."""
 
     def roll(self, now: float) -> None:
         """Begin a new window if the last one is over."""
-        age_s = now - self._window_at
+        began, handled, failed, attempts, took_s = self._before
+        age_s = now - began
         if age_s < RATE_WINDOW_S:
             return
-        attempts = self.attempt_count - self._window_attempts
-        if self._window_at:
-            self.rate = (self.handled - self._window_handled) / age_s
-            self.failed_rate = (self.failed - self._window_failed) / age_s
-        self.mean_ms = (self.durations.total - self._window_s) / attempts * 1000 if attempts else 0.0
-        self._window_at = now
-        self._window_handled, self._window_failed = self.handled, self.failed
-        self._window_attempts = self.attempt_count
-        self._window_s = self.durations.total
+        attempts = self.attempt_count - attempts
+        if began:
+            self.rate = (self.handled - handled) / age_s
+            self.failed_rate = (self.failed - failed) / age_s
+        self.mean_ms = (self.durations.total - took_s) / attempts * 1000 if attempts else 0.0
+        self._before = (now, self.handled, self.failed, self.attempt_count, self.durations.total)
 
 
 _OF_TOPICS = {
