@@ -323,16 +323,22 @@ class ConfiguredProducer(Generic[CheckT]):
         if is_coroutine_function(on_refused):
             raise UsageError("on_refused is a plain function: nothing awaits what it returns")
         self._on_refused, self._on_parked = on_refused, on_parked
-        self._serializer = function_of(codec, "serializer", serializer)
-        self._check_with = check_with_option(check_with)
         if partition_selector is not None and not callable(partition_selector):
             raise UsageError("partition_selector is called with a message and the number of its topic's partitions")
-        self._partition_selector = partition_selector
-        self._is_group_named = is_group_named
         self._connect = connect
-        self._watchers = [*intercepting(interceptors), *traced(tracing)]
-        self._spare_bytes = HEADER_BYTES if tracing.is_on else 0
-        self._metrics = metrics
+        self._connected = partial(
+            open_engine,
+            self._config,
+            group=group,
+            serializer=function_of(codec, "serializer", serializer),
+            metrics=metrics,
+            linger_ms=LINGER_OF_TASKS_MS if self._is_async else LINGER_MS,
+            check_with=check_with_option(check_with),
+            select=partition_selector,
+            is_group_named=is_group_named,
+            watchers=[*intercepting(interceptors), *traced(tracing)],
+            spare_bytes=HEADER_BYTES if tracing.is_on else 0,
+        )
         self._set_up()
 
     @property
@@ -355,22 +361,10 @@ class ConfiguredProducer(Generic[CheckT]):
         return None if on_parked is None else lambda parked, say: say(on_parked(parked))
 
     def _open_engine(self, on_refused: Callable[..., object] | None, loop: AbstractEventLoop | None = None) -> Engine:
-        return open_engine(
-            self._config,
-            group=self._group,
-            serializer=self._serializer,
-            connect=self._connect,
-            answering=None
-            if self._handling is None
-            else Answering(self._handling, on_refused, loop, self._told_of_parked(loop)),
-            metrics=self._metrics,
-            linger_ms=LINGER_OF_TASKS_MS if self._is_async else LINGER_MS,
-            check_with=self._check_with,
-            select=self._partition_selector,
-            is_group_named=self._is_group_named,
-            watchers=self._watchers,
-            spare_bytes=self._spare_bytes,
-        )
+        answering = None
+        if self._handling is not None:
+            answering = Answering(self._handling, on_refused, loop, self._told_of_parked(loop))
+        return self._connected(connect=self._connect, answering=answering)
 
 
 class TransactionalProducer(ConfiguredProducer[CheckHandler]):
