@@ -1,7 +1,7 @@
 """Every guard that lives in code: its row on the page of guards, and what a world is without it.
 
 The page says its promise, what is seen without it, and a seed whose world is clean with it and red without.
-`python -m tests.simulation.seek` looks for the seeds anew.
+`python -m tests.simulation.seek` looks for the seeds anew, also for the guards of consumers.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from tests.simulation import done_again as da
 from tests.simulation import unasked as ua
 from tests.simulation import unguarded as un
 from tests.simulation.asked import make_asked_plan
+from tests.simulation.consumers.plan import ConsumerPlan
 from tests.simulation.doors import make_closing_plan
 from tests.simulation.leaderless import make_leaderless_plan
 from tests.simulation.plan import Plan, make_plan
@@ -40,7 +41,7 @@ class Guard(Generic[V]):
     without: V
     settings: dict[str, Any] = field(default_factory=dict)
     """Of both worlds."""
-    plan: Callable[[int], Plan] = make_plan
+    plan: Callable[[int], Plan | ConsumerPlan] = make_plan
     """Of the seed."""
 
 
@@ -53,8 +54,15 @@ def rows_of(heading: str, *, column_count: int) -> list[list[str]]:
     return [row for row in rows if len(row) == column_count and row[0] not in ("guard", "---")]
 
 
-def guards_of(heading: str, without: Mapping[str, V], *, is_slow: frozenset[str]) -> tuple[Guard[V], ...]:
-    """The guards that the page lists there."""
+def guards_of(
+    heading: str,
+    without: Mapping[str, V],
+    *,
+    is_slow: frozenset[str],
+    plans: Mapping[str, Callable[[int], Plan | ConsumerPlan]],
+    make: Callable[[int], Plan | ConsumerPlan],
+) -> tuple[Guard[V], ...]:
+    """The guards that the page lists there; their worlds are made by `make`, if not by the plan of their name."""
     return tuple(
         Guard(
             name,
@@ -62,7 +70,7 @@ def guards_of(heading: str, without: Mapping[str, V], *, is_slow: frozenset[str]
             int(seed),
             without[name],
             SLOW_KAFKA if name in is_slow else {},
-            PLANS.get(name, make_plan),
+            plans.get(name, make),
         )
         for name, _promise, _place, kinds, seed in rows_of(heading, column_count=5)
     )
@@ -144,7 +152,7 @@ IS_SLOW = frozenset(
         "a writer's name is stored before it forwards",
     }
 )
-GUARDS = guards_of("Guards", WITHOUT, is_slow=IS_SLOW)
+GUARDS = guards_of("Guards", WITHOUT, is_slow=IS_SLOW, plans=PLANS, make=make_plan)
 
 SECOND_LINES: dict[str, Variant] = {
     "a revocation ends all that was done for the partitions": wrapped(un.Unrevoked),

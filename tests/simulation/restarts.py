@@ -43,12 +43,9 @@ class Restart:
         return replace(plan, faults=(*plan.faults, death))
 
 
-def play_plan(plan: Plan | ConsumerPlan, networks: list[Network] | None = None) -> Played[Any]:
-    """A world of either kind; its network is added to the list."""
-    seen = [] if networks is None else networks
-    if isinstance(plan, ConsumerPlan):
-        return play_consumers(plan, look=lambda society: seen.append(society.world.network))
-    return play(plan, look=lambda society: seen.append(society.world.network))
+def play_plan(plan: Plan | ConsumerPlan, **how: Any) -> Played[Any]:
+    """A world of either kind, as `play` or `play_consumers` plays it."""
+    return play_consumers(plan, **how) if isinstance(plan, ConsumerPlan) else play(plan, **how)
 
 
 def places(plan: Plan | ConsumerPlan, slots: Iterable[str], request: str) -> dict[str, list[int]]:
@@ -56,7 +53,7 @@ def places(plan: Plan | ConsumerPlan, slots: Iterable[str], request: str) -> dic
     for slot in slots:
         plan = Restart(slot, request, NEVER).put_into(plan)
     networks: list[Network] = []
-    play_plan(plan, networks)
+    play_plan(plan, look=lambda society: networks.append(society.world.network))
     carried = {slot: networks[0].carried(slot, request) for slot in slots}
     return {slot: numbers for slot, numbers in carried.items() if numbers}
 

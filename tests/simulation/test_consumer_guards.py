@@ -5,9 +5,9 @@ import pytest
 from tests.simulation.consumers.guards import CONSUMER_GUARDS, CONSUMER_SECOND_LINES, IS_SLOW, PLANS, WITHOUT
 from tests.simulation.consumers.plan import make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
-from tests.simulation.consumers.seek import plan_of, with_it, without
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.guards import Guard, rows_of
+from tests.simulation.seek import found_with, found_without
 
 SECOND_LINE_SEEDS = range(200, 210)
 
@@ -18,10 +18,10 @@ SECOND_LINE_SEEDS = range(200, 210)
 )
 @pytest.mark.parametrize("guard", CONSUMER_GUARDS, ids=lambda guard: guard.name)
 def test_a_world_of_consumers_is_red_without_a_guard(guard: Guard[ConsumerVariant]) -> None:
-    red = play_consumers(plan_of(guard, guard.seed), variant=without(guard))
+    red = found_without(guard, guard.seed)
 
-    assert guard.kinds & {finding.kind for finding in red.findings}, (
-        f"{red.findings[:3]}; python -m tests.simulation.consumers.seek looks for another seed"
+    assert guard.kinds & {finding.kind for finding in red}, (
+        f"{red[:3]}; python -m tests.simulation.seek looks for another seed"
     )
 
 
@@ -32,7 +32,7 @@ def test_a_world_of_consumers_is_red_without_a_guard(guard: Guard[ConsumerVarian
 @pytest.mark.slow  # `make check` sees that other worlds are clean
 @pytest.mark.parametrize("guard", CONSUMER_GUARDS, ids=lambda guard: guard.name)
 def test_the_same_world_of_consumers_is_clean_with_the_guard(guard: Guard[ConsumerVariant]) -> None:
-    assert [] == play_consumers(plan_of(guard, guard.seed), variant=with_it(guard)).findings
+    assert [] == found_with(guard, guard.seed)
 
 
 @pytest.mark.slow

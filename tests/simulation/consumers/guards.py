@@ -1,13 +1,10 @@
-"""Every guard of consumers: its row on the page of guards, and what a world is without it.
-
-`python -m tests.simulation.consumers.seek` looks for the seeds anew.
-"""
+"""Every guard of consumers: its row on the page of guards, and what a world is without it."""
 
 from collections.abc import Callable
 from datetime import timedelta
 
 from tests.simulation.consumers import unguarded as un
-from tests.simulation.consumers.plan import ConsumerPlan, make_calm_plan
+from tests.simulation.consumers.plan import ConsumerPlan, make_calm_plan, make_consumer_plan
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.consumers.unguarded import wrapped
 from tests.simulation.consumers.ways import make_way_plan
@@ -64,7 +61,7 @@ PLANS: dict[str, Callable[[int], ConsumerPlan]] = {
     "a handler of dead letters gets those of its group alone": make_way_plan,
 }
 """Not of worlds with faults and handlers alone."""
-CONSUMER_GUARDS = guards_of("Consumers", WITHOUT, is_slow=IS_SLOW)
+CONSUMER_GUARDS = guards_of("Consumers", WITHOUT, is_slow=IS_SLOW, plans=PLANS, make=make_consumer_plan)
 
 CONSUMER_SECOND_LINES: dict[str, ConsumerVariant] = {
     "handlers end before partitions are given back": ConsumerVariant(engine=un.BrusqueEngine),
