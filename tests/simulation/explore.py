@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.consumers.plan import ConsumerPlan, make_consumer_plan
-from tests.simulation.consumers.shrink import shrink_consumers
-from tests.simulation.consumers.trace import play_consumers_for_people
 from tests.simulation.consumers.unkind import make_unkind_consumer_plan
 from tests.simulation.consumers.ways import make_way_plan
 from tests.simulation.doors import make_closing_plan
@@ -124,18 +122,14 @@ def show(world: str, seed: int, *, restart: Restart | None = None, is_shrunk: bo
     plan = WORLDS[world](seed)
     if restart is not None:
         plan = restart.put_into(plan)
-    played, table = _as_table(plan)
+    played, table = play_for_people(plan)
     if played.findings and is_shrunk:
-        smaller = shrink_consumers(plan) if isinstance(plan, ConsumerPlan) else shrink(plan)
-        table = _as_table(smaller)[1]
+        smaller = shrink(plan)
+        table = play_for_people(smaller)[1]
         table.insert(0, f"shrunk from seed {seed}: {len(smaller.faults)} of {len(plan.faults)} faults")
     for line in table:
         say(line)
     return 1 if played.findings else 0
-
-
-def _as_table(plan: Plan | ConsumerPlan) -> tuple[Played[Any], list[str]]:
-    return play_consumers_for_people(plan) if isinstance(plan, ConsumerPlan) else play_for_people(plan)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,50 +1,53 @@
 """Makes a found fault small: leaves out what it does not need, as long as the same kind of finding stays."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from tests.simulation.consumers.plan import ConsumerPlan
 from tests.simulation.plan import Plan
-from tests.simulation.play import play
-from tests.simulation.society import REAL, Variant
+from tests.simulation.restarts import play_plan
 from tests.support.checker import Kind
+from txlayer.core.key_queue import QueueOrder
 
 OTHER_SEEDS = 4
 """What is left out changes what is drawn afterwards; with other dice the fault may still be there."""
+CALM: dict[str, Any] = {
+    "slow_share": 0.0,
+    "marker_delay_s": 0.0,
+    "partition_count": 1,
+    "lateness": 0.1,
+    "skews": (1.0,) * 3,
+    "wall_skews": (0.0,) * 3,
+}
+"""Settings of a world in which less happens."""
+CALM_COORDINATORS = {**CALM, "target_partitions": 1, "content_bytes_max": 100_000, "batch_lines_max": 10_000}
+CALM_CONSUMERS = {
+    **CALM,
+    "topic_count": 1,
+    "metadata_bytes_max": 4096,
+    "batch_count_max": 0,
+    "has_own_breaker": False,
+    "breaker": None,
+    "taker_count": 0,
+}
+
+P = TypeVar("P", bound=Plan | ConsumerPlan)
 
 
-def shrink(plan: Plan, *, variant: Variant = REAL, play_count_max: int = 600) -> Plan:
-    """A smaller plan with a finding of the same kind, as small as so many tries find it; `plan` itself if none is."""
+def shrink(plan: P, *, play_count_max: int = 600, **how: Any) -> P:
+    """A smaller plan with a finding of the same kind, as small as so many tries find it; `plan` itself if none is.
 
-    def kinds_of(tried: Plan) -> set[Kind]:
-        return {finding.kind for finding in play(tried, variant=variant).findings}
-
-    return shrunk(plan, kinds_of=kinds_of, smaller=_smaller, play_count_max=play_count_max)
-
-
-class Seeded(Protocol):
-    """A plan of any kind of world."""
-
-    @property
-    def seed(self) -> int:
-        """Of everything that is drawn while it runs."""
-        ...
-
-
-P = TypeVar("P", bound=Seeded)
-
-
-def shrunk(
-    plan: P, *, kinds_of: Callable[[P], set[Kind]], smaller: Callable[[P], Iterator[P]], play_count_max: int
-) -> P:
-    """The same for plans of any kind of world: `kinds_of` plays one, `smaller` leaves something out of it."""
-    kinds = kinds_of(plan)
+    `how` it is played: with another variant, for example.
+    """
+    smaller: Any = _smaller_consumers if isinstance(plan, ConsumerPlan) else _smaller
+    kinds = _kinds_of(plan, how)
     left = play_count_max
     is_smaller = True
     while is_smaller and left > 0:
         is_smaller = False
         for candidate in smaller(plan):
-            found, tried = _still_wrong(candidate, kinds, kinds_of)
+            found, tried = _still_wrong(candidate, kinds, how)
             left -= tried
             if found is not None:
                 plan, is_smaller = found, True
@@ -54,21 +57,30 @@ def shrunk(
     return plan
 
 
-def _still_wrong(plan: P, kinds: set[Kind], kinds_of: Callable[[P], set[Kind]]) -> tuple[P | None, int]:
+def _kinds_of(plan: Plan | ConsumerPlan, how: dict[str, Any]) -> set[Kind]:
+    return {finding.kind for finding in play_plan(plan, **how).findings}
+
+
+def _still_wrong(plan: Any, kinds: set[Kind], how: dict[str, Any]) -> tuple[Any, int]:
     for number in range(1 + OTHER_SEEDS):
-        tried: P = replace(plan, seed=plan.seed + number * 1_000_003)  # type: ignore[type-var]  # plans are dataclasses
-        if kinds & kinds_of(tried):
+        tried = replace(plan, seed=plan.seed + number * 1_000_003)
+        if kinds & _kinds_of(tried, how):
             return tried, number + 1
     return None, 1 + OTHER_SEEDS
+
+
+def _without_one(plan: Any, *names: str) -> Iterator[Any]:
+    """The plan without each one of what it has of these."""
+    for name in names:
+        planned = getattr(plan, name)
+        for i in range(len(planned)):
+            yield replace(plan, **{name: planned[:i] + planned[i + 1 :]})
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
     if plan.doors:
         yield replace(plan, doors=())
-    for i in range(len(plan.faults)):
-        yield replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :])
-    for i in range(len(plan.garbage)):
-        yield replace(plan, garbage=plan.garbage[:i] + plan.garbage[i + 1 :])
+    yield from _without_one(plan, "faults", "garbage")
     if len(plan.coordinators) > 1:
         yield replace(plan, coordinators=plan.coordinators[:-1])
     for p, transactions in enumerate(plan.producers):
@@ -80,17 +92,28 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
             if transaction.lines:
                 silent = (*transactions[:i], replace(transaction, lines=()), *transactions[i + 1 :])
                 yield replace(plan, producers=(*plan.producers[:p], silent, *plan.producers[p + 1 :]))
-    calm: dict[str, Any] = {
-        "slow_share": 0.0,
-        "marker_delay_s": 0.0,
-        "partition_count": 1,
-        "target_partitions": 1,
-        "lateness": 0.1,
-        "skews": (1.0,) * 3,
-        "wall_skews": (0.0,) * 3,
-        "content_bytes_max": 100_000,
-        "batch_lines_max": 10_000,
-    }
-    for name, value in calm.items():
+    for name, value in CALM_COORDINATORS.items():
         if getattr(plan.settings, name) != value:
             yield replace(plan, settings=replace(plan.settings, **{name: value}))
+
+
+def _smaller_consumers(plan: ConsumerPlan) -> Iterator[ConsumerPlan]:
+    yield from _without_one(plan, "faults", "requests", "outages")
+    if plan.hearers:
+        yield replace(plan, hearers=plan.hearers[:-1])
+    if len(plan.consumers) > 1:
+        yield replace(plan, consumers=plan.consumers[:-1])
+    half = len(plan.messages) // 2
+    if half:
+        yield replace(plan, messages=plan.messages[:half])
+        yield replace(plan, messages=plan.messages[half:])
+    yield from _without_one(plan, "messages")
+    settings = plan.settings
+    moved: dict[str, dict[str, Any]] = {"partition_count": {"partition": 0}, "topic_count": {"topic": "orders"}}
+    for name, value in CALM_CONSUMERS.items():
+        if getattr(settings, name) != value and not (name == "topic_count" and settings.order is QueueOrder.NONE):
+            yield replace(
+                plan,
+                settings=replace(settings, **{name: value}),
+                messages=tuple(replace(message, **moved.get(name, {})) for message in plan.messages),
+            )
