@@ -1,10 +1,6 @@
 """Worlds of consumers with faults in which every promise that can be judged must hold, and in which everything ends."""
 
-import random
-import time
-from collections import Counter
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -13,9 +9,9 @@ from tests.simulation.consumers.plan import make_calm_plan, make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.ways import make_way_plan
 from tests.simulation.elsewhere import HASH_SEEDS, fingerprints_elsewhere
+from tests.simulation.looked_at import look_at, look_at_new
 from tests.simulation.plan import Fault, Harm
 from tests.simulation.play import REST_WITHIN_S
-from tests.support.seed import SEED, say
 from txlayer.core.progress import Progress
 
 FOUND = {
@@ -29,7 +25,7 @@ FOUND = {
 
 FIXED_COUNT = 165
 QUICK_COUNT = 20
-"""Of the fixed ones, in `make check`; a process plays each world once."""
+"""Of the fixed ones, in `make check`."""
 FRESH_S = 2.0
 
 HARSH = (
@@ -50,15 +46,8 @@ def test_a_fault_of_consumers_that_was_found_does_not_come_back(seed: int) -> No
     assert [] == played.findings
 
 
-@cache
-def fixed_world(seed: int) -> tuple[list[str], Counter[str], Counter[str]]:
-    """(what was found, what happened, what was seen)."""
-    played = play_consumers(make_consumer_plan(seed))
-    return [str(finding) for finding in played.findings[:3]], played.happened, played.counts
-
-
 def test_consumers_keep_their_promises_in_some_worlds_with_faults() -> None:
-    red = {seed: found for seed in range(QUICK_COUNT) if (found := fixed_world(seed)[0])}
+    red, _ = look_at(make_consumer_plan, range(QUICK_COUNT))
 
     assert {} == red, "make simulate WORLD=consumers SEED=n shows it"
 
@@ -74,16 +63,7 @@ def test_consumers_keep_their_promises_in_some_worlds_with_faults() -> None:
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")
 def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
-    happened: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
-    red: dict[int, list[str]] = {}
-
-    for seed in range(FIXED_COUNT):
-        found, what_happened, counts = fixed_world(seed)
-        happened += what_happened
-        seen += counts
-        if found:
-            red[seed] = found
+    red, seen = look_at(make_consumer_plan, range(FIXED_COUNT))
 
     assert {} == red, "make simulate WORLD=consumers SEED=n shows it"
     # There was something to judge, and the faults did happen.
@@ -99,7 +79,7 @@ def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
         "write refused",
         "result none",
     } <= seen.keys()
-    assert set() == {harm.value for harm in Harm if harm not in UNUSED} - happened.keys()
+    assert set() == {harm.value for harm in Harm if harm not in UNUSED} - seen.keys()
     assert {
         "dies in a handler",
         "handler postpones",
@@ -107,35 +87,25 @@ def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
         "stale results",
         "asked: pause",
         "asked: resume",
-    } <= happened.keys()
-    assert happened["consumers rebuilt"] > 20
+    } <= seen.keys()
+    assert seen["consumers rebuilt"] > 20
 
 
 @pytest.mark.promise("P6")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 70), marks=pytest.mark.slow)])
 def test_broadcasts_programs_that_poll_and_groups_that_hear_of_dead_letters_keep_theirs(seeds: range) -> None:
-    seen: Counter[str] = Counter()
+    red, seen = look_at(make_way_plan, seeds)
 
-    for seed in seeds:
-        played = play_consumers(make_way_plan(seed))
-        assert [] == played.findings, f"make simulate WORLD=ways SEED={seed}"
-        seen += played.counts + played.happened
-
+    assert {} == red, "make simulate WORLD=ways SEED=n shows it"
     assert {"answer refused", "result given back", "later attempt", "letter rejected"} <= seen.keys()
 
 
 @pytest.mark.slow
 def test_consumers_keep_their_promises_in_worlds_that_nobody_has_seen() -> None:
-    seed = first = random.Random(SEED).randrange(1 << 40)
-    ends_at = time.monotonic() + FRESH_S
+    red = look_at_new(make_consumer_plan, make_way_plan, seconds=FRESH_S)
 
-    while time.monotonic() < ends_at:
-        for world, make in (("consumers", make_consumer_plan), ("ways", make_way_plan)):
-            assert [] == play_consumers(make(seed)).findings, f"make simulate WORLD={world} SEED={seed}"
-        seed += 1
-
-    say(f"twice {seed - first} worlds of consumers from seed {first}")
+    assert {} == red, "make simulate WORLD=consumers or WORLD=ways SEED=n shows it"
 
 
 @pytest.mark.fault("consumer: is slow, and the group rebalances")

@@ -1,16 +1,11 @@
 """Worlds with faults in which every promise that can be judged must hold."""
 
-import random
-import time
-from collections import Counter
-from functools import cache
-
 import pytest
 
 from tests.simulation.elsewhere import HASH_SEEDS, fingerprints_elsewhere
+from tests.simulation.looked_at import look_at, look_at_new
 from tests.simulation.plan import Harm, make_plan
 from tests.simulation.play import play
-from tests.support.seed import SEED, say
 
 FOUND = {
     1335: "a suspected partition without anything to do stopped the others for good",
@@ -31,7 +26,7 @@ FOUND = {
 
 FIXED_COUNT = 300
 QUICK_COUNT = 40
-"""Of the fixed ones, in `make check`; a process plays each world once."""
+"""Of the fixed ones, in `make check`."""
 FRESH_S = 3.0
 
 
@@ -42,15 +37,8 @@ def test_a_fault_that_was_found_does_not_come_back(seed: int) -> None:
     assert [] == played.findings
 
 
-@cache
-def fixed_world(seed: int) -> tuple[list[str], Counter[str], Counter[str]]:
-    """(what was found, what happened, what was seen)."""
-    played = play(make_plan(seed))
-    return [str(finding) for finding in played.findings[:3]], played.happened, played.counts
-
-
 def test_promises_hold_in_some_worlds_with_faults() -> None:
-    red = {seed: found for seed in range(QUICK_COUNT) if (found := fixed_world(seed)[0])}
+    red, _ = look_at(make_plan, range(QUICK_COUNT))
 
     assert {} == red, "make simulate SEED=n shows it"
 
@@ -92,16 +80,7 @@ def test_promises_hold_in_some_worlds_with_faults() -> None:
 @pytest.mark.promise("P5")
 @pytest.mark.promise("P6")
 def test_promises_hold_in_worlds_with_faults() -> None:
-    happened: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
-    red: dict[int, list[str]] = {}
-
-    for seed in range(FIXED_COUNT):
-        found, what_happened, counts = fixed_world(seed)
-        happened += what_happened
-        seen += counts
-        if found:
-            red[seed] = found
+    red, seen = look_at(make_plan, range(FIXED_COUNT))
 
     assert {} == red, "make simulate SEED=n shows it"
     # There was something to judge, and the faults did happen.
@@ -119,25 +98,17 @@ def test_promises_hold_in_worlds_with_faults() -> None:
         "commit by policy",
         "unknown by operator",
     } <= seen.keys()
-    missing = {harm.value for harm in Harm} - happened.keys()
+    missing = {harm.value for harm in Harm} - seen.keys()
     assert set() == missing
-    assert happened["ledgers rebuilt"] > 50
-    assert happened["producers replaced"] > 20
+    assert seen["ledgers rebuilt"] > 50
+    assert seen["producers replaced"] > 20
     fences = {"UNKNOWN_MEMBER_ID", "INVALID_PRODUCER_EPOCH", "UNSTABLE_OFFSET_COMMIT"}
-    assert fences <= happened.keys()
+    assert fences <= seen.keys()
 
 
 @pytest.mark.slow
 def test_promises_hold_in_worlds_that_nobody_has_seen() -> None:
-    seed = first = random.Random(SEED).randrange(1 << 40)
-    ends_at = time.monotonic() + FRESH_S
-
-    while time.monotonic() < ends_at:
-        played = play(make_plan(seed))
-        assert [] == played.findings, f"make simulate SEED={seed}"
-        seed += 1
-
-    say(f"{seed - first} worlds from seed {first}")
+    assert {} == look_at_new(make_plan, seconds=FRESH_S), "make simulate SEED=n shows it"
 
 
 @pytest.mark.slow

@@ -1,17 +1,11 @@
 """Worlds whose cluster does all that Kafka may do: strangers' Kafka transactions, late second copies, clocks that differ, costs."""
 
-import random
-import time
-from collections import Counter
-from functools import cache
-
 import pytest
 
-from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.unkind import make_unkind_consumer_plan
+from tests.simulation.looked_at import look_at, look_at_new
 from tests.simulation.play import TOO_LARGE, play
 from tests.simulation.unkind import make_unkind_plan
-from tests.support.seed import SEED, say
 
 FOUND = {
     2: "half ended with a stranger's marker, and for the coordinator there was always something left to read",
@@ -34,7 +28,7 @@ FOUND_WITH_COSTS = {
 CONSUMER_COUNT = 60
 FIXED_COUNT = 120
 QUICK_COUNT = 15
-"""Of the fixed ones, in `make check`; a process plays each world once."""
+"""Of the fixed ones, in `make check`."""
 FRESH_S = 3.0
 
 
@@ -49,15 +43,8 @@ def test_a_fault_that_costs_showed_does_not_come_back(seed: int) -> None:
     assert [] == play(make_unkind_plan(seed)).findings
 
 
-@cache
-def fixed_world(seed: int) -> tuple[list[str], Counter[str]]:
-    """(what was found, what happened)."""
-    played = play(make_unkind_plan(seed))
-    return [str(finding) for finding in played.findings[:3]], played.happened
-
-
 def test_promises_hold_in_some_worlds_of_an_unkind_cluster() -> None:
-    red = {seed: found for seed in range(QUICK_COUNT) if (found := fixed_world(seed)[0])}
+    red, _ = look_at(make_unkind_plan, range(QUICK_COUNT))
 
     assert {} == red, "make simulate WORLD=unkind SEED=n shows it"
 
@@ -71,20 +58,13 @@ def test_promises_hold_in_some_worlds_of_an_unkind_cluster() -> None:
 @pytest.mark.promise("P6")
 @pytest.mark.promise("P11")
 def test_promises_hold_in_an_unkind_cluster() -> None:
-    happened: Counter[str] = Counter()
-    red: dict[int, list[str]] = {}
-
-    for seed in range(FIXED_COUNT):
-        found, what_happened = fixed_world(seed)
-        happened += what_happened
-        if found:
-            red[seed] = found
+    red, seen = look_at(make_unkind_plan, range(FIXED_COUNT))
 
     assert {} == red, "make simulate WORLD=unkind SEED=n shows it"
     kinds, ends = ("garbage", "half", "op"), ("ends", "is left open")
     wanted = {f"{kind} in a Kafka transaction that {end}" for kind in kinds for end in ends}
-    assert {*wanted, "second copy, late", TOO_LARGE} <= happened.keys()
-    assert happened["records cleaned away"] > 300
+    assert {*wanted, "second copy, late", TOO_LARGE} <= seen.keys()
+    assert seen["records cleaned away"] > 300
 
 
 @pytest.mark.fault("consumer: dies after any of its stores")
@@ -92,24 +72,12 @@ def test_promises_hold_in_an_unkind_cluster() -> None:
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")
 def test_consumers_keep_their_promises_in_an_unkind_cluster() -> None:
-    cleaned_count = 0
+    red, seen = look_at(make_unkind_consumer_plan, range(CONSUMER_COUNT))
 
-    for seed in range(CONSUMER_COUNT):
-        played = play_consumers(make_unkind_consumer_plan(seed))
-        assert [] == played.findings, f"make simulate WORLD=unkind-consumers SEED={seed}"
-        cleaned_count += played.happened["records cleaned away"]
-
-    assert cleaned_count > 300
+    assert {} == red, "make simulate WORLD=unkind-consumers SEED=n shows it"
+    assert seen["records cleaned away"] > 300
 
 
 @pytest.mark.slow
 def test_promises_hold_in_unkind_clusters_that_nobody_has_seen() -> None:
-    seed = first = random.Random(SEED + 1).randrange(1 << 40)
-    ends_at = time.monotonic() + FRESH_S
-
-    while time.monotonic() < ends_at:
-        played = play(make_unkind_plan(seed))
-        assert [] == played.findings, f"make simulate WORLD=unkind SEED={seed}"
-        seed += 1
-
-    say(f"{seed - first} worlds from seed {first}")
+    assert {} == look_at_new(make_unkind_plan, seconds=FRESH_S), "make simulate WORLD=unkind SEED=n shows it"
