@@ -25,7 +25,6 @@ from txlayer.coordinator.recovery import check_policies
 from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
 from txlayer.core.topics import CreateTopic
-from txlayer.errors import BrokerUnavailableError, TxLayerError
 from txlayer.operate.topics import Drain, look
 from txlayer.producer.engine import Engine, assemble
 from txlayer.runtime.environment import Environment
@@ -172,7 +171,7 @@ class Society(Stage):
         if plan.unkind is not None:
             begin_unkindness(self, plan.unkind)
         for number, at_s in enumerate(plan.coordinators):
-            self.start_coordinator(number, after_s=at_s)
+            self.keep_running(f"c{number}", self._coordinator, after_s=at_s)
         for number, transactions in enumerate(plan.producers):
             ProducerProcess(self, number, transactions).start()
         if plan.check_back is not None:
@@ -252,15 +251,7 @@ class Society(Stage):
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def start_coordinator(self, number: int, *, after_s: float = 0.0) -> None:
-        """One more coordinator; whenever it ends it is started again."""
-        process = self.new_process(f"c{number}")
-        process.on_death = lambda away_s: self.start_coordinator(
-            number, after_s=min(away_s, 0.1) if self.is_healing else away_s
-        )
-        self.world.start(process, partial(self._coordinate, process, number), after_s=after_s)
-
-    def _coordinate(self, process: Process, number: int) -> None:
+    def _coordinator(self, process: Process) -> Callable[[], None]:
         world = self.world
         environment = Environment(
             clock=world.monotonic,
@@ -274,19 +265,7 @@ class Society(Stage):
         coordinator = self.variant.make(self.config, self.variant.wrap(connections), environment=environment)
         self.coordinators.append(coordinator)
         self.running[process.slot] = coordinator
-        world.note(process.name, "starts", "")
-        try:
-            coordinator.run(should_stop=lambda: process.is_stopping)
-        except BrokerUnavailableError:
-            world.note(process.name, "ends", "no broker")
-        except TxLayerError as exc:
-            world.note(process.name, "ends", str(exc))
-            world.failures.append(f"{process.name}: {type(exc).__name__}: {exc}")
-        else:
-            world.note(process.name, "ends", "")
-        if not process.is_dead:
-            process.on_death = None
-            self.start_coordinator(number, after_s=0.05 if self.is_healing else 0.5)
+        return lambda: coordinator.run(should_stop=lambda: process.is_stopping)
 
     # --- targets ------------------------------------------------------------------------------------------------------
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.simulation.plan import Fault, Harm
 from tests.simulation.processes import Process
 from tests.simulation.world import SimulatedWorld
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.memory.log import MemoryRecord, Partition
+from txlayer.errors import BrokerUnavailableError, TxLayerError
 
 
 class Conditions(Protocol):
@@ -107,6 +108,30 @@ class Stage:
         )
         self._alive[slot] = process
         return process
+
+    def keep_running(self, slot: str, make: Callable[[Process], Callable[[], Any]], *, after_s: float = 0.0) -> None:
+        """One more process of a service, which makes it and runs it; whenever it ends it is started again."""
+        process = self.new_process(slot)
+        process.on_death = lambda away_s: self.keep_running(
+            slot, make, after_s=min(away_s, 0.1) if self.is_healing else away_s
+        )
+        self.world.start(process, partial(self._run, process, make), after_s=after_s)
+
+    def _run(self, process: Process, make: Callable[[Process], Callable[[], Any]]) -> None:
+        world, run = self.world, make(process)
+        world.note(process.name, "starts", "")
+        try:
+            run()
+        except BrokerUnavailableError:
+            world.note(process.name, "ends", "no broker")
+        except TxLayerError as exc:
+            world.note(process.name, "ends", str(exc))
+            world.failures.append(f"{process.name}: {type(exc).__name__}: {exc}")
+        else:
+            world.note(process.name, "ends", "")
+        if not process.is_dead:
+            process.on_death = None
+            self.keep_running(process.slot, make, after_s=0.05 if self.is_healing else 0.5)
 
     # --- faults -------------------------------------------------------------------------------------------------------
 

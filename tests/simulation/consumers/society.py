@@ -37,7 +37,6 @@ from txlayer.consumer.pools import Caller, Chunk, HungHandlers, Job, JobOutcome,
 from txlayer.consumer.pull import Desk
 from txlayer.core.dead_letters import DeadLetter
 from txlayer.core.retry import AfterExhausted, Breaker, RetryPolicy
-from txlayer.errors import BrokerUnavailableError, TxLayerError
 from txlayer.runtime.environment import Environment
 
 SYSTEM_TOPICS = SystemTopics(NAMESPACE)
@@ -161,7 +160,7 @@ class ConsumerSociety(Stage):
             begin_unkindness(self, self.plan.unkind)
         for name, starts in (("c", self.plan.consumers), ("h", self.plan.hearers)):
             for number, at_s in enumerate(starts):
-                self.start_consumer(f"{name}{number}", after_s=at_s)
+                self.keep_running(f"{name}{number}", self._consumer, after_s=at_s)
         Feeder(self).start()
         for request in self.plan.requests:
             self.world.after(request.at_s, partial(ask, self, request))
@@ -279,14 +278,6 @@ class ConsumerSociety(Stage):
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
-    def start_consumer(self, slot: str, *, after_s: float = 0.0) -> None:
-        """One more consumer; whenever it ends it is started again."""
-        process = self.new_process(slot)
-        process.on_death = lambda away_s: self.start_consumer(
-            slot, after_s=min(away_s, 0.1) if self.is_healing else away_s
-        )
-        self.world.start(process, partial(self._consume, process), after_s=after_s)
-
     def _crew(self, process: Process) -> Crew:
         """The group of a process."""
         plan, settings, begins_behind = self.plan, self.plan.settings, {}
@@ -300,7 +291,7 @@ class ConsumerSociety(Stage):
                 begins_behind = {place: p.last_stable_offset for place, p in partitions.items()}
         return self.crews.setdefault(group, Crew(group, topics, begins_behind=begins_behind))
 
-    def _consume(self, process: Process) -> None:
+    def _consumer(self, process: Process) -> Callable[[], None]:
         world, crew = self.world, self._crew(process)
         desk = None if crew.hears or not self.plan.settings.taker_count else self.variant.desk()
         engine = self._engine(process, crew, desk)
@@ -315,8 +306,6 @@ class ConsumerSociety(Stage):
             engine._storer._keep = kept  # type: ignore[assignment,method-assign]  # this one alone
             for other in self.crews.values():
                 other.is_over |= other.group.startswith(f"{GROUP}.{process.slot}.") and other is not crew
-        world.note(process.name, "starts", "")
-
         drain = engine._drain
 
         def watched_drain(timeout_s: float, **named: Any) -> None:
@@ -333,18 +322,7 @@ class ConsumerSociety(Stage):
             return process.is_stopping
 
         engine._drain = watched_drain  # type: ignore[method-assign]  # this one alone
-        try:
-            engine.run(should_stop=should_stop)
-        except BrokerUnavailableError:
-            world.note(process.name, "ends", "no broker")
-        except TxLayerError as exc:
-            world.note(process.name, "ends", str(exc))
-            world.failures.append(f"{process.name}: {type(exc).__name__}: {exc}")
-        else:
-            world.note(process.name, "ends", "")
-        if not process.is_dead:
-            process.on_death = None
-            self.start_consumer(process.slot, after_s=0.05 if self.is_healing else 0.5)
+        return lambda: engine.run(should_stop=should_stop)
 
     def _engine(self, process: Process, crew: Crew, desk: Desk | None) -> Engine:
         world, settings, variant = self.world, self.plan.settings, self.variant
