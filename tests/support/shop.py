@@ -1,14 +1,16 @@
 """A small application's database: orders, a barrier, and transactions with ids of their own."""
 
+import inspect
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Engine, MetaData, String, event, func, select
+from sqlalchemy import URL, Engine, MetaData, String, TextClause, event, func, make_url, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from txlayer.adapters.ports import LocalState
@@ -19,6 +21,7 @@ from txlayer.core.messages import Resolution
 GROUP = "orders"
 LOCK_WAIT = timedelta(milliseconds=300)
 NONCE = "0a1b2c3d"
+ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
 
 
 class Tables(DeclarativeBase):
@@ -94,6 +97,35 @@ def make_shop(engine: Engine) -> Shop:
 def new_id() -> str:
     """A transaction id that nobody used."""
     return uuid.uuid4().hex
+
+
+@asynccontextmanager
+async def async_engine(url: str | URL) -> AsyncIterator[AsyncEngine]:
+    """The database of an address, by its driver for asyncio."""
+    made = make_url(url)
+    engine = create_async_engine(made.set(drivername=ASYNC_DRIVERS[made.get_backend_name()]))
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+def conflict_that_rolls_back(engine: Engine) -> TextClause:
+    """A statement of SQLite that fails, and with which the database ends the whole transaction."""
+    insert = text("INSERT INTO strict_order VALUES ('1')")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)"))
+        connection.execute(insert)
+    return insert
+
+
+def words(kind: type) -> dict[str, list[str]]:
+    """{public method of a class: names of its parameters}."""
+    return {
+        name: list(inspect.signature(member).parameters)
+        for name, member in inspect.getmembers(kind, callable)
+        if (not name.startswith("_") or name == "__init__")
+    }
 
 
 @contextmanager

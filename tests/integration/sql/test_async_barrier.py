@@ -1,18 +1,16 @@
 """The barrier for asyncio: the same answers with the asyncio drivers of every database, through a producer."""
 
 import asyncio
-import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiosqlite
 import pytest
-from sqlalchemy import create_engine, make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from tests.support.shop import GROUP, LOCK_WAIT, NONCE, Order, make_shop, new_id
+from tests.support.shop import GROUP, LOCK_WAIT, NONCE, Order, async_engine, make_shop, new_id, words
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import AsyncSqlBarrier, Doubtful, SqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
@@ -21,21 +19,9 @@ from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransactionalPr
 
 pytestmark = [pytest.mark.sql]
 
-DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
-
 each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 
 Use = Callable[[AsyncTransactionalProducer, AsyncEngine, AsyncSqlBarrier], Awaitable[None]]
-
-
-@asynccontextmanager
-async def engine_of(url: str) -> AsyncIterator[AsyncEngine]:
-    made = make_url(url)
-    engine = create_async_engine(made.set(drivername=DRIVERS[made.get_backend_name()]))
-    try:
-        yield engine
-    finally:
-        await engine.dispose()
 
 
 def run(url: str, use: Use) -> None:
@@ -48,7 +34,7 @@ def run(url: str, use: Use) -> None:
         kafka = MemoryKafka()
         kafka.create_topic("orders")
         kafka.create_namespace("txlayer")
-        async with engine_of(url) as engine:
+        async with async_engine(url) as engine:
             barrier = AsyncSqlBarrier(engine, lock_wait=LOCK_WAIT)
             await barrier.create_table()
             async with AsyncTransactionalProducer(
@@ -166,11 +152,4 @@ def test_a_join_that_is_cancelled_while_its_row_is_written_is_cancelled_and_comm
 
 
 def test_both_barriers_have_the_same_words() -> None:
-    def words(kind: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(member).parameters)
-            for name, member in inspect.getmembers(kind, callable)
-            if (not name.startswith("_") or name == "__init__")
-        }
-
     assert words(SqlBarrier) == words(AsyncSqlBarrier)

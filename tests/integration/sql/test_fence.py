@@ -14,15 +14,14 @@ from sqlalchemy import (
     create_engine,
     delete,
     insert,
-    make_url,
     select,
     update,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session
 
-from tests.support.shop import beside, is_waiting, new_id
+from tests.support.shop import async_engine, beside, is_waiting, new_id
 from tests.support.waiting import wait_until
 from txlayer.adapters.sql import execute_fenced, execute_fenced_async, not_fenced
 from txlayer.errors import LeaseLostError, UsageError
@@ -211,19 +210,15 @@ def test_a_stale_holder_whose_snapshot_is_older_is_stopped(engine: Engine) -> No
 @each_database
 def test_a_stale_token_changes_nothing_in_the_loop(engine: Engine) -> None:
     name = customer(engine)
-    drivers = {"sqlite": "sqlite+aiosqlite", "mysql": "mysql+aiomysql"}
-    url = make_url(engine.url)
-    url = url.set(drivername=drivers.get(url.get_backend_name(), url.drivername))
+    statement = update(POINTS).where(POINTS.c.customer == name).values(points=3)
 
     async def main() -> None:
-        loop_engine = create_async_engine(url)
-        statement = update(POINTS).where(POINTS.c.customer == name).values(points=3)
-        async with AsyncSession(loop_engine) as session, session.begin():
-            assert 1 == await execute_fenced_async(session, statement, fence=POINTS.c.fence, token=5)
-        with pytest.raises(LeaseLostError):
+        async with async_engine(engine.url) as loop_engine:
             async with AsyncSession(loop_engine) as session, session.begin():
-                await execute_fenced_async(session, statement, fence=POINTS.c.fence, token=4)
-        await loop_engine.dispose()
+                assert 1 == await execute_fenced_async(session, statement, fence=POINTS.c.fence, token=5)
+            with pytest.raises(LeaseLostError):
+                async with AsyncSession(loop_engine) as session, session.begin():
+                    await execute_fenced_async(session, statement, fence=POINTS.c.fence, token=4)
 
     asyncio.run(main())
     assert (3, 5) == standing(engine, name)

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from tests.support.shop import Order, Shop, Tables, beside, new_id
+from tests.support.shop import Order, Shop, Tables, beside, conflict_that_rolls_back, new_id
 from txlayer.adapters.ports import LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK
 from txlayer.errors import BarrierRefusedError, RollbackRequiredError
@@ -125,14 +125,11 @@ def test_a_deadlock_that_was_swallowed_does_not_commit_the_rest(shop: Shop) -> N
 @pytest.mark.promise("P8")
 def test_the_row_of_a_check_that_came_meanwhile_is_not_taken_for_the_own(shop: Shop) -> None:
     """It has the same nonce, and says rollback."""
-    txn_id, twice = new_id(), new_id()
-    with shop.engine.begin() as connection:
-        connection.execute(text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)"))
-        connection.execute(text(f"INSERT INTO strict_order VALUES ('{twice}')"))
+    txn_id, conflict = new_id(), conflict_that_rolls_back(shop.engine)
     with Session(shop.engine) as session:
         joined = shop.join(session, txn_id)
         with pytest.raises(IntegrityError):  # the database ends the whole transaction
-            session.connection().execute(text(f"INSERT INTO strict_order VALUES ('{twice}')"))
+            session.connection().execute(conflict)
         assert ROLLBACK is shop.check(txn_id)
         commit_is_refused(shop, session, txn_id)
 

@@ -2,18 +2,17 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError, PendingRollbackError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from tests.support.shop import GROUP, Order, Shop, beside, make_shop, new_id
+from tests.support.shop import GROUP, Order, Shop, async_engine, beside, new_id
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import AsyncSqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, Message
@@ -96,31 +95,33 @@ async def at_once(call: Coroutine[Any, Any, None]) -> None:
     await call
 
 
+@asynccontextmanager
+async def in_a_loop(kafka: MemoryKafka, shop: Shop) -> AsyncIterator[tuple[AsyncTransactionalProducer, AsyncEngine]]:
+    to_kafka: Any = {"bootstrap_servers": kafka.bootstrap_servers, "connect": kafka.connect_producer}
+    async with async_engine(shop.engine.url) as engine:
+        barrier = AsyncSqlBarrier(engine)
+        async with AsyncTransactionalProducer(group=GROUP, barrier=barrier, **to_kafka) as producer:
+            yield producer, engine
+
+
+@on_sqlite
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("awaited", [at_once, in_a_task])
 def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(
-    kafka: MemoryKafka, tmp_path: Path, awaited: Awaited
+    kafka: MemoryKafka, shop: Shop, awaited: Awaited
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'tasks.db'}"
-    shop = make_shop(create_engine(url))
     forgotten, submitted, other = new_id(), new_id(), new_id()
 
     async def main() -> None:
-        engine = create_async_engine(url.replace("sqlite", "sqlite+aiosqlite"))
+        async with in_a_loop(kafka, shop) as (producer, engine):
 
-        async def add(txn_id: str) -> None:
-            async with AsyncSession(engine) as session, session.begin():
-                session.add(Order(txn_id=txn_id))
+            async def add(txn_id: str) -> None:
+                async with AsyncSession(engine) as session, session.begin():
+                    session.add(Order(txn_id=txn_id))
 
-        async def local(_: AsyncSubmittedTransaction) -> None:
-            await add(submitted)
+            async def local(_: AsyncSubmittedTransaction) -> None:
+                await add(submitted)
 
-        async with AsyncTransactionalProducer(
-            bootstrap_servers=kafka.bootstrap_servers,
-            group=GROUP,
-            connect=kafka.connect_producer,
-            barrier=AsyncSqlBarrier(engine),
-        ) as producer:
             with pytest.raises(LifecycleError, match="join"):  # noqa: PT012 - the block is what raises
                 async with producer.transaction() as tx:
                     tx.send("orders", value="v")
@@ -129,12 +130,10 @@ def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(
                     await add(forgotten)
             with pytest.raises(LifecycleError, match="join"):
                 await (await producer.submit(Message("orders", None, b"v"), local))
-        await engine.dispose()
 
     asyncio.run(main())
 
     assert [False, False, True] == [shop.has_order(n) for n in (forgotten, submitted, other)]
-    shop.engine.dispose()
 
 
 @on_sqlite
@@ -330,43 +329,34 @@ def test_a_sale_that_is_done_again_after_a_refused_join_is_not_committed(
 
 
 @without_its_row
+@on_sqlite
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize(("awaited", "sale"), [(at_once, at_once), (in_a_task, at_once), (at_once, in_a_task)])
 def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(
-    kafka: MemoryKafka, tmp_path: Path, awaited: Awaited, sale: Awaited
+    kafka: MemoryKafka, shop: Shop, awaited: Awaited, sale: Awaited
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'tasks.db'}"
-    shop = make_shop(create_engine(url))
     sold, submitted = new_id(), new_id()
 
     async def main() -> None:
-        engine = create_async_engine(url.replace("sqlite", "sqlite+aiosqlite"))
+        async with in_a_loop(kafka, shop) as (producer, engine):
 
-        async def again(tx: AsyncTransaction | AsyncSubmittedTransaction, txn_id: str = submitted) -> None:
-            async with AsyncSession(engine) as session:
-                await awaited(tx.join(session))
-                await session.rollback()
-                session.add(Order(txn_id=txn_id))
-                await session.commit()
+            async def again(tx: AsyncTransaction | AsyncSubmittedTransaction, txn_id: str = submitted) -> None:
+                async with AsyncSession(engine) as session:
+                    await awaited(tx.join(session))
+                    await session.rollback()
+                    session.add(Order(txn_id=txn_id))
+                    await session.commit()
 
-        async with AsyncTransactionalProducer(
-            bootstrap_servers=kafka.bootstrap_servers,
-            group=GROUP,
-            connect=kafka.connect_producer,
-            barrier=AsyncSqlBarrier(engine),
-        ) as producer:
             with pytest.raises(RollbackRequiredError, match="was rolled back"):  # noqa: PT012 - the block is what raises
                 async with producer.transaction() as tx:
                     tx.send("orders", value="v")
                     await sale(again(tx, sold))
             with pytest.raises(RollbackRequiredError, match="was rolled back"):
                 await (await producer.submit(Message("orders", None, b"v"), again))
-        await engine.dispose()
 
     asyncio.run(main())
 
     assert [False, False] == [shop.has_order(n) for n in (sold, submitted)]
-    shop.engine.dispose()
 
 
 @on_sqlite

@@ -1,7 +1,6 @@
 """The inbox on real databases: a message's effects once, whoever comes at the same time and whatever fails."""
 
 import asyncio
-import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -12,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, event, func, insert, make_url, select, text, update
+from sqlalchemy import Engine, create_engine, delete, event, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from tests.integration.sql.conftest import started
 from tests.support.databases import mariadb_server
 from tests.support.handled import HandledMessage, forwarded
-from tests.support.shop import Order, Tables, beside, is_waiting, new_id
+from tests.support.shop import Order, Tables, async_engine, beside, conflict_that_rolls_back, is_waiting, new_id, words
 from tests.support.waiting import wait_until
 from txlayer.adapters.sql import AsyncInbox, Inbox, message_key
 from txlayer.adapters.sql.inbox import KEY_LENGTH_MAX
@@ -31,7 +30,6 @@ from txlayer.errors import RollbackRequiredError, UsageError
 pytestmark = [pytest.mark.sql]
 
 GROUP = "loyalty"
-ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
 
 loses_its_row = pytest.mark.fault(
     "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
@@ -287,13 +285,11 @@ def test_what_is_done_behind_a_conflict_that_rolled_back_is_not_committed(
     engine: Engine, inbox: Inbox, *, is_raised: bool
 ) -> None:
     order_id, message = new_id(), forwarded(new_id(), 0)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)"))
-        connection.execute(text("INSERT INTO strict_order VALUES ('1')"))
+    conflict = conflict_that_rolls_back(engine)
     with Session(engine) as session:
         with suppress(IntegrityError), inbox.once(session, message):
             try:
-                session.connection().execute(text("INSERT INTO strict_order VALUES ('1')"))
+                session.connection().execute(conflict)
             except IntegrityError:
                 if is_raised:
                     raise
@@ -327,14 +323,12 @@ def test_behind_a_conflict_that_rolled_back_no_statement_is_durable_at_once(tmp_
     Tables.metadata.create_all(made)
     inbox, order_id, message = Inbox(made, group=GROUP), new_id(), forwarded(new_id(), 0)
     inbox.create_table()
-    with made.begin() as connection:
-        connection.execute(text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)"))
-        connection.execute(text("INSERT INTO strict_order VALUES ('1')"))
+    conflict = conflict_that_rolls_back(made)
 
     with Session(made) as session, pytest.raises(RollbackRequiredError, match="the inbox's row"):  # noqa: PT012 - the commit is behind the block
         with inbox.once(session, message):
             with suppress(IntegrityError):
-                session.connection().execute(text("INSERT INTO strict_order VALUES ('1')"))
+                session.connection().execute(conflict)
             session.add(Order(txn_id=order_id))
             session.flush()
         session.commit()
@@ -683,15 +677,9 @@ def test_the_commands_create_and_purge(
 
 
 def in_loop(inbox: Inbox, use: Callable[[AsyncInbox, Any], Any]) -> None:
-    url = make_url(inbox._engine.url)
-    url = url.set(drivername=ASYNC_DRIVERS[url.get_backend_name()])
-
     async def main() -> None:
-        engine = create_async_engine(url)
-        try:
+        async with async_engine(inbox._engine.url) as engine:
             await use(AsyncInbox(engine, group=GROUP), engine)
-        finally:
-            await engine.dispose()
 
     asyncio.run(main())
 
@@ -744,13 +732,6 @@ def test_what_is_done_again_after_a_rollback_is_not_committed_in_the_loop(engine
 
 @on_sqlite
 def test_both_inboxes_have_the_same_words(engine: Engine) -> None:
-    def words(kind: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(member).parameters)
-            for name, member in inspect.getmembers(kind, callable)
-            if (not name.startswith("_") or name == "__init__")
-        }
-
     steps = {"key_of", "see", "forget", "leave"}
     plain = {name: found for name, found in words(Inbox).items() if name not in steps}
     assert plain == words(AsyncInbox)
