@@ -20,9 +20,7 @@ from txlayer import COMMIT, ROLLBACK, UNKNOWN, CheckRequest, ParkedTransaction, 
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.cli.main import build_app
-from txlayer.config import CoordinatorConfig
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RollbackRequiredError, TxLayerError, UsageError
-from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
 
@@ -33,13 +31,7 @@ SERVERS = 'bootstrap_servers="127.0.0.1:9092"'
 def arena(broker: Broker) -> Iterator[Arena]:
     """One namespace, its coordinator running."""
     arena = make_arena(broker.bootstrap_servers)
-    config = CoordinatorConfig(
-        bootstrap_servers=arena.servers,
-        namespace=arena.namespace,
-        session_timeout=timedelta(seconds=3),
-        check_immunity=timedelta(milliseconds=200),
-    )
-    with RunningCoordinator(config):
+    with arena.coordinator(session_timeout=timedelta(seconds=3), check_immunity=timedelta(milliseconds=200)):
         yield arena
 
 

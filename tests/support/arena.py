@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -15,12 +16,13 @@ from tests.support.run_checker import missing_from
 from tests.support.waiting import TimedOutError, wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace
-from txlayer.config import ClientConfig, SystemTopics
+from txlayer.config import ClientConfig, CoordinatorConfig, SystemTopics
 from txlayer.core.codec import ID_HEADER
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import DoubtSummary
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate.topics import CoordinatorStatus, read_status
+from txlayer.testing.stage import RunningCoordinator
 
 PARTITION_COUNT = 4
 REAL_TOPIC_SETTINGS = {"message.timestamp.type": "LogAppendTime"}
@@ -40,6 +42,11 @@ class Arena:
     def namespace(self) -> str:
         """Its name."""
         return self.topics.namespace
+
+    def coordinator(self, **settings: Any) -> RunningCoordinator:
+        """One with these settings, which works in it while a block runs."""
+        config = CoordinatorConfig(bootstrap_servers=self.servers, namespace=self.namespace, **settings)
+        return RunningCoordinator(config)
 
     def load(self, *, rate: int, seed: int, next_share: float = 0.0, timed_share: float = 0.0) -> Load:
         """A load on it, not started; so many of its transactions are of the next release, and so many have times."""

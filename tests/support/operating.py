@@ -13,7 +13,6 @@ from tests.support.crafted import Crafted, Placed
 from tests.support.logs import ends
 from tests.support.waiting import wait_until
 from txlayer.cli import tx
-from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import Resolution
 from txlayer.testing.stage import RunningCoordinator
 
@@ -39,14 +38,10 @@ def op_ends(arena: Arena) -> dict[tuple[str, int], int]:
 
 def quick_coordinator(arena: Arena) -> RunningCoordinator:
     """One that moves and parks soon, to be run as long as somebody operates."""
-    return RunningCoordinator(
-        CoordinatorConfig(
-            bootstrap_servers=arena.servers,
-            namespace=arena.namespace,
-            session_timeout=timedelta(seconds=3),
-            doubt_after=timedelta(seconds=1),
-            misplaced_after=timedelta(milliseconds=100),
-        )
+    return arena.coordinator(
+        session_timeout=timedelta(seconds=3),
+        doubt_after=timedelta(seconds=1),
+        misplaced_after=timedelta(milliseconds=100),
     )
 
 

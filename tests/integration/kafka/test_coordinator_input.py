@@ -9,7 +9,6 @@ import pytest
 from tests.support.arena import Arena
 from tests.support.raw import Prepared, RawWriter
 from tests.support.waiting import wait_until
-from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, HalfOptions, Resolution
 from txlayer.testing.stage import RunningCoordinator
@@ -25,13 +24,7 @@ SESSION = timedelta(seconds=10)
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     """It runs while all tests of the file do: whatever one of them wrote must not stop it."""
-    config = CoordinatorConfig(
-        bootstrap_servers=arena.servers,
-        namespace=arena.namespace,
-        misplaced_after=timedelta(seconds=1),
-        session_timeout=SESSION,
-    )
-    with RunningCoordinator(config) as running:
+    with arena.coordinator(misplaced_after=timedelta(seconds=1), session_timeout=SESSION) as running:
         yield running
         assert 0 == running.coordinator.counts.rebuild_count
 

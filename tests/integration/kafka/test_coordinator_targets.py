@@ -11,7 +11,7 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.raw import RawWriter, delete_topic
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.config import ClientConfig, CoordinatorConfig
+from txlayer.config import ClientConfig
 from txlayer.core import codec
 from txlayer.core.messages import HalfOptions, Resolution
 from txlayer.core.topics import AlterSetting
@@ -27,13 +27,8 @@ ALLOWED = ("real-*", "late-*", "small-*", "gone-*")
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     """It runs while all tests of the file do."""
-    config = CoordinatorConfig(
-        bootstrap_servers=arena.servers,
-        namespace=arena.namespace,
-        target_topics=ALLOWED,
-        session_timeout=timedelta(seconds=10),  # longer than a busy machine stands still
-    )
-    with RunningCoordinator(config) as running:
+    session = timedelta(seconds=10)  # longer than a busy machine stands still
+    with arena.coordinator(target_topics=ALLOWED, session_timeout=session) as running:
         yield running
 
 

@@ -15,7 +15,6 @@ from tests.support.logs import Headers
 from tests.support.raw import GROUP, RawWriter
 from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
-from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, ParkReason, Resolution
 from txlayer.testing.stage import RunningCoordinator
@@ -41,13 +40,7 @@ def arena(broker: Broker) -> Arena:
 
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
-    config = CoordinatorConfig(
-        bootstrap_servers=arena.servers,
-        namespace=arena.namespace,
-        doubt_after=timedelta(seconds=2),
-        session_timeout=timedelta(seconds=10),
-    )
-    with RunningCoordinator(config) as running:
+    with arena.coordinator(doubt_after=timedelta(seconds=2), session_timeout=timedelta(seconds=10)) as running:
         yield running
 
 

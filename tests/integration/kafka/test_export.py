@@ -13,7 +13,6 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.operating import Tx
 from tests.support.raw import RawWriter
-from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import HalfOptions
 from txlayer.testing.stage import RunningCoordinator
 
@@ -29,10 +28,7 @@ def arena(broker: Broker) -> Arena:
 
 @pytest.fixture
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
-    config = CoordinatorConfig(
-        bootstrap_servers=arena.servers, namespace=arena.namespace, session_timeout=timedelta(seconds=3)
-    )
-    with RunningCoordinator(config) as running:
+    with arena.coordinator(session_timeout=timedelta(seconds=3)) as running:
         yield running
 
 

@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from tests.support.arena import Arena
 from tests.support.logs import Seen, read_log
 from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
-from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.messages import HEADERS_READ_MAX, NO_OPTIONS, HalfHeader
 from txlayer.testing.stage import RunningCoordinator
@@ -75,8 +73,7 @@ IMPOSSIBLE = ("two words", ".", "..", "x" * 250, "a\0b", "\0", "\x1b[2J", "a/b")
 
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
-    config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace, session_timeout=SESSION)
-    with RunningCoordinator(config) as running:
+    with arena.coordinator(session_timeout=SESSION) as running:
         yield running
         assert 0 == running.coordinator.counts.rebuild_count
 
@@ -135,9 +132,8 @@ def test_a_thousand_headers_are_forwarded_as_they_are(arena: Arena, coordinator:
 @pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 def test_a_message_that_would_have_too_many_headers_on_doubt_stops_nobody(arena: Arena) -> None:
     """Kafka's client shows no header at all of a record that has more than 100,000, and doubt adds two to those of half."""
-    raw, config = RawWriter(arena), CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
-    config = replace(config, session_timeout=SESSION, doubt_after=timedelta(milliseconds=300))
-    with RunningCoordinator(config) as running:
+    raw = RawWriter(arena)
+    with arena.coordinator(session_timeout=SESSION, doubt_after=timedelta(milliseconds=300)) as running:
         mine = raw.prepare((arena.targets[0], b"k", b"v"), headers=[("h", b"")] * (HEADERS_READ_MAX - 2))
         arena.wait_for_doubt(mine.key, within=90)
         raw.commit(mine)

@@ -9,8 +9,6 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.raw import RawWriter
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.config import CoordinatorConfig
-from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
@@ -26,13 +24,8 @@ def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on(loca
         arena = make_arena(cluster.bootstrap_servers, replication_factor=3)
         fragile = create_topic(arena.servers, unique_name("fragile"), replicas=3, config={"min.insync.replicas": "3"})
         raw = RawWriter(arena)
-        config = CoordinatorConfig(
-            bootstrap_servers=arena.servers,
-            namespace=arena.namespace,
-            hold_after=timedelta(seconds=HOLD_AFTER_S),
-            kafka_transaction_timeout=timedelta(seconds=TRY_S),
-        )
-        with RunningCoordinator(config) as running:
+        hold_after, try_timeout = timedelta(seconds=HOLD_AFTER_S), timedelta(seconds=TRY_S)
+        with arena.coordinator(hold_after=hold_after, kafka_transaction_timeout=try_timeout) as running:
             first = raw.prepare((fragile, b"k", b"v"))
             raw.commit(first)
             arena.wait_until_visible(first.txn_id, topics=[fragile], within=60)

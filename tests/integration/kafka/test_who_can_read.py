@@ -15,7 +15,6 @@ from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import ConfigError
-from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = [
     pytest.mark.kafka,
@@ -70,11 +69,10 @@ def forwarded(arena: Arena, topic: str) -> list[tuple[bytes | None, bytes | None
 
 @pytest.mark.parametrize("read", [with_kafka_python, with_aiokafka])
 def test_a_client_without_extras_reads_what_was_forwarded(arena: Arena, read: Read) -> None:
-    config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
     wanted = {(b"k%d" % n, b"value " * 100 + b"%d" % n) for n in range(COUNT)}
     raw = RawWriter(arena)
     topic = create_topic(arena.servers, unique_name("read"), partitions=2)
-    with RunningCoordinator(config):
+    with arena.coordinator():
         for key, value in sorted(wanted):
             raw.commit(raw.prepare((topic, key, value)))
         wait_until(lambda: len(forwarded(arena, topic)) == COUNT, within=READ_MS / 1000, what="all forwarded")
@@ -97,8 +95,7 @@ def test_after_kills_other_clients_read_what_confluent_kafka_reads(arena: Arena,
             running.wait_for("partitions.taken_over")
             for key, value in islice(todo, COUNT):
                 raw.commit(raw.prepare((topic, key, value)))
-    config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
-    with RunningCoordinator(config):
+    with arena.coordinator():
         wait_until(lambda: len(forwarded(arena, topic)) >= len(wanted), within=READ_MS / 1000, what="all forwarded")
 
     found = sorted(forwarded(arena, topic))
