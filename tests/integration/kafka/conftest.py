@@ -9,6 +9,7 @@ from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
 from tests.support.crafted import Crafted
 from tests.support.operating import Tx, quick_coordinator
+from tests.support.planted_letters import Planted
 from tests.support.producers import made_for
 from tests.support.raw import RawWriter
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -75,3 +76,9 @@ def raw(arena: Arena, coordinator: RunningCoordinator) -> RawWriter:
 def operator(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
     """Who calls `txlayer tx`."""
     return Tx(arena, capsys)
+
+
+@pytest.fixture
+def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
+    """A consumer group's dead letters, and `txlayer dlq` on them."""
+    return Planted(broker.bootstrap_servers, capsys)

@@ -6,7 +6,6 @@ from typing import NoReturn
 
 import pytest
 
-from tests.conftest import Broker
 from tests.support.broker import unique_name
 from tests.support.planted_letters import WHY, Planted
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -18,11 +17,6 @@ from txlayer.operate import replay
 from txlayer.operate.replay import WrittenRequest
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
-    return Planted(broker.bootstrap_servers, capsys)
 
 
 def test_every_partition_is_asked_and_those_that_nobody_took_are_told(planted: Planted) -> None:

@@ -15,11 +15,6 @@ pytestmark = pytest.mark.kafka
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
-    return Planted(broker.bootstrap_servers, capsys)
-
-
 def result(planted: Planted, letter: str, outcome: ReplayOutcome, *, request_id: str = "r1") -> None:
     offset = int(letter.rpartition(":")[2])
     planted.say(ReplayRecord(ReplayKind.REPLAY, request_id, offset, text="zoe: mended"))

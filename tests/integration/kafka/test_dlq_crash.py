@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from tests.conftest import Broker
 from tests.support.planted_letters import WHY, Planted
 from tests.support.processes import ROOT
 from tests.support.waiting import wait_until
@@ -14,11 +13,6 @@ pytestmark = pytest.mark.kafka
 
 COUNT = 30
 PATIENCE_S = 60
-
-
-@pytest.fixture
-def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
-    return Planted(broker.bootstrap_servers, capsys)
 
 
 def kill_in_the_middle(planted: Planted, arguments: tuple[str, ...], topic: str) -> None:

@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from tests.conftest import Broker
 from tests.support.planted_letters import WHY, Planted
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
@@ -13,11 +12,6 @@ pytestmark = pytest.mark.kafka
 
 PARKED = DeadLetterReason.KEY_PARKED
 NOT_WAITING = ("--wait", "0s")
-
-
-@pytest.fixture
-def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
-    return Planted(broker.bootstrap_servers, capsys)
 
 
 def handle(request: ReplayRecord) -> ReplayOutcome:
