@@ -1,5 +1,6 @@
 """A consumer's program in the hands of who operates it: reset, restarted, and slower than its polls."""
 
+import io
 import json
 import time
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ def test_reset_says_where_a_group_begins(stage: Stage, capsys: pytest.CaptureFix
 def test_a_reset_that_is_dry_or_that_nobody_confirms_stores_nothing(
     word: str, expected: int, stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     stage.write(b"0")
 
     code, out, err = reset(stage, "--to", "latest", word, capsys=capsys)

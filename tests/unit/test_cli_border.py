@@ -227,10 +227,25 @@ def test_an_output_that_is_full_is_no_defect() -> None:
     assert (ExitCode.USAGE, said) == (ran.returncode, ran.stderr)
 
 
-def test_without_a_standard_output_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", None)
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("--version >&-", 0, ""),
+        ("tx commit 2>&-", 2, ""),
+        ("nothing 2>&-", 2, ""),
+        ("console user zoe <&-", 2, "error: a password has 12 "),
+    ],
+)
+def test_a_stream_that_is_closed_changes_no_exit_code(command: str, code: int, said: str) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m txlayer {command}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
-    assert ExitCode.GOOD == guard(lambda: output.show([{"a": 1}], lambda _: "text", as_json=False))
+    assert (code, "", said) == (ran.returncode, ran.stdout, ran.stderr[: len(said)] if said else ran.stderr)
 
 
 def test_what_a_user_typed_is_printable_where_nothing_was_found(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -239,11 +254,10 @@ def test_what_a_user_typed_is_printable_where_nothing_was_found(capsysbinary: py
     assert b"no topic \\udcff\n" == capsysbinary.readouterr().out
 
 
-@pytest.mark.parametrize("given", ["", None])
 def test_where_nobody_answers_the_error_says_how_to_do_without(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str | None
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", None if given is None else io.StringIO(given))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
 
     code = guard(lambda: output.ask("Store these offsets?"))
 

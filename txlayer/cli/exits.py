@@ -157,7 +157,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 def _flush() -> None:
     """Now, while an error of it can still be told."""
-    if sys.stdout is not None and not sys.stdout.closed:
+    if not sys.stdout.closed:
         sys.stdout.flush()
 
 

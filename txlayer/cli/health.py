@@ -20,6 +20,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, current_ms, declared, option, with_bundles
 from txlayer.config import ConsumerConfig, CoordinatorConfig, parse_duration
+from txlayer.core.messages import check_topic
 from txlayer.operate import Json, length_text, time_text
 from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json, is_ill
 
@@ -55,10 +56,11 @@ def doctor(
     docs/howto/doctor.md explains every check.
     """
     config = connection.config(CoordinatorConfig)
+    topics = [check_topic(each) for each in topic or ()]
     # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.inspection import inspect
 
-    facts = inspect(config, topics=topic or (), replication_factor=replication_factor)
+    facts = inspect(config, topics=topics, replication_factor=replication_factor)
     found = examine(facts, config)
     if as_json:
         output.print_json(findings_json(found, config=config))
@@ -196,7 +198,7 @@ def follow(
     """Step the view and show it after each interval: on the whole screen, or below the last look where there is no terminal."""
     from rich.live import Live
 
-    is_screen = sys.stdout is not None and sys.stdout.isatty() and not as_json
+    is_screen = sys.stdout.isatty() and not as_json
     with Live(console=output.console(), screen=True, auto_refresh=False) if is_screen else nullcontext() as shown:
         due = clock()
         while not should_stop():

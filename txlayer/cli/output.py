@@ -34,10 +34,8 @@ WIDE = 240  # columns without a terminal: a file or a pipe wants whole ids on on
 
 
 def console(*, err: bool = False) -> Console:
-    # Without a standard output (`>&-`) Python has none at all, and print is silent.
     stream = sys.stderr if err else sys.stdout
-    is_screen = stream is not None and stream.isatty()
-    return Console(width=None if is_screen else WIDE, highlight=False, stderr=err)
+    return Console(width=None if stream.isatty() else WIDE, highlight=False, stderr=err)
 
 
 def cell(text: object, style: str = "") -> Text:
@@ -136,20 +134,18 @@ SENTENCE_COUNT_MAX = 100  # good outcomes printed one by one, a page or two of a
 
 def has_person() -> bool:
     """Whether somebody at a terminal can answer."""
-    return sys.stdin is not None and sys.stdin.isatty()
+    return sys.stdin.isatty()
 
 
 def ask(question: str) -> None:
     """Ask, beside what is printed for a program; a program may give the answer. UsageError, typer.Abort: none, or no. Nothing was changed."""
-    is_said = None
-    if sys.stdin is not None:  # `<&-` leaves Python without one
-        try:
-            is_said = typer.confirm(question, err=True)
-        except typer.Abort:
-            if has_person():
-                raise
-    if is_said is None:
-        raise UsageError("the question got no answer, and nothing was changed; with --yes the command does not ask")
+    try:
+        is_said = typer.confirm(question, err=True)
+    except typer.Abort:
+        if has_person():
+            raise
+        why = "the question got no answer, and nothing was changed; with --yes the command does not ask"
+        raise UsageError(why) from None
     if not is_said:
         raise typer.Abort
 

@@ -1,5 +1,6 @@
 """docs/howto/upgrade.md: its commands, run on a namespace with work in it; and what happens in between."""
 
+import io
 import json
 import re
 import shlex
@@ -199,7 +200,7 @@ def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_comman
         pass
     with pytest.raises(TopicMismatchError), coordinating(arena):
         pass
-    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     assert 2 == topics(arena, "widen", "--partitions", "4", "--json", capsys=capsys)[0]
     code, found = topics_json(arena, "widen", "--partitions", "4", "--yes", capsys=capsys)
 
