@@ -61,7 +61,7 @@ ALLOW_INSECURE = "--insecure (TXLAYER_IS_INSECURE_ALLOWED=true, is_insecure_allo
 _UNVERIFIED = {"enable.ssl.certificate.verification": "false", "ssl.endpoint.identification.algorithm": "none"}
 
 # All four numbers are required: 127.example.org is an ordinary host name.
-_SERVER = re.compile(r"(?:[A-Za-z_]+://)?[^\s=;@/\x00-\x1f\x7f]+")
+_SERVER = re.compile(r"(?:[A-Za-z_]+://)?[^\s=;@/\x00-\x1f\x7f\ud800-\udfff]+")
 _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

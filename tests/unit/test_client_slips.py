@@ -271,3 +271,22 @@ def test_a_command_ends_with_one_line_and_the_exit_code_of_a_wrong_setting(
     assert "sasl.mechanism" in told[0]
     assert "Traceback" not in err
     assert SECRET not in out + err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("doctor --topic a\udcffb", "no topic can have this name"),
+        ("verify --topics a\udcffb", "no topic can have this name"),
+        ("topics check --insecure -b a\udcffb:1", "not an address of a broker"),
+        ("topics acls apply --role reader --principal User:a\udcffb", "the client cannot be given this value"),
+    ],
+)
+def test_bytes_that_are_no_utf_8_are_told_before_the_client_gets_them(
+    command: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TXLAYER_BOOTSTRAP_SERVERS", "127.0.0.1:9")
+
+    code, _, err = run_txlayer(*command.split(), capsys=capsys)
+
+    assert (2, True) == (code, said in err), err

@@ -13,6 +13,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, current_ms, option, parse_instant, with_bundles
 from txlayer.config import ClientConfig, milliseconds, parse_duration
+from txlayer.core.messages import check_topic
 from txlayer.core.verification import ADVICE, PromiseStatus, Severity, Verdict, VerdictFinding, severity
 from txlayer.errors import UsageError
 from txlayer.operate.verify import Verification, WantedWindow, verification_json
@@ -51,7 +52,7 @@ def verify(
     config = connection.config(ClientConfig)
     wanted = WantedWindow(
         *_window(since, until, lambda: LogTime(current_ms(), current_ms())),  # a slip is told before a broker is asked
-        tuple(sorted(set(topics or ()))),
+        tuple(sorted(set(map(check_topic, topics or ())))),
         milliseconds(parse_duration("--grace", grace)),
         milliseconds(parse_duration("--overdue-after", overdue_after)),
     )

@@ -46,7 +46,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def check_topic(topic: str) -> str:
-    """The name itself; UsageError: no topic can have it."""
+    """The name itself; UsageError: no topic can have it. With bytes in it that are no UTF-8, the Kafka client ends the process."""
     if not is_topic_name(topic):
         raise UsageError(f"{topic[:260]!r}: no topic can have this name")
     return topic

@@ -59,7 +59,7 @@ def plan_reset(
     LifecycleError: a member runs; TopicMismatchError: there is no such topic; UsageError: none can have this name.
     """
     for topic in topics:
-        check_topic(topic)  # with bytes that are no UTF-8 in it, the client ends the process
+        check_topic(topic)
     found = admin.group(group)
     if found.is_active:
         members = "coordinators" if of_coordinators else "consumers"
@@ -257,6 +257,11 @@ def wanted_rights(
     kind, colon, name = principal.partition(":")
     if not (kind and colon and name) or principal == acls.ANYBODY:
         raise ConfigError("not one principal", name="--principal", value=principal, expected="User:NAME")
+    for option, value in (("--principal", principal), ("--host", host), *(("--topic", each) for each in topics)):
+        if not value.isprintable():
+            raise ConfigError(
+                "the client cannot be given this value", name=option, value=value, expected="printable text"
+            )
     if group is not None:
         check_group(group)
     wanted: dict[Acl, CreateAcl] = {}
