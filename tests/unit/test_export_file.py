@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None
     found = UnsettledTransaction(0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None))
 
     ((each, contents),) = read_with_contents(stage.connections(), [found])
+    assert contents is not None
     row: dict[str, Any] = json.loads(json.dumps(export_json(each, contents, now_ms=2_000)))
 
     assert (1, "order-1", "open", 900) == tuple(row[name] for name in ("format", "txn_id", "state", "born_ms"))
@@ -163,7 +165,8 @@ def test_only_a_file_is_overwritten_and_of_a_link_the_file_that_it_names(tmp_pat
 def exported(stage: StillCoordinator) -> list[dict[str, Any]]:
     with closing(stage.kafka.connect_coordinator(stage.config, client="export")) as connections:
         found = list(Overview(connections).unsettled())
-        return [export_json(each, contents, now_ms=0) for each, contents in read_with_contents(connections, found)]
+        read = read_with_contents(connections, found)
+        return [export_json(each, contents, now_ms=0) for each, contents in read if contents is not None]
 
 
 def test_of_a_scheduled_transaction_what_consumers_see_is_left_out_and_the_rest_has_its_time() -> None:
@@ -184,3 +187,18 @@ def test_of_a_scheduled_transaction_what_consumers_see_is_left_out_and_the_rest_
     told = [[(m["index"], m["deliver_at_ms"]) for m in row["messages"]] for row in (undecided, scheduled, later)]
     left = [(1, due_ms), (2, due_ms + 1_000)]
     assert [[(0, None), *left], left, [(1, due_ms + 9), (2, due_ms + 9)]] == told
+
+
+def test_a_transaction_of_which_a_message_is_gone_is_left_out_and_the_others_are_exported() -> None:
+    stage, small, large = StillCoordinator(doubt_after=timedelta(seconds=5)), txn_key("a"), txn_key("b")
+    stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(stage.topics.doubt, {"max.message.bytes": "5000"}))
+    stage.half(small)
+    last = stage.half(large, value=b"v" * 10_000)
+    stage.work(seconds=20)
+    assert {small, large} == stage.on_doubt().keys()
+    before = exported(stage)
+
+    stage.kafka.delete_records(stage.topics.half, 0, before=last + 1)
+
+    assert [2, 1] == [len(before), len(exported(stage))]
+    assert [small] == [f"{row['txn_id']}/{row['nonce']}" for row in exported(stage)]

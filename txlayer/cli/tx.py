@@ -304,7 +304,8 @@ def export(
 ) -> None:
     """Write transactions whole into a file, one JSON object per line; parked ones, unless a state is named.
 
-    Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
+    Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is. Exit code 1: one of which a message
+    is gone is left out.
     """
     from txlayer.operate import history as histories
     from txlayer.operate import unsettled
@@ -323,11 +324,20 @@ def export(
             if each.state in states and wanted.lets_through(each, now_ms=now_ms)
         )
         oldest = unsettled.oldest(found, limit)
+        gone = []
         with _opened(path, is_forced=force) as file:
             for each, contents in histories.read_with_contents(connections, oldest):
-                file.write(json.dumps(histories.export_json(each, contents, now_ms=now_ms)) + "\n")
+                if contents is None:
+                    gone.append(each.txn.key)
+                else:
+                    file.write(json.dumps(histories.export_json(each, contents, now_ms=now_ms)) + "\n")
     where = "standard output" if path is None else str(path)
-    typer.echo(f"{len(oldest):,} transactions written to {where}", err=True)
+    typer.echo(f"{len(oldest) - len(gone):,} transactions written to {where}", err=True)
+    for key in gone:
+        why = f"{config.topics.half} alone had a message of it whole, and does not hold it any more"
+        typer.echo(printable(f"{key} is left out: {why}"), err=True)
+    if gone:
+        raise typer.Exit(ExitCode.FINDING)
 
 
 def _check_path(path: Path, *, is_forced: bool) -> None:

@@ -21,7 +21,7 @@ from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import HalfOptions, OpMessage, Source, user_headers
 from txlayer.core.partitions import murmur2
 from txlayer.core.progress import Foreign, Progress, decode
-from txlayer.errors import ConfigError, TxLayerError
+from txlayer.errors import ConfigError, RefusedRecordError, TxLayerError
 from txlayer.operate import Json, bytes_json, length_text, time_text
 from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition, consumed_pairs, event_json
 from txlayer.operate.unsettled import UnsettledTransaction, committed_records, options_json, unsettled_json
@@ -389,21 +389,29 @@ FETCH_COUNT = 100  # transactions whose contents are in memory at once
 
 def read_with_contents(
     connections: CoordinatorConnections, found: Sequence[UnsettledTransaction]
-) -> Iterator[tuple[UnsettledTransaction, list[Content]]]:
+) -> Iterator[tuple[UnsettledTransaction, list[Content] | None]]:
     """Each with its messages in the order of their index, in the order of `found`, also of what is settled meanwhile: doubt keeps it a day.
 
-    InvariantError: a content is not there any more; those before it were given.
+    None: half alone had one of them whole, and does not hold it any more. InvariantError: a content is not there any more; those before it
+    were given.
     """
     topics = connections.config.topics
+
+    def fetch(part: Sequence[UnsettledTransaction]) -> dict[tuple[int, str], list[Content]]:
+        # There is no half record of one that is known from an op line alone.
+        wanted = [(s.partition, s.txn, s.txn.seen) for s in part if s.txn.seen]
+        try:
+            return fetch_contents(reader, wanted, half_topic=topics.half, doubt_topic=topics.doubt)
+        except RefusedRecordError:
+            return {} if len(part) == 1 else {key: got for each in part for key, got in fetch([each]).items()}
+
     client = connections.make_reader("read_committed")
     with closing(RangeReader(client, patience_s=STABLE_PATIENCE_S)) as reader:
         for start in range(0, len(found), FETCH_COUNT):
             part = found[start : start + FETCH_COUNT]
-            # There is no half record of one that is known from an op line alone.
-            wanted = [(s.partition, s.txn, s.txn.seen) for s in part if s.txn.seen]
-            contents = fetch_contents(reader, wanted, half_topic=topics.half, doubt_topic=topics.doubt)
+            contents = fetch(part)
             for each in part:
-                yield each, contents.get((each.partition, each.txn.key), [])
+                yield each, contents.get((each.partition, each.txn.key), None if each.txn.seen else [])
 
 
 # --- where the messages went -----------------------------------------------------------------------------------------
