@@ -537,10 +537,8 @@ def test_of_two_edits_at_a_time_one_is_carried_out(site: Site, monkeypatch: pyte
             log = logs[group.topic]
             found = log.at(0, at)
             assert found is not None
-            author, clock = Author("kim: x", request_id), environment.clock
-            return replace_value(
-                log, found, b"new", author=author, connections=clients, clock=clock, pause=environment.sleep
-            )
+            author = Author("kim: x", request_id)
+            return replace_value(log, found, b"new", author=author, connections=clients, environment=environment)
 
     def look(log: DeadLetterLog, found: FoundLetter, *beside: LettersBeside) -> str:
         looks.append(at)

@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -405,7 +406,8 @@ def test_two_consoles_that_work_off_one_request_at_once_settle_no_more_than_its_
     def resume_elsewhere() -> None:
         with closing(console.connect()) as connections:
             (found,), _ = read_requests(connections, since_ms=0)
-            other = ManualSettlement(connections, clock=console.environment.clock, pause=lambda _seconds: work())
+            working = replace(console.environment, sleep=lambda _seconds: work())
+            other = ManualSettlement(connections, environment=working)
             work_off(
                 found.request, console.view, other, now_ms=console.now_ms, should_stop=lambda: False, is_resumed=True
             )

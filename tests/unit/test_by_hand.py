@@ -18,6 +18,7 @@ from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, SettlementResult, WrittenLine, line_of
 from txlayer.operate.unsettled import UnsettledTransaction
+from txlayer.runtime.environment import Environment
 
 ROUND_MS = 100
 
@@ -68,7 +69,7 @@ def hands(coordinators: Any = None, producers: Any = None) -> ManualSettlement:
     stage = producers or producer_stage()
     moving.topic_limits = stage.topic_limits
     moving.operator_writer = lambda batch_bytes: stage.make_half_writer(batch_bytes_max=batch_bytes)
-    return ManualSettlement(moving, clock=lambda: moving.now_ms / 1000, pause=moving.pause)
+    return ManualSettlement(moving, environment=Environment(clock=lambda: moving.now_ms / 1000, sleep=moving.pause))
 
 
 def test_lines_of_one_partition_stand_in_their_order() -> None:

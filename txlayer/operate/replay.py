@@ -48,7 +48,7 @@ from txlayer.operate.dead_letters import (
     position_json,
 )
 from txlayer.operate.operators import check_choice, signature_of
-from txlayer.runtime.environment import REAL
+from txlayer.runtime.environment import REAL, Environment
 from txlayer.runtime.kafka_transactions import ALONE, SMALL_BATCH_BYTES, Entry, KafkaTransactions, WriterConnections
 
 T = TypeVar("T")
@@ -452,9 +452,7 @@ class RequestWriter:
     connections: WriterConnections
     _: KW_ONLY
     group: str
-    clock: Callable[[], float] = REAL.clock
-    pause: Callable[[float], None] = REAL.sleep
-    draw: Callable[[], float] = REAL.draw
+    environment: Environment = REAL
     _transactions: KafkaTransactions | None = field(default=None, init=False)
     _batch_bytes_max: int = field(default=SMALL_BATCH_BYTES, init=False)
 
@@ -472,7 +470,7 @@ class RequestWriter:
                 return act(self._transactions)
             except FencedError:
                 self.close()
-                self.pause(GIVE_WAY_S * self.draw())
+                self.environment.sleep(GIVE_WAY_S * self.environment.draw())
             except TxLayerError:
                 has_refused_batch = self._transactions.has_refused_batch
                 self.close()
@@ -505,8 +503,8 @@ class RequestWriter:
             transactions.close()
 
     def _make(self) -> KafkaTransactions:
-        name, batch_bytes_max = writer_name(self.group, "requests"), self._batch_bytes_max
-        return KafkaTransactions(self.connections, name=name, clock=self.clock, batch_bytes_max=batch_bytes_max)
+        name, clock = writer_name(self.group, "requests"), self.environment.clock
+        return KafkaTransactions(self.connections, name=name, clock=clock, batch_bytes_max=self._batch_bytes_max)
 
 
 def requests_for(
@@ -610,7 +608,7 @@ def _look(
     author = order.author
     freed = freed_by_retention(logs, planned)
     for topic, partitions in _partitions_of(planned).items():
-        _wait_until_readable(logs[topic], partitions, patience_s=HIDDEN_S, clock=writer.clock, pause=writer.pause)
+        _wait_until_readable(logs[topic], partitions, patience_s=HIDDEN_S, environment=writer.environment)
     able, taken = still_able(logs, planned, is_again=order.is_again)
     before = [each for each in (*able, *taken) if author.request_id in each.history.asked]
     able, taken = ([each for each in found if each not in before] for found in (able, taken))
@@ -647,7 +645,7 @@ def ask(
     With a rate or a `watch` it goes on in steps, and looks before each what others have asked for. The watch may stop it: then
     `watch.stopped` says why, and those behind are left. TxLayerError: it could not be done; the same order goes on where it was.
     """
-    author = order.author
+    author, clock = order.author, writer.environment.clock
     fresh, followed = choice, [*choice.asked_before]
     taken, held, left = list[FoundLetter](), list[FoundLetter](), list[FoundLetter]()
     if watch is not None:
@@ -658,12 +656,12 @@ def ask(
     for _ in range(ROUND_COUNT_MAX):
         count = 0
         for planned_step in _steps(order, fresh.in_turn, watch):
-            while due is not None and (early_s := due - writer.clock()) > 0 and (watch is None or watch.is_going_on()):
-                writer.pause(min(early_s, LOOK_AGAIN_S))
+            while due is not None and (early_s := due - clock()) > 0 and (watch is None or watch.is_going_on()):
+                writer.environment.sleep(min(early_s, LOOK_AGAIN_S))
             if watch is not None and not watch.is_going_on():
                 left += planned_step
                 continue
-            begun = writer.clock()
+            begun = clock()
             look = partial(_look, order, writer, logs, planned_step, fresh.parked)
             step = _look_and_write(writer, look) if planned_step else Step([], [], [], [])
             taken += step.taken
@@ -851,8 +849,7 @@ def replace_value(
     *,
     author: Author,
     connections: WriterConnections,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
+    environment: Environment = REAL,
 ) -> int:
     """Store a copy with this value, drop the first one, and have the copy replayed; returns the copy's offset.
 
@@ -867,7 +864,7 @@ def replace_value(
         TxLayerError: anything else. In each case nothing is written, unless the commit got no answer or cannot be read yet: the
             same request id again says so.
     """
-    wait = partial(_wait_until_readable, log, [found.position.partition], clock=clock, pause=pause)
+    wait = partial(_wait_until_readable, log, [found.position.partition], environment=environment)
     # However many there are, they are read before: an open Kafka transaction holds up the readers of its topics, and has a time-out.
     beside = LettersBeside(log, found)
 
@@ -883,7 +880,7 @@ def replace_value(
             raise UsageError(f"this form has stored another value already, at {stored.position}; look at that one")
         return copy
 
-    with closing(RequestWriter(connections, group=log.group, clock=clock, pause=pause)) as writer:
+    with closing(RequestWriter(connections, group=log.group, environment=environment)) as writer:
         return writer.in_turn(store)
 
 
@@ -952,15 +949,14 @@ def _wait_until_readable(
     before: dict[TopicPartition, int] | None = None,
     *,
     patience_s: float = READABLE_S,
-    clock: Callable[[], float],
-    pause: Callable[[float], None],
+    environment: Environment,
 ) -> None:
     """Wait while an open Kafka transaction hides dead letters or requests, of some only `before` an offset; then read the requests."""
-    give_up_at = clock() + patience_s
+    give_up_at = environment.clock() + patience_s
     ends = log.ends(partitions) | (before or {})
     while log.is_hidden(ends):
-        if clock() >= give_up_at:
+        if environment.clock() >= give_up_at:
             why = f"a Kafka transaction on {log.dead_letters} or {log.replays} is open, and hides what there is; try again"
             raise RetriableError(why)
-        pause(LOOK_AGAIN_S)
+        environment.sleep(LOOK_AGAIN_S)
     log.follow()

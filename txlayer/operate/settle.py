@@ -3,7 +3,6 @@
 Every face says the same of an outcome: `sentence`.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -25,6 +24,7 @@ from txlayer.operate import Json, length_text, time_text, unsettled
 from txlayer.operate.history import op_json, operator_of, position_json
 from txlayer.operate.operators import OperatorWriter, check_choice
 from txlayer.operate.unsettled import PARKED, Filter, Overview, UnsettledTransaction, committed_records, read_stored
+from txlayer.runtime.environment import REAL, Environment
 
 
 class OperatorAction(Enum):
@@ -294,8 +294,7 @@ class ManualSettlement:
 
     connections: CoordinatorConnections
     _: KW_ONLY
-    clock: Callable[[], float] = time.monotonic
-    pause: Callable[[float], None] = time.sleep
+    environment: Environment = REAL
 
     @property
     def topics(self) -> SystemTopics:
@@ -318,7 +317,8 @@ class ManualSettlement:
         topic = self.topics.op
         limits = limits_of(self.connections.topic_limits, topic)
         batch_bytes = min(BATCH_BYTES, limits.message_bytes_max or BATCH_BYTES)
-        writer = OperatorWriter(self.connections.operator_writer(batch_bytes), topic=topic, clock=self.clock)
+        client = self.connections.operator_writer(batch_bytes)
+        writer = OperatorWriter(client, topic=topic, clock=self.environment.clock)
         records = ((found, found.partition, codec.encode_ops([codec.encode_op(op)])) for found, op in lines)
         return [WrittenLine(found, (offset, 0)) for found, offset in writer.write(records, on_progress=on_progress)]
 
@@ -339,19 +339,20 @@ class ManualSettlement:
             wanted[p] = max(each.position, wanted.get(p, each.position))
         missing = dict(wanted)
         before: dict[int, OpPosition] = {}
-        give_up_at = self.clock() + patience_s
+        clock = self.environment.clock
+        give_up_at = clock() + patience_s
         while missing:
             stored = read_stored(self.connections, missing)
             reached = {p: (s.positions.op_offset, s.positions.op_line) for p, s in stored.items()}
             missing = {p: own for p, own in missing.items() if reached[p] <= own}
             on_progress(len(wanted) - len(missing), len(wanted))
             if any(reached[p] != before.get(p) for p in missing):
-                give_up_at = self.clock() + patience_s if before else give_up_at
+                give_up_at = clock() + patience_s if before else give_up_at
                 before = reached
-            if missing and self.clock() >= give_up_at:
+            if missing and clock() >= give_up_at:
                 break
             if missing:
-                self.pause(LOOK_AGAIN_S)
+                self.environment.sleep(LOOK_AGAIN_S)
         return wanted.keys() - missing.keys()
 
     def outcomes(

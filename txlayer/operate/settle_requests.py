@@ -362,11 +362,12 @@ def _wait_for_view(
 ) -> dict[str, UnsettledTransaction] | None:
     """Those of them that are not settled, once the view shows this moment; None: it does not in time."""
     keys = [each.found.txn.key for each in written if each.found.partition in reached]
-    asked_ms, give_up_at = now_ms(), settlement.clock() + PATIENCE_S
+    environment = settlement.environment
+    asked_ms, give_up_at = now_ms(), environment.clock() + PATIENCE_S
     while any(p.true_ms <= asked_ms for p in view.state.partitions if p.partition in reached):
-        if settlement.clock() >= give_up_at:
+        if environment.clock() >= give_up_at:
             return None
-        settlement.pause(LOOK_AGAIN_S)
+        environment.sleep(LOOK_AGAIN_S)
     return rows_of(view, keys, now_ms=asked_ms)
 
 

@@ -211,8 +211,8 @@ async def edit(console: Console, request: Request) -> Response:
             found = log.at(position.partition, position.offset)
             if found is None:
                 raise UsageError(f"{position}: there is no record (any more)")
-            clock, pause = console.environment.clock, console.environment.sleep
-            replace_value(log, found, value, author=author, connections=console.clients, clock=clock, pause=pause)
+            clients, environment = console.clients, console.environment
+            replace_value(log, found, value, author=author, connections=clients, environment=environment)
         return "/letters/request?" + query({"group": group, "id": request_id})
 
     says = f"edit {position} of {group[:250]}: a copy with a value of {len(value):,} bytes replaces it and is replayed"

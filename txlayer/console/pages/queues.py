@@ -57,12 +57,7 @@ def _is_pending(asked: Any, *, is_paused: bool) -> bool:
 
 def request_writer(console: Console, group: str) -> AbstractContextManager[RequestWriter]:
     """Writes requests to the replay topics of a group, for one thread."""
-    environment = console.environment
-    return closing(
-        RequestWriter(
-            console.clients, group=group, clock=environment.clock, pause=environment.sleep, draw=environment.draw
-        )
-    )
+    return closing(RequestWriter(console.clients, group=group, environment=console.environment))
 
 
 # --- one queue --------------------------------------------------------------------------------------------------------

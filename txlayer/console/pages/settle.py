@@ -197,12 +197,11 @@ def _job_name(request_id: str) -> str:
 def _work_off(
     console: Console, asked: requests.SettlementRequest, note: Note, *, is_resumed: bool
 ) -> requests.RequestState:
-    environment = console.environment
     with closing(console.connect()) as connections:
         return requests.work_off(
             asked,
             console.view,
-            ManualSettlement(connections, clock=environment.clock, pause=environment.sleep),
+            ManualSettlement(connections, environment=console.environment),
             now_ms=console.now_ms,
             should_stop=lambda: note.should_stop,
             on_step=lambda state: note("working", state.line_count, asked.count, state),
