@@ -9,7 +9,7 @@ The port of metrics belongs to no role: commands read its settings, a consumer's
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -514,10 +514,18 @@ def parse_duration(name: str, text: str) -> timedelta:
         raise ConfigError("too long a time", name=name, value=text, expected="a shorter one") from exc
 
 
-def ms_of_iso(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 time, UTC when it names no zone; what the standard library raises for others."""
-    at = datetime.fromisoformat(text)
-    return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
+def parse_time(name: str, text: str, *, at_ms: Callable[[int], int]) -> int:
+    """Milliseconds since 1970 of an ISO 8601 time (UTC when it names no zone), or `at_ms` of a length such as `2h`; ConfigError: neither."""
+    try:
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass  # it may be a length
+    try:
+        length_ms = milliseconds(parse_duration(name, text))
+    except ConfigError as exc:
+        raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
+    return at_ms(length_ms)
 
 
 def milliseconds(length: timedelta) -> int:

@@ -28,11 +28,10 @@ from txlayer.config import (
     ClientConfig,
     from_environ,
     is_secret,
-    milliseconds,
-    ms_of_iso,
     parse_duration,
     parse_settings,
     parse_settings_file,
+    parse_time,
 )
 from txlayer.errors import ConfigError
 
@@ -239,15 +238,7 @@ def parse_instant(name: str, text: str, *, now_ms: Callable[[], int]) -> int:
 
     What is before 1970 is 1970: Kafka knows no earlier time. Only "so long ago" asks what time it is.
     """
-    try:
-        return max(ms_of_iso(text), 0)
-    except (ValueError, OverflowError):
-        pass  # it may be so long ago
-    try:
-        length_ms = milliseconds(parse_duration(name, text))
-    except ConfigError as exc:
-        raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
-    return max(now_ms() - length_ms, 0)
+    return max(parse_time(name, text, at_ms=lambda length_ms: now_ms() - length_ms), 0)
 
 
 def check_instant(name: str, text: str | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import HistoryStart, limits_of
 from txlayer.adapters.telemetry import printable
-from txlayer.config import SystemTopics, milliseconds, ms_of_iso, parse_duration
+from txlayer.config import SystemTopics, parse_time
 from txlayer.coordinator.recovery import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory, times_left
@@ -95,14 +95,7 @@ def has_passed(name: str, text: str) -> ConfigError:
 
 def time_of(name: str, text: str, *, now_ms: int) -> int:
     """Milliseconds since 1970 of `2h` (from now on), or of an ISO 8601 time (UTC when it names no zone); ConfigError: it is neither."""
-    try:
-        return now_ms + milliseconds(parse_duration(name, text))
-    except ConfigError:
-        pass  # it may be a time
-    try:
-        return ms_of_iso(text)
-    except (ValueError, OverflowError) as exc:
-        raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
+    return parse_time(name, text, at_ms=lambda length_ms: now_ms + length_ms)
 
 
 class SettlementOutcome(NamedTuple):
