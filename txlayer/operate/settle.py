@@ -211,7 +211,11 @@ def result_of(
     """
     txn = before.txn
     if action is OperatorAction.RESCHEDULE:
-        return _result_of_reschedule(before, own, said=said, now=now, is_abandoned=is_abandoned)
+        # Whether a time was left at the operator's line; the messages may be visible at the new time already.
+        left = times_left(() if txn.due is None else txn.due.left, (s[1:] for s in said if s.position < own))
+        state = now.state if now is not None else _ROLLED_BACK if is_abandoned else _COMMITTED
+        is_done = left and state != _ROLLED_BACK  # it counted, and may be cancelled since
+        return SettlementResult.DONE if is_done else SettlementResult.NOT_SCHEDULED, state, None
     counted = [s for s in said if _names_half_of(txn, s.op.last_offset) and txn.is_of_group(s.op.producer_group)]
     decision = None
     if now is None and is_abandoned:
@@ -236,23 +240,6 @@ def result_of(
         is_own = decision is None or decision.position == own
         result = SettlementResult.DONE if is_own else SettlementResult.ALREADY
     return result, state, decision
-
-
-def _result_of_reschedule(
-    before: UnsettledTransaction,
-    own: OpPosition,
-    *,
-    said: Sequence[RecordedLine],
-    now: UnsettledTransaction | None,
-    is_abandoned: bool,
-) -> tuple[SettlementResult, str, RecordedLine | None]:
-    """Whether a time was left at the operator's line; the messages may be visible at the new time already."""
-    due = before.txn.due
-    left = times_left(() if due is None else due.left, (s[1:] for s in said if s.position < own))
-    state = now.state if now is not None else _ROLLED_BACK if is_abandoned else _COMMITTED
-    # It counted, and may be cancelled since.
-    is_done = left and state != _ROLLED_BACK
-    return (SettlementResult.DONE if is_done else SettlementResult.NOT_SCHEDULED), state, None
 
 
 def _names_half_of(txn: Transaction, offset: int) -> bool:
