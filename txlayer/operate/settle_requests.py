@@ -291,9 +291,9 @@ def work_off(
     snapshot = _snapshot(view)
     op_next = {(settlement.topics.op, p): end for p, end in snapshot.op_ends.items()}
     if is_resumed:
-        connections, begun_ms = settlement.connections, request.begun_ms
-        found, _ = read_requests(connections, since_ms=begun_ms, request_id=request.id, is_whole=True)
-        done = {key for each in found for key in each.keys}
+        before = _ranges_since(settlement.connections, settlement.topics.op, since_ms=request.begun_ms)
+        starts = {tp: start for tp, (start, _) in before.items()}
+        op_next = _read_keys(request, settlement.connections, starts, done)
     seen: set[str] = set()
     for rows in _pages(view, request, now_ms):
         if request.is_filter:
@@ -420,19 +420,18 @@ class FoundRequests(NamedTuple):
 
 
 def read_requests(
-    connections: CoordinatorConnections, *, since_ms: int, request_id: str | None = None, is_whole: bool = False
+    connections: CoordinatorConnections, *, since_ms: int, request_id: str | None = None
 ) -> FoundRequests:
-    """The requests in the op log since then, in the newest of too many records; or the one of this id, in the oldest, or with `is_whole` in all."""
-    count_max = None if is_whole else SCANNED_MAX
+    """The requests in the op log since then, in the newest of too many records; or the one of this id, in the oldest."""
     count = count_partitions(connections, connections.config.topics)
     stored = {p: s.positions for p, s in read_stored(connections, range(count)).items()}
     found: dict[str, FoundRequest] = {}
     mark = (request_id or "%5Brequest ").encode()  # as the codec writes it
     ranges = _ranges_since(connections, connections.config.topics.op, since_ms=since_ms)
-    has_more = count_max is not None and count_max < sum(end - start for start, end in ranges.values())
-    if count_max is not None and request_id is None:
-        shorten(ranges, count_max)
-    for partition, line in _lines_with(mark, islice(committed_records(connections, ranges), count_max)):
+    has_more = sum(end - start for start, end in ranges.values()) > SCANNED_MAX
+    if request_id is None:
+        shorten(ranges, SCANNED_MAX)
+    for partition, line in _lines_with(mark, islice(committed_records(connections, ranges), SCANNED_MAX)):
         match = _MARK.fullmatch(line.op.reason)
         if match is None or request_id not in (None, match[2]):
             continue
