@@ -15,9 +15,7 @@ from txlayer.config import parse_duration
 from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from txlayer.adapters.sql.barrier import SqlBarrier
-    from txlayer.adapters.sql.inbox import Inbox
-    from txlayer.adapters.sql.tables import OwnTable, Purged
+    from txlayer.adapters.sql.tables import Purged
 
 barrier_app = typer.Typer(
     no_args_is_help=True,
@@ -29,30 +27,36 @@ inbox_app = typer.Typer(
 )
 
 BARRIER_URL = "TXLAYER_BARRIER_URL"
-INBOX_URL = "TXLAYER_INBOX_URL"
+URLS = {"barrier": BARRIER_URL, "inbox": "TXLAYER_INBOX_URL"}
 
-_URL_HELP = (
-    "The database, as SQLAlchemy writes it, without a password; default {0}, or the content of the file {0}_FILE."
-)
-
-BarrierUrl = Annotated[str | None, declared("--url", _URL_HELP.format(BARRIER_URL), "DIALECT+DRIVER://…")]
-InboxUrl = Annotated[str | None, declared("--url", _URL_HELP.format(INBOX_URL), "DIALECT+DRIVER://…")]
 TableName = Annotated[str, declared("--table", "The table's name.")]
 Schema = Annotated[str | None, declared("--schema", "Its schema, if not the user's own.")]
 Count = Annotated[bool, declared("--dry-run", "Count, and delete nothing.")]
 
 
-@command(barrier_app, "create")
-def create_barrier(*, url: BarrierUrl = None, table: TableName = "txlayer_barrier", schema: Schema = None) -> None:
-    """Create the table unless it is there."""
-    with opened_barrier(url, table=table, schema=schema) as barrier:
-        _create(barrier)
+def _url(what: str) -> Any:
+    name = URLS[what]
+    text = f"The database, as SQLAlchemy writes it, without a password; default {name}, or the content of the file {name}_FILE."
+    return option("--url", text, "DIALECT+DRIVER://…")
+
+
+def _add_create(app: typer.Typer, what: str, **more: Any) -> None:
+    @command(app, "create")
+    def create(*, url: str | None = _url(what), table: TableName = f"txlayer_{what}", schema: Schema = None) -> None:
+        """Create the table unless it is there."""
+        with opened_table(what, url, table=table, schema=schema, **more) as own:
+            own.create_table()
+            typer.echo(f"{own.table.name} is there")
+
+
+_add_create(barrier_app, "barrier")
+_add_create(inbox_app, "inbox", group="any")
 
 
 @command(barrier_app, "purge")
 def purge_barrier(
     *,
-    url: BarrierUrl = None,
+    url: str | None = _url("barrier"),
     older_than: str = option(
         "--older-than",
         "By the database's clock; at least the longest immunity (7d), transaction_age_max and 1d together.",
@@ -70,23 +74,16 @@ def purge_barrier(
     """Delete rows that no check can need any more, a few thousand per database transaction."""
     age = parse_duration("--older-than", older_than)
     age_max = parse_duration("--transaction-age-max", transaction_age_max)
-    with opened_barrier(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
+    with opened_table("barrier", url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
         done = barrier.purge(age, is_dry_run=dry_run)
     _show_purged(done, is_dry_run=dry_run, as_json=as_json)
-
-
-@command(inbox_app, "create")
-def create_inbox(*, url: InboxUrl = None, table: TableName = "txlayer_inbox", schema: Schema = None) -> None:
-    """Create the table unless it is there."""
-    with _opened_inbox(url, table=table, schema=schema) as inbox:
-        _create(inbox)
 
 
 @command(inbox_app, "purge")
 def purge_inbox(
     *,
     group: Annotated[str, declared("--group", "The consumer group whose rows these are.")],
-    url: InboxUrl = None,
+    url: str | None = _url("inbox"),
     older_than: str = option(
         "--older-than",
         "By the database's clock; longer than the topics, and dead letters (30d), keep records.",
@@ -100,44 +97,27 @@ def purge_inbox(
 ) -> None:
     """Delete rows of messages that cannot come again, a few thousand per database transaction."""
     age = parse_duration("--older-than", older_than)
-    with _opened_inbox(url, group=group, table=table, schema=schema) as inbox:
+    with opened_table("inbox", url, group=group, table=table, schema=schema) as inbox:
         done = inbox.purge(age, is_dry_run=dry_run)
     _show_purged(done, is_dry_run=dry_run, as_json=as_json)
 
 
-def _create(own: OwnTable) -> None:
-    own.create_table()
-    typer.echo(f"{own.table.name} is there")
-
-
 @contextmanager
-def opened_barrier(url: str | None, *, option: str = "--url", **given: Any) -> Iterator[SqlBarrier]:
-    """A barrier in the database at `url`, closed at the end of the block, whose errors are ours and name no address."""
-    with _opened(database_url(url, name=BARRIER_URL, option=option), "barrier") as engine:
-        from txlayer.adapters.sql.barrier import SqlBarrier
-
-        yield SqlBarrier(engine, **given)
-
-
-@contextmanager
-def _opened_inbox(url: str | None, *, group: str = "any", **given: Any) -> Iterator[Inbox]:
-    with _opened(database_url(url, name=INBOX_URL), "inbox") as engine:
-        from txlayer.adapters.sql.inbox import Inbox
-
-        yield Inbox(engine, group=group, **given)
-
-
-@contextmanager
-def _opened(url: str, what: str) -> Iterator[Any]:
+def opened_table(what: str, url: str | None, *, option: str = "--url", **given: Any) -> Iterator[Any]:
+    """The barrier or the inbox in the database at `url`, closed at the end of the block, whose errors are ours and name no address."""
+    url = database_url(url, name=URLS[what], option=option)
     try:
+        from txlayer.adapters.sql.barrier import SqlBarrier
+        from txlayer.adapters.sql.inbox import Inbox
         from txlayer.adapters.sql.tables import opened_engine
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] != "sqlalchemy":
             raise
         why = f'the {what} needs its extra: pip install "txlayer[sql]"'
         raise ConfigError(why, name="extra", expected="sql") from exc
+    made: Any = {"barrier": SqlBarrier, "inbox": Inbox}[what]
     with opened_engine(url, create_command=f"txlayer {what} create") as engine:
-        yield engine
+        yield made(engine, **given)
 
 
 def database_url(url: str | None, *, name: str, option: str = "--url") -> str:

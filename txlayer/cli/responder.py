@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from txlayer import __version__
-from txlayer.cli.database import BARRIER_URL, opened_barrier
+from txlayer.cli.database import BARRIER_URL, opened_table
 from txlayer.cli.options import Connection, command, declared, duration, from_file, option
 from txlayer.cli.services import Observing, StartTimeout, StopSignal, load, observed
 from txlayer.config import ResponderConfig
@@ -118,6 +118,6 @@ def _answering(
     if not barrier_url and not from_file(os.environ, BARRIER_URL):
         why, name = "neither a handler nor a barrier to ask", f"--handler, {URL_OPTION} or {BARRIER_URL}"
         raise ConfigError(why, name=name, expected="a handler, or the barrier's database")
-    with opened_barrier(barrier_url, option=URL_OPTION, table=table, schema=schema) as barrier:
+    with opened_table("barrier", barrier_url, option=URL_OPTION, table=table, schema=schema) as barrier:
         barrier.check_table()
         yield {"barrier": barrier}
