@@ -454,7 +454,7 @@ def test_a_module_that_raises_is_told_by_kind_and_place_and_not_by_its_words(her
     (here / "broken_shop.py").write_text(f"import os\n{line}\n")
 
     with pytest.raises(ConfigError, match=rf"{kind} at .*broken_shop\.py:2") as raised:
-        load("broken_shop:check", folder=str(here), name="--handler", kind="function")
+        load("broken_shop:check", name="--handler", kind="function")
     assert "s3cret" not in str(raised.value)
 
 
@@ -463,7 +463,7 @@ def test_a_handler_is_found_where_one_stands(here: Path) -> None:
         "class Orders:\n    @staticmethod\n    def check(request):\n        return request\n"
     )
 
-    assert 7 == load("my_shop:Orders.check", folder=str(here), name="--handler", kind="function")(7)
+    assert 7 == load("my_shop:Orders.check", name="--handler", kind="function")(7)
 
 
 def test_nobody_to_ask_and_two_to_ask_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -80,7 +79,7 @@ def run(  # every option is a parameter
     if workers > 1:
         stop.install()
         run_workers(metrics, workers, stop, patience_s=None)  # its `close_timeout` says how long handlers may take
-    consumer = load(reference, folder=str(Path.cwd()), name="MODULE:CONSUMER", kind="consumer")
+    consumer = load(reference, name="MODULE:CONSUMER", kind="consumer")
     if not isinstance(consumer, ConsumerService):
         why = f"it is {type(consumer).__name__}"
         raise ConfigError(why, name="MODULE:CONSUMER", value=reference, expected="a consumer")

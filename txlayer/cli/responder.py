@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -85,7 +84,7 @@ def run(  # every option is a parameter
     if handler is not None and barrier_url is not None:
         why = "a handler and a barrier: only one of them is asked"
         raise ConfigError(why, name=f"--handler, {URL_OPTION}", expected="one of them")
-    hears = None if on_parked is None else _function(on_parked, "--on-parked")
+    hears = None if on_parked is None else load(on_parked, name="--on-parked", kind="function")
     asked = observing.tracer()
     stop = StopSignal()
     metrics = observing.metrics()
@@ -104,16 +103,12 @@ def run(  # every option is a parameter
             )
 
 
-def _function(named: str, option_name: str) -> Any:
-    return load(named, folder=str(Path.cwd()), name=option_name, kind="function")
-
-
 @contextmanager
 def _answering(
     handler: str | None, barrier_url: str | None, *, table: str, schema: str | None
 ) -> Iterator[dict[str, Any]]:
     if handler is not None:
-        yield {"check": _function(handler, "--handler")}
+        yield {"check": load(handler, name="--handler", kind="function")}
         return
     if not barrier_url and not from_file(os.environ, BARRIER_URL):
         why, name = "neither a handler nor a barrier to ask", f"--handler, {URL_OPTION} or {BARRIER_URL}"

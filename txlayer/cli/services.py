@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -155,12 +156,12 @@ def run_workers(
     )
 
 
-def load(reference: str, *, folder: str, name: str, kind: str) -> Any:
-    """What `reference` names; modules of `folder` are found first. `name` and `kind` are for the error."""
+def load(reference: str, *, name: str, kind: str) -> Any:
+    """What `reference` names; modules of the working directory are found first. `name` and `kind` are for the error."""
     module_name, colon, path = reference.partition(":")
     if not colon or not module_name or not path:
         raise ConfigError(f"names no {kind}", name=name, value=reference, expected=f"MODULE:{kind.upper()}")
-    if folder not in sys.path:
+    if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
     try:
         module = import_module(module_name)
