@@ -60,18 +60,13 @@ class TokenBuckets:
         return 0.0 if is_free else (1 - level) / self._rate
 
 
-def answer(status: HTTPStatus, text: str, *, retry_s: float | None = None) -> PlainTextResponse:
-    """A refusal in one line, after which the connection ends."""
-    headers = {"Connection": "close"} | ({} if retry_s is None else {"Retry-After": str(int(retry_s) + 1)})
-    return PlainTextResponse(f"{text}\n", status, headers)
-
-
 class RefusedError(Exception):
-    """The request gets this answer, and not the app's."""
+    """The request gets this answer in one line, and not the app's; then the connection ends."""
 
     def __init__(self, status: HTTPStatus, text: str, *, retry_s: float | None = None) -> None:
         super().__init__(text)
-        self.answer = answer(status, text, retry_s=retry_s)
+        headers = {"Connection": "close"} | ({} if retry_s is None else {"Retry-After": str(int(retry_s) + 1)})
+        self.answer = PlainTextResponse(f"{text}\n", status, headers)
 
 
 class Limits:
@@ -108,7 +103,8 @@ class Limits:
         except Exception:
             # One request failed; the next one gets its answer. The path may name a transaction, the query a key: neither is logged.
             logger.exception("console.failed")
-            refusal = answer(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the console's log says why")
+            why = "this page failed; the console's log says why"
+            refusal = RefusedError(HTTPStatus.INTERNAL_SERVER_ERROR, why).answer
         if refusal is not None and not is_started:
             await refusal(scope, receive, send)
 
