@@ -1,16 +1,22 @@
 """What an operator says with every action: what it is about, who says it and why; and its records on their way to a log."""
 
+from __future__ import annotations
+
 import getpass
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from txlayer.adapters.ports import HalfWriter, TopicLimits, limits_of
 from txlayer.config import SystemTopics
 from txlayer.core.history import operator_reason
 from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, UsageError
+
+if TYPE_CHECKING:
+    from txlayer.operate.dead_letters import DeadLetterFilter
+    from txlayer.operate.unsettled import Filter
 
 T = TypeVar("T")
 
@@ -52,12 +58,18 @@ def check_operator_rights(topic_limits: Callable[[str], TopicLimits | None], top
 
 
 def check_choice(
-    command: str, what: str, *, is_any_named: bool, is_all: bool, is_filtered: bool, limit: int | None
+    command: str,
+    what: str,
+    names: Collection[object],
+    *,
+    is_all: bool,
+    wanted: Filter | DeadLetterFilter,
+    limit: int | None,
 ) -> None:
     """Refuse a choice that cannot be meant: either names, or `--all` with filters and a limit."""
-    if is_all == is_any_named:
+    if is_all == bool(names):
         raise UsageError(f"{command}: name {what}, or say --all with filters")
-    if not is_all and is_filtered:
+    if not is_all and not wanted.is_empty:
         raise UsageError(f"{command}: filters choose among --all; with {what} leave them out")
     if not is_all and limit is not None:
         raise UsageError(f"{command}: --limit goes with --all")

@@ -103,14 +103,7 @@ class ReplayOrder:
         return f"txlayer dlq {self.kind.name.lower()}"
 
     def check(self) -> None:
-        check_choice(
-            self.command,
-            "dead letters",
-            is_any_named=bool(self.names),
-            is_all=self.is_all,
-            is_filtered=not self.wanted.is_empty,
-            limit=self.limit,
-        )
+        check_choice(self.command, "dead letters", self.names, is_all=self.is_all, wanted=self.wanted, limit=self.limit)
         if self.rate is not None and not math.isfinite(self.rate):
             raise UsageError(f"{self.command}: --rate takes a number")
         if self.is_all and self.is_again:

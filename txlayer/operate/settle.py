@@ -436,14 +436,7 @@ class SettlementOrder:
 
     def __post_init__(self) -> None:
         command = f"txlayer tx {self.action.value}"
-        check_choice(
-            command,
-            "transaction ids",
-            is_any_named=bool(self.txn_ids),
-            is_all=self.is_all,
-            is_filtered=not self.wanted.is_empty,
-            limit=self.limit,
-        )
+        check_choice(command, "transaction ids", self.txn_ids, is_all=self.is_all, wanted=self.wanted, limit=self.limit)
         if self.nonce is not None and len(self.txn_ids) != 1:
             raise UsageError(f"{command}: --nonce goes with exactly one id")
         for txn_id in self.txn_ids:
