@@ -256,7 +256,7 @@ def test_the_button_that_stops_a_request_goes_when_it_has_ended(browser: Browser
 
     job = f"settle {GONE}" if name == "settle" else "letters loyalty"
     path = f"/request?id={GONE}" if name == "settle" else f"/letters/request?group=loyalty&id={GONE}"
-    site.console.jobs.start(job, work, now_ms=site.console.now_ms, subject=GONE)
+    site.console.jobs.start(job, work, subject=GONE)
     with visiting(browser, site) as visitor, visitor.page(path) as page:
         stop = page.get_by_role("button", name="Stop", exact=True)
         expect(stop).to_have_count(1)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -712,7 +713,7 @@ def test_without_scripts_a_page_that_shows_progress_asks_for_itself_again(site: 
     address = "/" if name == "verify" else f"/transaction?id={txn_id_of(key)}"
     before = site.get(address)
 
-    site.console.jobs.start(name, lambda _note: may_end.wait(30), now_ms=lambda: 7, subject=txn_id_of(key))
+    site.console.jobs.start(name, lambda _note: may_end.wait(30), subject=txn_id_of(key))
     during = site.get(address)
     may_end.set()
 
@@ -741,15 +742,15 @@ def test_a_page_waits_for_an_answer_only_so_long(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_job_runs_once_at_a_time_and_says_how_it_failed() -> None:
-    jobs, gate = Jobs(), threading.Event()
+    jobs, gate = Jobs(lambda: 7), threading.Event()
 
     def work(note: Any) -> None:
         note("reading", 1, 2)
         gate.wait()
         raise RetriableError("no luck")
 
-    assert jobs.start("a", work, now_ms=lambda: 7)
-    assert not jobs.start("a", work, now_ms=lambda: 7)
+    assert jobs.start("a", work)
+    assert not jobs.start("a", work)
     gate.set()
     wait_until(lambda: (job := jobs.newest("a")) is not None and not job.is_running, within=10, what="the job's end")
     job = jobs.newest("a")
@@ -758,14 +759,14 @@ def test_a_job_runs_once_at_a_time_and_says_how_it_failed() -> None:
 
 
 def test_a_job_that_is_asked_to_stop_ends_with_what_it_has() -> None:
-    jobs = Jobs()
+    jobs = Jobs(lambda: 7)
 
     def work(note: Any) -> list[int]:
         note("counting", 1, 9, [1])
         wait_until(lambda: note.should_stop, within=10, what="the stop")
         return [1, 2]
 
-    jobs.start("count a", work, now_ms=lambda: 7)
+    jobs.start("count a", work)
     wait_until(lambda: jobs.named("count ")[0].result == [1], within=10, what="what it has so far")
     jobs.stop("count a")
     wait_until(lambda: not jobs.named("count ")[0].is_running, within=10, what="the job's end")
@@ -776,9 +777,9 @@ def test_a_job_that_is_asked_to_stop_ends_with_what_it_has() -> None:
 
 def test_only_so_many_jobs_that_have_ended_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.console.acting.ENDED_COUNT_MAX", 2)
-    jobs = Jobs()
+    jobs = Jobs(partial(next, count()))
     for number in range(5):
-        jobs.start(f"a {number}", lambda _note: None, now_ms=partial(int, number))
+        jobs.start(f"a {number}", lambda _note: None)
         wait_until(lambda: not jobs.named("a ")[0].is_running, within=10, what="the job's end")
 
     assert ["a 4", "a 3", "a 2"] == [job.name for job in jobs.named("a ")]

@@ -188,7 +188,8 @@ ENDED_COUNT_MAX = 100  # jobs that have ended and are kept for their pages
 class Jobs:
     """The newest job of each name. One of a name runs at a time; nobody waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
@@ -201,18 +202,18 @@ class Jobs:
             found = [job for name, job in self._jobs.items() if name.startswith(prefix)]
         return sorted(found, key=lambda job: job.started_ms, reverse=True)
 
-    def start(self, name: str, work: Callable[[Note], Any], *, now_ms: Callable[[], int], subject: str = "") -> bool:
+    def start(self, name: str, work: Callable[[Note], Any], *, subject: str = "") -> bool:
         """Begin it in a thread. False: it runs already."""
         with self._lock:
             before = self._jobs.pop(name, None)
             if before is not None and before.is_running:
                 self._jobs[name] = before
                 return False
-            self._jobs[name] = Job(name, now_ms(), subject)
+            self._jobs[name] = Job(name, self._now_ms(), subject)
             ended = [each.name for each in self._jobs.values() if not each.is_running]
             for each in ended[: max(len(ended) - ENDED_COUNT_MAX, 0)]:
                 del self._jobs[each]
-        threading.Thread(target=self._run, args=(name, work, now_ms), name=f"txlayer-{name}", daemon=True).start()
+        threading.Thread(target=self._run, args=(name, work), name=f"txlayer-{name}", daemon=True).start()
         return True
 
     def stop(self, name: str) -> None:
@@ -225,10 +226,10 @@ class Jobs:
             if job is not None and job.is_running:
                 self._jobs[name] = replace(job, **values)
 
-    def _run(self, name: str, work: Callable[[Note], Any], now_ms: Callable[[], int]) -> None:
+    def _run(self, name: str, work: Callable[[Note], Any]) -> None:
         end: dict[str, Any] = {}
         try:
             end["result"] = work(Note(partial(self._change, name), lambda: self._jobs[name].is_stopping))
         except Exception as exc:  # noqa: BLE001 - border of a thread
             end["problem"] = problem_of(exc, logger, "job.failed", job=name)
-        self._change(name, ended_ms=now_ms(), **end)
+        self._change(name, ended_ms=self._now_ms(), **end)

@@ -50,16 +50,16 @@ class Console:
     trace_address: str = ""  # where a trace is shown; `{trace_id}` stands for its id
     report_address: str = ""  # where the report of `txlayer-spark` is shown
     desk: Desk = field(default_factory=Desk)
-    jobs: Jobs = field(default_factory=Jobs)
     second_person: SecondPerson[Action] = field(default_factory=SecondPerson)
     """The actions that wait for another person; the event loop alone uses it."""
     connections: Connections = field(default_factory=Connections)  # those of the server
+    jobs: Jobs = field(init=False)
     looks: Looks = field(init=False)
     view: LiveView = field(init=False)
     templates: Templates = field(init=False)
 
     def __post_init__(self) -> None:
-        self.looks = Looks(self.environment)
+        self.jobs, self.looks = Jobs(self.now_ms), Looks(self.environment)
         self.view = LiveView(self.connect, environment=self.environment)
         # Undefined names are mistakes of ours; everything that is put into a page is escaped.
         self.templates = Templates(

@@ -304,7 +304,6 @@ async def start(console: Console, request: Request) -> Response:
         is_begun = console.jobs.start(
             name,
             lambda note: _work_off(console, final, note, last=last, count_max=count, failed_count_max=most),
-            now_ms=console.now_ms,
             subject=final.author.request_id,
         )
         job = console.jobs.newest(name)

@@ -82,7 +82,7 @@ async def start(console: Console, request: Request) -> Response:
     work = WORK.get(name)
     if work is None:
         raise HTTPException(404)
-    console.jobs.start(name, lambda note: work(console, note), now_ms=console.now_ms)
+    console.jobs.start(name, lambda note: work(console, note))
     return RedirectResponse(f"/#{name}", 303)
 
 

@@ -187,7 +187,7 @@ def _begin(console: Console, asked: requests.SettlementRequest, *, is_resumed: b
     if sum(job.is_running for job in console.jobs.named(_job_name(""))) >= RUNNING_MAX:
         raise RetriableError(f"{RUNNING_MAX} requests are being worked off; nothing was written; try again")
     work = partial(_work_off, console, asked, is_resumed=is_resumed)
-    console.jobs.start(name, work, now_ms=console.now_ms, subject=asked.id)
+    console.jobs.start(name, work, subject=asked.id)
 
 
 def _job_name(request_id: str) -> str:

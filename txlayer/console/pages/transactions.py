@@ -153,7 +153,7 @@ async def verdict(console: Console, request: Request) -> Response:
     """Begin to verify the moment at which it was prepared, and show the page again, which shows the progress."""
     form = dict(request.state.form)
     what, at_ms = unquote(form.get("id", "")), number_of(form, "at", digit_count_max=18)
-    console.jobs.start(VERDICT, lambda note: _verdicts(console, what, at_ms, note), now_ms=console.now_ms, subject=what)
+    console.jobs.start(VERDICT, lambda note: _verdicts(console, what, at_ms, note), subject=what)
     return RedirectResponse("/transaction?" + transaction_query(what, form.get("since")) + "#verdict", 303)
 
 
