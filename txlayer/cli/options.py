@@ -241,12 +241,6 @@ def parse_instant(name: str, text: str, *, now_ms: Callable[[], int]) -> int:
     return max(parse_time(name, text, at_ms=lambda length_ms: now_ms() - length_ms), 0)
 
 
-def check_instant(name: str, text: str | None) -> None:
-    """Raise as `parse_instant`: a slip is told before a broker is asked."""
-    if text is not None:
-        parse_instant(name, text, now_ms=current_ms)
-
-
 def parse_start(text: str, *, now_ms: Callable[[], int] = current_ms) -> Literal["earliest", "latest"] | int:
     """What `--to` names: earliest, latest, or milliseconds since 1970 as `parse_instant` reads them."""
     if text == "earliest":

@@ -30,7 +30,6 @@ from txlayer.cli.options import (
     Connection,
     Operator,
     Reason,
-    check_instant,
     command,
     current_ms,
     declared,
@@ -254,7 +253,7 @@ def show(
     else:
         if query_id is None:
             check_txn_id(what)
-        check_instant("--since", since)
+        parse_instant("--since", since, now_ms=current_ms)  # a slip is told before a broker is asked
         since_ms = parse_instant("--since", since, now_ms=reader.now_ms)
         ids = [what] if query_id is None else reader.ids_of(query_id, start=HistoryStart(since_ms))
         found = [each for i in ids[:SHOWN_MAX] for each in histories.histories_of(reader, i, since_ms=since_ms)[0]]
