@@ -97,6 +97,7 @@ Namespace = Annotated[
 Insecure = Annotated[bool, declared("--insecure", "Allow plain text to another machine.", rich_help_panel=_PANEL)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
     """Options that commands share. A command's parameter of such a type becomes one option per field."""
 
@@ -166,7 +167,8 @@ def with_bundles(command: Callable[..., None]) -> Callable[..., None]:
         kind = hints[parameter.name]
         if isinstance(kind, type) and issubclass(kind, Bundle):
             bundles[parameter.name] = kind
-            parameters += _options_of(kind)
+            own = get_type_hints(kind, include_extras=True)
+            parameters += (_parameter(each.name, own[each.name], each) for each in fields(kind))
         elif isinstance(parameter.default, Field):
             parameters.append(_parameter(parameter.name, kind, parameter.default))
         else:
@@ -175,7 +177,7 @@ def with_bundles(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def call(**given: Any) -> None:
         for name, kind in bundles.items():
-            given[name] = kind(**{each.name: given.pop(each.name) for each in _fields(kind)})
+            given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
         command(**given)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
@@ -183,20 +185,11 @@ def with_bundles(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def _options_of(kind: type[Bundle]) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    return (_parameter(each.name, hints[each.name], each) for each in _fields(kind))
-
-
 def _parameter(name: str, hint: Any, of: Field[Any]) -> inspect.Parameter:
     """The parameter that typer reads; its type says already what it is, unless that was given as an `option`."""
     default = inspect.Parameter.empty if of.default is MISSING else of.default
     hint = Annotated[hint, of.metadata[_OPTION]] if _OPTION in of.metadata else hint
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-
-
-def _fields(kind: type[Bundle]) -> Sequence[Field[Any]]:
-    return fields(kind)  # type: ignore[arg-type]  # every bundle is a dataclass
 
 
 def client_config(
