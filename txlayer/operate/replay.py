@@ -600,7 +600,8 @@ def _look(
     """A person, or the steps before, may have taken long: another operator may have asked meanwhile, or edits one."""
     author = order.author
     freed = freed_by_retention(logs, planned)
-    for topic, partitions in _partitions_of(planned).items():
+    for topic in {each.position.topic for each in planned}:
+        partitions = {each.position.partition for each in planned if each.position.topic == topic}
         _wait_until_readable(logs[topic], partitions, patience_s=HIDDEN_S, environment=writer.environment)
     able, taken = still_able(logs, planned, is_again=order.is_again)
     before = [each for each in (*able, *taken) if author.request_id in each.history.asked]
@@ -687,13 +688,6 @@ def ask(
 
 HIDDEN_S = 15.0
 """How long a request waits for a Kafka transaction that hides others: longer than the default time-out of a consumer's, and of an edit's."""
-
-
-def _partitions_of(chosen: Iterable[FoundLetter]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for topic, partition, _ in (each.position for each in chosen):
-        found.setdefault(topic, set()).add(partition)
-    return found
 
 
 LOOK_AGAIN_S = 0.2  # between two looks at how far the owners of the partitions are
