@@ -26,7 +26,6 @@ from txlayer.core.dead_letters import (
     is_request_id,
     original_headers,
 )
-from txlayer.core.history import split_operator_reason
 from txlayer.core.progress import NO_KEY
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate import Json, dead_letters
@@ -378,18 +377,10 @@ def _request_rows(console: Console, group: str, name: str) -> list[Json]:
 
 
 def _request_row(position: dead_letters.DeadLetterPosition, history: DeadLetterHistory, name: str) -> Json:
-    asked, result = history.asked[name], history.results.get(name)
-    operator, reason = split_operator_reason(asked.record.text)
-    return {
-        "at": str(position),
-        "at_ms": asked.at_ms,
-        "kind": asked.record.kind.name.lower(),
-        "operator": operator,
-        "reason": reason,
-        "outcome": None if result is None or result.record.outcome is None else result.record.outcome.value,
-        "answered_ms": None if result is None else result.at_ms,
-        "text": "" if result is None else result.record.text,
-    }
+    asked, result = dead_letters.event_json(history.asked[name]), history.results.get(name)
+    answer = {} if result is None else dead_letters.event_json(result)
+    answered = {"outcome": answer.get("outcome"), "answered_ms": answer.get("at_ms"), "answer": answer.get("text")}
+    return asked | answered | {"at": str(position)}
 
 
 async def stop(console: Console, request: Request) -> Response:
