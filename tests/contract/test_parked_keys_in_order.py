@@ -38,6 +38,7 @@ from txlayer.operate.replay import (
     requests_for,
 )
 from txlayer.operate.replay import ask as ask_for
+from txlayer.runtime.environment import Environment
 
 pytestmark = IN_MEMORY
 PARKING = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
@@ -164,11 +165,9 @@ class RecordedWriter:
         self._field = field
         self._now = 0.0
         self.asked: list[tuple[float, int]] = []
+        self.environment = Environment(clock=lambda: self._now, sleep=self._pause)
 
-    def clock(self) -> float:
-        return self._now
-
-    def pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         self._now += seconds
 
     def write(self, look: Callable[[], Sequence[Request]]) -> None:
