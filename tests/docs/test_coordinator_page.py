@@ -4,7 +4,7 @@ import logging
 import re
 from pathlib import Path
 
-from txlayer.coordinator.metrics import LEVELS
+from txlayer.coordinator.metrics import REPORTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "howto" / "run-a-coordinator.md"
@@ -27,8 +27,8 @@ def logged() -> dict[str, str]:
         for level, name in _CALL.findall(path.read_text(encoding="utf-8"))
         if name not in _OF_PRODUCERS
     }
-    reports = {f"transaction.{k.value}": logging.getLevelName(n).lower() for k, n in LEVELS.items()}
-    storms = {f"transactions.{k.value}": logging.getLevelName(n).lower() for k, n in LEVELS.items()}
+    reports = {f"transaction.{k.value}": logging.getLevelName(s.level).lower() for k, s in REPORTS.items()}
+    storms = {f"transactions.{k.value}": logging.getLevelName(s.level).lower() for k, s in REPORTS.items()}
     return found | reports | storms
 
 

@@ -164,27 +164,34 @@ UNSETTLED_BYTES = gauge(
 )
 LIMITED_GROUPS = gauge("txlayer_limited_groups", "Producer groups with too many open transactions.")
 
-OF_REPORTS = {
-    MOVED: ReportKind.MOVED,
-    CHECKS_SENT: ReportKind.CHECKED,
-    POLICY: ReportKind.POLICY,
-    QUARANTINED: ReportKind.QUARANTINED,
-    LATE_HALF: ReportKind.LATE_HALF,
-    LIMITED: ReportKind.LIMITED,
-}
+
+class Shown(NamedTuple):
+    """How reports of one kind are counted and logged."""
+
+    family: Family
+    level: int  # of their log lines
+    reasons: tuple[str, ...] = ()
+    """Those that are shown before they occur: an alert sees a counter grow from 0, not appear. Without any, reasons are not counted."""
+    is_frequent: bool = False  # under load: only their number is logged
+
+
 _HOLDING = (ParkReason.TOPIC_MISSING, ParkReason.TOPIC_DENIED, ParkReason.TOPIC_UNREACHABLE)
-OF_REPORTS_BY_REASON = (
-    (PARKED, ReportKind.PARKED, tuple(r.value for r in ParkReason if r not in _HOLDING)),
-    (HELD, ReportKind.HELD, tuple(r.value for r in _HOLDING)),
-)
-"""With the reasons that are shown before they occur: an alert sees a counter grow from 0, not appear."""
-WITHOUT_EFFECT = (
-    ReportKind.REPEAT,
-    ReportKind.CONFLICT,
-    ReportKind.UNMATCHED,
-    ReportKind.WRONG_OFFSET,
-    ReportKind.WRONG_GROUP,
-)
+REPORTS: Mapping[ReportKind, Shown] = {
+    ReportKind.MOVED: Shown(MOVED, logging.INFO, is_frequent=True),
+    ReportKind.CHECKED: Shown(CHECKS_SENT, logging.INFO, is_frequent=True),
+    ReportKind.POLICY: Shown(POLICY, logging.WARNING),
+    ReportKind.QUARANTINED: Shown(QUARANTINED, logging.ERROR),
+    ReportKind.LATE_HALF: Shown(LATE_HALF, logging.INFO),
+    ReportKind.LIMITED: Shown(LIMITED, logging.WARNING),
+    ReportKind.PARKED: Shown(PARKED, logging.ERROR, tuple(r.value for r in ParkReason if r not in _HOLDING)),
+    ReportKind.HELD: Shown(HELD, logging.ERROR, tuple(r.value for r in _HOLDING)),
+    # The kind itself is the reason.
+    ReportKind.REPEAT: Shown(LINES_WITHOUT_EFFECT, logging.DEBUG),
+    ReportKind.CONFLICT: Shown(LINES_WITHOUT_EFFECT, logging.WARNING),
+    ReportKind.UNMATCHED: Shown(LINES_WITHOUT_EFFECT, logging.INFO),
+    ReportKind.WRONG_OFFSET: Shown(LINES_WITHOUT_EFFECT, logging.WARNING),
+    ReportKind.WRONG_GROUP: Shown(LINES_WITHOUT_EFFECT, logging.WARNING),
+}
 
 FAMILIES = tuple(family for family in list(globals().values()) if isinstance(family, Family))
 
@@ -193,7 +200,6 @@ SAMPLE_COUNT_MAX = 4
 """Transactions per partition and Kafka transaction whose times are measured; each represents those up to the next one."""
 
 _NEVER = float("inf")
-_WITH_REASON = frozenset({ReportKind.PARKED, ReportKind.HELD})
 
 
 @dataclass(slots=True)
@@ -251,7 +257,7 @@ class CoordinatorCounts:
         if batch.answers:
             self.answers.update(batch.answers)
         for report in batch.reports:
-            reason = report.detail if report.kind in _WITH_REASON else ""
+            reason = report.detail if REPORTS[report.kind].reasons else ""
             self.reports[report.kind, reason] += 1
         count = len(batch.forwards)
         step = -(-count // SAMPLE_COUNT_MAX) or 1
@@ -394,14 +400,10 @@ def _counts(counts: CoordinatorCounts) -> Iterator[Sample]:
     yield Sample(FORWARDED_RECORDS, published.forwarded_record_count)
     yield Sample(SETTLED, published.forwarded_count, (Resolution.COMMIT.name.lower(),))
     yield Sample(SETTLED, counts.rollback_count, (Resolution.ROLLBACK.name.lower(),))
-    for family, kind in OF_REPORTS.items():
-        yield Sample(family, sum(n for (k, _), n in reports.items() if k is kind))
-    for family, kind, reasons in OF_REPORTS_BY_REASON:
-        by_reason = dict.fromkeys(reasons, 0) | {r: n for (k, r), n in reports.items() if k is kind}
+    for kind, shown in REPORTS.items():
+        by_reason = dict.fromkeys(shown.reasons or ("",), 0) | {r: n for (k, r), n in reports.items() if k is kind}
         for reason, count in by_reason.items():
-            yield Sample(family, count, (reason,))
-    for kind in WITHOUT_EFFECT:
-        yield Sample(LINES_WITHOUT_EFFECT, reports.get((kind, ""), 0), (kind.value,))
+            yield Sample(shown.family, count, (reason or kind.value,) if shown.family.labels else ())
     answers = dict(counts.answers)
     for resolution in Resolution:
         yield Sample(ANSWERS, answers.get(resolution, 0), (resolution.name.lower(),))
@@ -462,24 +464,6 @@ def _state(view: CoordinatorView, ledgers: list[Ledger]) -> Iterator[Sample]:
     yield Sample(LIMITED_GROUPS, len({g for ledger in ledgers for g in ledger.open_limits.groups}))
 
 
-LEVELS = {
-    ReportKind.REPEAT: logging.DEBUG,
-    ReportKind.LATE_HALF: logging.INFO,
-    ReportKind.MOVED: logging.INFO,
-    ReportKind.CHECKED: logging.INFO,
-    ReportKind.POLICY: logging.WARNING,
-    ReportKind.LIMITED: logging.WARNING,
-    ReportKind.UNMATCHED: logging.INFO,
-    ReportKind.WRONG_OFFSET: logging.WARNING,
-    ReportKind.WRONG_GROUP: logging.WARNING,
-    ReportKind.CONFLICT: logging.WARNING,
-    ReportKind.QUARANTINED: logging.ERROR,
-    ReportKind.HELD: logging.ERROR,
-    ReportKind.PARKED: logging.ERROR,
-}
-
-COUNTED = frozenset({ReportKind.MOVED, ReportKind.CHECKED})
-"""Kinds that are frequent under load: only their number is logged."""
 LINE_COUNT_MAX = 100
 """Lines per kind and batch; further ones are counted, so that many of one kind do not hide the others."""
 
@@ -491,13 +475,14 @@ def log_reports(
     counts: dict[ReportKind, int] = {}
     for report in batch.reports:
         counts[report.kind] = counts.get(report.kind, 0) + 1
-        if counts[report.kind] <= LINE_COUNT_MAX and report.kind not in COUNTED:
+        if counts[report.kind] <= LINE_COUNT_MAX and not REPORTS[report.kind].is_frequent:
             where = {"txn_key": report.key, **_ids(batch, report.key, known), "partition": partition}
             extra = where | {"detail": report.detail}
-            logger.log(LEVELS[report.kind], "transaction.%s", report.kind.value, extra=extra)
+            logger.log(REPORTS[report.kind].level, "transaction.%s", report.kind.value, extra=extra)
     for kind, count in counts.items():
-        if count > LINE_COUNT_MAX or kind in COUNTED:
-            logger.log(LEVELS[kind], "transactions.%s", kind.value, extra={"partition": partition, "count": count})
+        level, is_frequent = REPORTS[kind].level, REPORTS[kind].is_frequent
+        if count > LINE_COUNT_MAX or is_frequent:
+            logger.log(level, "transactions.%s", kind.value, extra={"partition": partition, "count": count})
 
 
 def trace_of(txn: Transaction) -> TraceContext | None:
