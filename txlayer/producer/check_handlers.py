@@ -132,17 +132,6 @@ def handling_of(
     )
 
 
-def verdicts(said: object, *, count: int) -> list[AnswerVerdict]:
-    """The verdicts for the answers of one call; if they are not `count` valid resolutions, all are UNKNOWN."""
-    if not isinstance(said, list | tuple) or len(said) != count:
-        return [AnswerVerdict(UNKNOWN, f"returned {type(said).__name__}")] * count
-    return [_verdict(one) for one in said]
-
-
-def failed(error: BaseException, *, count: int) -> list[AnswerVerdict]:
-    return [AnswerVerdict(UNKNOWN, type(error).__name__)] * count
-
-
 def told_cause(source: Source, cause: str) -> str:
     """The cause in the op line of an UNKNOWN: who was asked and the type of the error, without its text."""
     who = "handler" if source is Source.CHECK else source.value
@@ -198,6 +187,15 @@ class CallOutcome(NamedTuple):
     said: object = None
     error: BaseException | None = None
     is_stale: bool = False  # the call was not made
+
+    def verdicts(self) -> list[AnswerVerdict]:
+        """One for each check-back; after an error, or without one valid resolution for each, all are UNKNOWN."""
+        said, count = self.said, len(self.call.requests)
+        if self.error is not None:
+            return [AnswerVerdict(UNKNOWN, type(self.error).__name__)] * count
+        if not isinstance(said, list | tuple) or len(said) != count:
+            return [AnswerVerdict(UNKNOWN, f"returned {type(said).__name__}")] * count
+        return [_verdict(one) for one in said]
 
 
 Answer = Callable[[Sequence[CheckRequest]], Any]

@@ -33,9 +33,7 @@ from txlayer.producer.check_handlers import (
     CallOutcome,
     CheckRequest,
     Handling,
-    failed,
     told_cause,
-    verdicts,
 )
 
 LIMIT_KEPT_S = 30.0  # a coordinator repeats `on` every 10 s; a limit of one that is gone must expire
@@ -73,8 +71,6 @@ class OpenLimits:
 
     def current(self, now: float) -> OpenLimit | None:
         """The current limit; None without one."""
-        if not self._on:
-            return None
         for partition in [p for p, (_, until) in self._on.items() if until <= now]:
             del self._on[partition]
         if not self._on:
@@ -309,13 +305,10 @@ class Questions:
         if call not in self._calls:
             self.tally.late += 1
             return
-        count = len(call.requests)
         if outcome.is_stale:
             self._drop_call(call, Skip.STALE)
-        elif outcome.error is not None:
-            self._answer(call, failed(outcome.error, count=count))
         else:
-            self._answer(call, verdicts(outcome.said, count=count))
+            self._answer(call, outcome.verdicts())
 
     def drop_waiting(self) -> None:
         while self._waiting:
