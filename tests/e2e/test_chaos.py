@@ -23,7 +23,6 @@ from tests.support.fleet import Fleet
 from tests.support.history import History
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.load import Load
-from tests.support.logs import ends
 from tests.support.nemesis import CONSUMERS, COORDINATORS, PRODUCERS, Fault, Nemesis
 from tests.support.processes import CoordinatorProcess, TxlayerProcess
 from tests.support.replayer import Replayer
@@ -146,7 +145,7 @@ class Chaos:
                     self._say(nemesis.ask_where_they_stand())
                     raise
             self.journal.write("at rest")
-            history = checks.told(self._history(arena, load, witness, sampler), load)
+            history = checks.told(sampler.history(load, witness), load)
             return Outcome(
                 history,
                 handled,
@@ -226,26 +225,6 @@ class Chaos:
             )
             self._say(f"{fault.began_s:7.1f} s  {fault.name:<32} {fault.detail} ({fault.took_s:.1f} s)")
             pause(rng.uniform(0, BREATH_MAX_S))
-
-    def _history(self, arena: Arena, load: Load, witness: Witness, sampler: Sampler) -> History:
-        logs = arena.logs()
-        names = arena.topics
-        topics = [names.half, names.op, names.doubt, names.check, *arena.targets]
-        stable = ends(arena.servers, topics, isolation="read_committed")
-        whole = ends(arena.servers, topics, isolation="read_uncommitted")
-        acknowledged = [
-            (arena.topics.half, sent.partition, offset) for sent in load.sent for offset in sent.acknowledged
-        ] + [(arena.topics.op, p, offset) for p, offset in load.acknowledged_ops]
-        return History(
-            logs=logs,
-            half_topic=arena.topics.half,
-            op_topic=arena.topics.op,
-            partition_count=arena.partition_count,
-            samples=sampler.samples,
-            witnessed=witness.records,
-            ends={place: (stable[place], end) for place, end in whole.items()},
-            acknowledged=acknowledged,
-        )
 
     def _coordinator(self, servers: str, arena: Arena) -> CoordinatorProcess:
         number = next(self._numbers)

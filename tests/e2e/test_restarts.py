@@ -1,5 +1,6 @@
 """P1-P8 while each component is restarted many times in a row under load: a bounded run, or `make restarts`."""
 
+import dataclasses
 import json
 import os
 import random
@@ -31,7 +32,7 @@ from tests.support.handling_order import Handled, judge_handling
 from tests.support.history import History
 from tests.support.left_out import raise_if_marker_left_out, run_again_if_marker_left_out
 from tests.support.load import Load, new_key
-from tests.support.logs import ends, header, read_log
+from tests.support.logs import header, read_log
 from tests.support.processes import ROOT, CoordinatorProcess, TxlayerProcess
 from tests.support.responders import ResponderProcess
 from tests.support.run_checker import judge_history
@@ -441,7 +442,7 @@ def live_through(broker: Broker, folder: Path, *, releases: Sequence[Path] = (RO
         say(f"{time.monotonic() - began:.0f} s: at rest")
 
         report(done)
-        history = history_of(company, load, witness, sampler)
+        history = dataclasses.replace(sampler.history(load, witness), local=company.rows())
         verdict = judge_history(history)
         said = verified(arena)
         say(verdict.counts, verdict.doubt_states, f"aborted {arena.aborted_count()}")
@@ -524,51 +525,11 @@ def report(done: list[Restart]) -> None:
         )
 
 
-def history_of(company: Company, load: Load, witness: Witness, sampler: Sampler) -> History:
-    """What the judge of runs is fed with."""
-    arena = company.arena
-    topics = arena.topics
-    logs = [topics.half, topics.op, topics.doubt, *arena.targets]
-    stable = ends(arena.servers, logs, isolation="read_committed")
-    whole = ends(arena.servers, logs, isolation="read_uncommitted")
-    return History(
-        logs=arena.logs(),
-        half_topic=topics.half,
-        op_topic=topics.op,
-        partition_count=arena.partition_count,
-        samples=sampler.samples,
-        witnessed=witness.records,
-        ends={place: (stable[place], end) for place, end in whole.items()},
-        acknowledged=[
-            *((topics.half, s.partition, offset) for s in load.sent for offset in s.acknowledged),
-            *((topics.op, p, offset) for p, offset in load.acknowledged_ops),
-        ],
-        local=company.rows(),
-    )
-
-
 def verified(arena: Arena) -> Any:
     """What `txlayer verify` says, whose readers are not the tests'."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "txlayer",
-            "verify",
-            "-b",
-            arena.servers,
-            "-n",
-            arena.namespace,
-            "--since",
-            "1h",
-            "--grace",
-            "0ms",
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    verify = [sys.executable, "-m", "txlayer", "verify", "-b", arena.servers, "-n", arena.namespace]
+    words = ["--since", "1h", "--grace", "0ms", "--json"]
+    done = subprocess.run([*verify, *words], capture_output=True, text=True, check=False)
     assert (0, "") == (done.returncode, done.stderr)
     return json.loads(done.stdout)
 

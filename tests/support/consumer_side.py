@@ -12,7 +12,7 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.consumer_history import ConsumerHistory, ConsumerLogs, Effect, Stored
 from tests.support.fenced_table import FencedTable
 from tests.support.lease_judge import queues_without_holder
-from tests.support.logs import Seen, ends, read_log
+from tests.support.logs import Seen, both_ends, read_log
 from tests.support.nemesis import OFFSETS_TOPIC
 from tests.support.offsets_log import stored_by
 from tests.support.processes import TxlayerProcess
@@ -151,8 +151,6 @@ class ConsumerSide:
         locks = self._arena.topics.locks
         read = read_log(servers, [self.topic, self.letters, self.requests, locks, OFFSETS_TOPIC])
         told = [self.letters, self.requests]  # leases are renewed all the time, in no Kafka transaction
-        stable = ends(servers, told, isolation="read_committed")
-        whole = ends(servers, told, isolation="read_uncommitted")
         with (self._folder / "read.jsonl").open("w", encoding="utf-8") as out:
             # For a person who looks for the reason of a finding, when the cluster is gone.
             for record in (r for topic in read for r in read[topic]):
@@ -166,7 +164,7 @@ class ConsumerSide:
             topic=self.topic,
             partition_count=self.partition_count,
             effects=self._table.effects(),
-            ends={place: (stable[place], end) for place, end in whole.items()},
+            ends=both_ends(servers, told),
         )
 
 

@@ -106,11 +106,16 @@ def ends(servers: str, topics: Sequence[str], *, isolation: str) -> dict[tuple[s
         reader.close()
 
 
-def hanging(servers: str, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
-    """{partition: (last stable offset, end)} where an open Kafka transaction holds readers back."""
+def both_ends(servers: str, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
+    """{partition: (last stable offset, end)}."""
     stable = ends(servers, topics, isolation="read_committed")
     whole = ends(servers, topics, isolation="read_uncommitted")
-    return {p: (stable[p], end) for p, end in whole.items() if stable[p] != end}
+    return {p: (stable[p], end) for p, end in whole.items()}
+
+
+def hanging(servers: str, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The same, where an open Kafka transaction holds readers back."""
+    return {p: (stable, end) for p, (stable, end) in both_ends(servers, topics).items() if stable != end}
 
 
 def header(headers: Headers | Mapping[str, bytes | None], name: str) -> bytes | None:

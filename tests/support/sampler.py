@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.arena import Arena
-from tests.support.history import Sample
+from tests.support.history import History, Sample
+from tests.support.load import Load
+from tests.support.logs import both_ends
 from tests.support.onlooker import Onlooker
 from tests.support.waiting import wait_until
+from tests.support.witness import Witness
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
@@ -73,6 +76,24 @@ class Sampler(Onlooker):
             return len(self.samples) > before
 
         wait_until(is_taken, within=within, what="the last sample")
+
+    def history(self, load: Load, witness: Witness) -> History:
+        """What is known of the run when it has come to rest, without what databases say and how groups were asked."""
+        arena = self._arena
+        names = arena.topics
+        topics = [names.half, names.op, names.doubt, names.check, *arena.targets]
+        acknowledged = [(names.half, sent.partition, offset) for sent in load.sent for offset in sent.acknowledged]
+        acknowledged += [(names.op, p, offset) for p, offset in load.acknowledged_ops]
+        return History(
+            logs=arena.logs(),
+            half_topic=names.half,
+            op_topic=names.op,
+            partition_count=arena.partition_count,
+            samples=self.samples,
+            witnessed=witness.records,
+            ends=both_ends(arena.servers, topics),
+            acknowledged=acknowledged,
+        )
 
     def _try(self) -> None:
         with suppress(TxLayerError):  # a broker is away: the next sample will come
