@@ -334,10 +334,17 @@ def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("resolution", ["C", "R"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_second_copy_that_comes_after_the_end_and_a_restart_is_nothing_new(resolution: str, count: int) -> None:
+@pytest.mark.parametrize("is_on_doubt", [False, True])
+def test_a_second_copy_that_comes_after_the_end_and_a_restart_is_nothing_new(
+    resolution: str, count: int, *, is_on_doubt: bool
+) -> None:
     driver = PartitionDriver()
     for index in range(count):
         last = driver.half(A, index=index, count=count)
+    if is_on_doubt:
+        driver.read()
+        driver.pass_time(after_ms=60_000)
+        assert [A] == list(driver.log.on_doubt())
     driver.say(resolution, A, last)
     before = len(driver.log.visible)
 
@@ -360,18 +367,6 @@ def test_a_replay_does_not_take_a_second_copy_for_new_whose_first_one_lies_befor
 
     driver.crash(is_new_process=True)
     driver.say("C", A, copy)
-
-    assert ([A], 1) == (driver.log.forwarded, len(driver.log.visible))
-
-
-@pytest.mark.promise("P2")
-def test_a_second_copy_of_what_was_settled_on_doubt_is_nothing_new_after_a_restart() -> None:
-    driver = PartitionDriver()
-    driver.move_to_doubt(A)
-    driver.say("C", A, 0)
-
-    driver.crash(is_new_process=True)
-    driver.say("C", A, driver.half(A))
 
     assert ([A], 1) == (driver.log.forwarded, len(driver.log.visible))
 
