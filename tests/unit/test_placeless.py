@@ -22,7 +22,6 @@ from txlayer.core.history import operator_reason
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
-from txlayer.operate.operators import OperatorWriter
 from txlayer.operate.settle import ManualSettlement, OperatorAction, line_of
 from txlayer.operate.unsettled import UnsettledTransaction
 from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
@@ -286,15 +285,3 @@ def test_a_dead_letter_without_a_place_is_not_committed() -> None:
         writer.write([Entry("orders", 0, b"k", b"v", None)])
 
     assert [] == stage.values()
-
-
-def test_an_operators_line_without_a_place_is_unknown() -> None:
-    stage = Stage()
-    stage.kafka.create_topic("txlayer.op", partitions=2)
-    writer = OperatorWriter(stage.half_writer(), topic="txlayer.op")
-    tell_no_place(stage.kafka)
-
-    with pytest.raises(OutcomeUnknownError, match="1 lines are stored"):
-        writer.write([("a line", 0, b"a line")])
-
-    assert 1 == len(stage.kafka.records("txlayer.op"))
