@@ -159,48 +159,38 @@ def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
     return Reject("as planned") if message.value == b"bad" else None
 
 
-def mend(stage: Stage, setting: str, found: str, wanted: str) -> None:
-    """Alter a setting of the dead-letter topic, and wait until the one dead letter and the 20 others have ended."""
-    stage.lab.admin().alter_settings([AlterSetting(stage.letters, setting, found, wanted, "mended")])
-    stage.wait_stored(21)
-
-
-@pytest.mark.fault("consumer: a dead letter is refused for another reason than its size")
+@pytest.mark.fault(
+    "consumer: a dead letter is refused for another reason than its size",
+    "consumer: a dead letter, or its key alone, is too large for its topic",
+)
 @pytest.mark.promise("P9")
-def test_a_dead_letter_that_is_refused_whatever_its_size_waits_and_is_kept_whole(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("setting", "found", "wanted", "key", "tries"),
+    [
+        # Such a topic takes no record without a key.
+        pytest.param("cleanup.policy", "compact", "delete", None, 3, id="whatever its size"),
+        # Two rounds: whole, without content, without its key.
+        pytest.param("max.message.bytes", "100", "100000", b"bad", 6, id="even without content"),
+    ],
+)
+def test_a_dead_letter_that_its_topic_refuses_waits_and_is_kept_whole(
+    lab: Lab, setting: str, found: str, wanted: str, key: bytes | None, tries: int
+) -> None:
     stage = Stage(lab)
     lab.delete_topic(stage.letters)
-    lab.create(stage.letters, settings={"cleanup.policy": "compact"})  # such a topic takes no record without a key
-    stage.write(b"bad", key=None)
+    lab.create(stage.letters, settings={setting: found})
+    stage.write(b"bad", key=key)
     stage.write(*numbers(20), key=b"good")
 
     with stage.consumer(reject_bad) as consumer:
-        wait_until(lambda: consumer.stats().replaced_count >= 3, within=PATIENCE_S, what="three tries that failed")
+        wait_until(lambda: consumer.stats().replaced_count >= tries, within=PATIENCE_S, what="tries that failed")
         stage.journal.wait_for(21)
-        mend(stage, "cleanup.policy", "compact", "delete")
+        stage.lab.admin().alter_settings([AlterSetting(stage.letters, setting, found, wanted, "mended")])
+        stage.wait_stored(21)
 
     (letter,) = lab.read(stage.letters)
-    assert (None, b"bad") == (letter.key, letter.value)
+    assert (key, b"bad") == (letter.key, letter.value)
     assert not is_cut(letter.headers, letter.value)
-    assert numbers(20) == stage.journal.values(b"good")
-
-
-@pytest.mark.fault("consumer: a dead letter, or its key alone, is too large for its topic")
-@pytest.mark.promise("P9")
-def test_a_dead_letter_that_its_topic_refuses_even_without_content_waits_and_is_kept_whole(lab: Lab) -> None:
-    stage = Stage(lab)
-    lab.delete_topic(stage.letters)
-    lab.create(stage.letters, settings={"max.message.bytes": "100"})
-    stage.write(b"bad", key=b"bad")
-    stage.write(*numbers(20), key=b"good")
-
-    with stage.consumer(reject_bad) as consumer:
-        wait_until(lambda: consumer.stats().replaced_count >= 6, within=PATIENCE_S, what="two rounds that failed")
-        stage.journal.wait_for(21)
-        mend(stage, "max.message.bytes", "100", "100000")
-
-    (letter,) = lab.read(stage.letters)
-    assert (b"bad", b"bad") == (letter.key, letter.value)
     assert numbers(20) == stage.journal.values(b"good")
 
 
