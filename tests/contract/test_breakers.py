@@ -1,6 +1,5 @@
 """Consumers beside what is away: a breaker over handlers that fail, and brokers that do not answer just then."""
 
-import asyncio
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -105,22 +104,18 @@ def test_coroutines_are_spared_too(stage: Stage) -> None:
     write(stage)
     is_back = False
 
-    async def work() -> None:
+    async def act(*_: object) -> None:
+        if not is_back:
+            raise ConnectionError("away")
+
+    def bring_back(consumer: AsyncOrderedConsumer) -> None:
         nonlocal is_back
-        consumer = stage.plain(AsyncOrderedConsumer, retry=TWICE, breaker={stage.topic: BREAKER})
+        wait_for_probes(stage, consumer)
+        is_back = True
+        stage.wait_stored(KEY_COUNT)
+        check(stage, consumer)
 
-        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
-        async def handle(_message: ReceivedMessage, _context: Context) -> None:
-            if not is_back:
-                raise ConnectionError("away")
-
-        async with consumer:
-            await asyncio.to_thread(wait_for_probes, stage, consumer)
-            is_back = True
-            await asyncio.to_thread(stage.wait_stored, KEY_COUNT)
-            check(stage, consumer)
-
-    asyncio.run(work())
+    stage.run_tasks(act, until=bring_back, retry=TWICE, breaker={stage.topic: BREAKER})
 
 
 @OF_HANDLERS

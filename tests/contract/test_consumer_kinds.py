@@ -152,28 +152,22 @@ def test_coroutines_run_side_by_side_and_in_order_by_key(stage: Stage) -> None:
             stage.write(b"%d" % n, key=b"k%d" % key)
     seen: dict[bytes | None, list[bytes]] = {}
     together = most = 0
+    are_many = asyncio.Event()
 
-    async def run() -> None:
-        consumer = stage.plain(AsyncOrderedConsumer, in_flight_max=20)
-        are_many = asyncio.Event()
+    async def act(consumer: AsyncOrderedConsumer, message: ReceivedMessage, _: Context) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        if together >= 10:
+            are_many.set()
+        await are_many.wait()
+        await asyncio.sleep(0)
+        seen.setdefault(message.key, []).append(message.value)
+        together -= 1
+        if sum(map(len, seen.values())) == 100:
+            consumer.stop()
 
-        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
-        async def handle(message: ReceivedMessage, _: Context) -> None:
-            nonlocal together, most
-            together += 1
-            most = max(most, together)
-            if together >= 10:
-                are_many.set()
-            await are_many.wait()
-            await asyncio.sleep(0)
-            seen.setdefault(message.key, []).append(message.value)
-            together -= 1
-            if sum(map(len, seen.values())) == 100:
-                consumer.stop()
-
-        await consumer.run()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    stage.run_tasks(act, in_flight_max=20)
 
     assert {b"k%d" % key: [b"%d" % n for n in range(5)] for key in range(20)} == seen
     assert 10 <= most <= 20

@@ -1,6 +1,5 @@
 """Slips of a user's code: what a handler returns by mistake, a `key_group` that raises; over memory and over real Kafka."""
 
-import asyncio
 import logging
 from datetime import timedelta
 from typing import cast
@@ -8,9 +7,10 @@ from typing import cast
 import pytest
 
 from tests.contract.conftest import OF_HANDLERS
-from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.consumers import Stage
 from tests.support.process_handlers import SLIPPING, SLIPS, ending
 from txlayer.consumer.aio import AsyncOrderedConsumer
+from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import DeadLetter, dead_letter_of
 from txlayer.core.retry import HandlerResult, Retry, RetryPolicy
@@ -58,19 +58,13 @@ def test_a_wrong_result_is_a_failed_attempt_with_its_reason(stage: Stage, worker
 def test_a_wrong_result_of_a_coroutine_is_a_failed_attempt(stage: Stage) -> None:
     stage.write(b"slip", b"good")
 
-    async def run() -> None:
-        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, retry=ONCE_MORE)
+    async def act(consumer: AsyncOrderedConsumer, message: ReceivedMessage, _context: Context) -> HandlerResult:
+        if message.value == b"slip":
+            return cast("HandlerResult", SLIPS[0][0])
+        consumer.stop()
+        return None
 
-        @consumer.handler
-        async def handle(message: ReceivedMessage, _context: Context) -> HandlerResult:
-            if message.value == b"slip":
-                return cast("HandlerResult", SLIPS[0][0])
-            consumer.stop()
-            return None
-
-        await consumer.run()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    stage.run_tasks(act, retry=ONCE_MORE)
 
     (letter,) = letters(stage)
     assert SLIPS[0][1] in letter.error_message
@@ -84,26 +78,20 @@ def test_a_handler_that_would_end_its_process_fails_its_attempt_alone(stage: Sta
     stage.write(b"interrupt", key=b"another")
     stage.write(b"good")
 
-    async def run() -> None:
-        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, retry=ONCE_MORE)
+    async def act(_: AsyncOrderedConsumer, message: ReceivedMessage, context: Context) -> None:
+        ending(message, context)
 
-        @consumer.handler
-        async def handle(message: ReceivedMessage, context: Context) -> None:
-            ending(message, context)
-
-        await consumer.start()
-        await asyncio.to_thread(stage.wait_stored, 3)
+    def look(consumer: AsyncOrderedConsumer | OrderedConsumer) -> None:
+        stage.wait_stored(3)
         assert consumer.is_running
-        await consumer.close()
 
     if kind == "tasks":
-        asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+        stage.run_tasks(act, until=look, retry=ONCE_MORE)
     else:
         consumer = stage.plain(retry=ONCE_MORE, workers=kind, worker_count=1)
         consumer.handler(ending)
         with consumer:
-            stage.wait_stored(3)
-            assert consumer.is_running
+            look(consumer)
 
     found = {letter.origin.offset: (letter.attempt_count, letter.error_type) for letter in letters(stage)}
     assert {0: (2, "SystemExit"), 1: (2, "KeyboardInterrupt")} == found

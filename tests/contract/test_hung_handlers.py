@@ -150,25 +150,19 @@ def test_a_closing_consumer_does_not_wait_for_hung_handlers(stage: Stage, hangin
 def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stage) -> None:
     stage.write(b"hang", b"behind")
     seen: list[bytes | None] = []
+    released = asyncio.Event()
 
-    async def run() -> None:
-        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, attempt_timeout=SHORTLY)
-        released = asyncio.Event()
+    async def act(consumer: AsyncOrderedConsumer, message: ReceivedMessage, context: Context) -> None:
+        seen.append(message.value)
+        while message.value == b"hang" and context.attempt == 1 and not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait_for(released.wait(), PATIENCE_S)
+        if message.value == b"behind":
+            assert 1 == consumer.stats().hung_count
+            released.set()
+            consumer.stop()
 
-        @consumer.handler
-        async def handle(message: ReceivedMessage, context: Context) -> None:
-            seen.append(message.value)
-            while message.value == b"hang" and context.attempt == 1 and not released.is_set():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait_for(released.wait(), PATIENCE_S)
-            if message.value == b"behind":
-                assert 1 == consumer.stats().hung_count
-                released.set()
-                consumer.stop()
-
-        await consumer.run()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    stage.run_tasks(act, attempt_timeout=SHORTLY)
 
     assert [b"hang", b"hang", b"behind"] == seen
 
@@ -185,22 +179,16 @@ def test_a_coroutine_that_ends_behind_its_cancellation_has_failed_its_attempt(
     attempts: list[int] = []
     swallowed = (asyncio.CancelledError,) if is_swallowed else ()
 
-    async def run() -> int:
-        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, attempt_timeout=SHORTLY, retry=TWICE)
+    async def act(consumer: AsyncOrderedConsumer, _message: ReceivedMessage, context: Context) -> None:
+        attempts.append(context.attempt)
+        if context.attempt == 2:
+            consumer.stop()
+            return
+        with suppress(*swallowed):
+            await asyncio.sleep(PATIENCE_S)
 
-        @consumer.handler
-        async def handle(_message: ReceivedMessage, context: Context) -> None:
-            attempts.append(context.attempt)
-            if context.attempt == 2:
-                consumer.stop()
-                return
-            with suppress(*swallowed):
-                await asyncio.sleep(PATIENCE_S)
-
-        await consumer.run()
-        return consumer.stats().topics[stage.topic].timed_out
-
-    timed_out_count = asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    consumer = stage.run_tasks(act, attempt_timeout=SHORTLY, retry=TWICE)
+    timed_out_count = consumer.stats().topics[stage.topic].timed_out
 
     assert ([1, 2], 1) == (attempts, timed_out_count)
 
@@ -210,22 +198,16 @@ def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
     stage.write(b"hang")
     ended: list[str] = []
 
-    async def run() -> None:
-        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, attempt_timeout=SHORTLY)
+    async def act(consumer: AsyncOrderedConsumer, _message: ReceivedMessage, _context: Context) -> None:
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            ended.append("cancelled")
+            await asyncio.sleep(0.6)  # longer than the pauses between two looks
+            ended.append("cleaned up")
+            consumer.stop()
 
-        @consumer.handler
-        async def handle(_message: ReceivedMessage, _context: Context) -> None:
-            try:
-                await asyncio.sleep(PATIENCE_S)
-            finally:
-                ended.append("cancelled")
-                await asyncio.sleep(0.6)  # longer than the pauses between two looks
-                ended.append("cleaned up")
-                consumer.stop()
-
-        await consumer.run()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    stage.run_tasks(act, attempt_timeout=SHORTLY)
 
     assert ["cancelled", "cleaned up"] == ended[:2]
 
@@ -244,25 +226,19 @@ def test_a_coroutine_that_is_cancelled_when_its_lease_runs_out_loses_no_attempt(
     monkeypatch.setattr(LockRegistry, "valid_until", lambda self, at: ends[-1] if ends else valid_until(self, at))
     swallowed = (asyncio.CancelledError,) if is_swallowed else ()
 
-    async def run() -> None:
-        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, retry=TWICE)
+    async def act(consumer: AsyncOrderedConsumer, _message: ReceivedMessage, context: Context) -> None:
+        attempts.append(context.attempt)
+        if len(attempts) == 2:
+            consumer.stop()
+            return
+        ends.append(time.monotonic() + 0.2)
+        try:
+            with suppress(*swallowed):
+                await asyncio.sleep(PATIENCE_S)
+        finally:
+            ends.clear()
 
-        @consumer.handler
-        async def handle(_message: ReceivedMessage, context: Context) -> None:
-            attempts.append(context.attempt)
-            if len(attempts) == 2:
-                consumer.stop()
-                return
-            ends.append(time.monotonic() + 0.2)
-            try:
-                with suppress(*swallowed):
-                    await asyncio.sleep(PATIENCE_S)
-            finally:
-                ends.clear()
-
-        await consumer.run()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    stage.run_tasks(act, retry=TWICE)
 
     assert [1, 1] == attempts
 
@@ -273,19 +249,11 @@ def test_a_coroutine_may_take_longer_than_a_lease_that_is_renewed(stage: Stage) 
     stage.write(b"slow")
     attempts: list[int] = []
 
-    async def run() -> None:
-        consumer: AsyncOrderedConsumer = stage.plain(
-            AsyncOrderedConsumer, lease_renewal=timedelta(seconds=1), lease_expiry=timedelta(seconds=3)
-        )
+    async def act(consumer: AsyncOrderedConsumer, _message: ReceivedMessage, context: Context) -> None:
+        attempts.append(context.attempt)
+        await asyncio.sleep(5.0)
+        consumer.stop()
 
-        @consumer.handler
-        async def handle(_message: ReceivedMessage, context: Context) -> None:
-            attempts.append(context.attempt)
-            await asyncio.sleep(5.0)
-            consumer.stop()
-
-        await consumer.run()
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    stage.run_tasks(act, lease_renewal=timedelta(seconds=1), lease_expiry=timedelta(seconds=3))
 
     assert [1] == attempts

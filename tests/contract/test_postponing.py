@@ -1,6 +1,5 @@
 """`Later` and `suspend` in consumers of all kinds: no attempt is counted, keys and partitions wait, limits are kept."""
 
-import asyncio
 import threading
 import time
 from datetime import timedelta
@@ -110,18 +109,12 @@ def test_no_task_of_the_same_handover_begins_in_a_suspended_partition(stage: Sta
         stage.write(b"%d" % n, key=b"k%d" % n)
     offsets: list[int] = []
 
-    async def work() -> None:
-        consumer = stage.plain(AsyncOrderedConsumer, in_flight_max=50)
+    async def act(_: AsyncOrderedConsumer, message: ReceivedMessage, context: Context) -> HandlerResult:
+        offsets.append(message.offset)
+        return context.suspend(timedelta(hours=1)) if len(offsets) == ASKED_AT else None
 
-        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
-        async def handle(message: ReceivedMessage, context: Context) -> HandlerResult:
-            offsets.append(message.offset)
-            return context.suspend(timedelta(hours=1)) if len(offsets) == ASKED_AT else None
+    stage.run_tasks(act, until=lambda consumer: wait_until_suspended(stage, consumer), in_flight_max=50)
 
-        async with consumer:
-            await asyncio.to_thread(wait_until_suspended, stage, consumer)
-
-    asyncio.run(work())
     assert ASKED_AT == len(offsets)
 
 
@@ -149,19 +142,12 @@ def test_coroutines_postpone_too(stage: Stage) -> None:
     stage.write(b"0", key=b"a")
     count = 0
 
-    async def work() -> None:
-        consumer = stage.plain(AsyncOrderedConsumer, retry=ONCE)
+    async def act(*_: object) -> HandlerResult:
+        nonlocal count
+        count += 1
+        return Later(SOON) if count < 4 else None
 
-        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
-        async def handle(_message: ReceivedMessage, _context: Context) -> HandlerResult:
-            nonlocal count
-            count += 1
-            return Later(SOON) if count < 4 else None
-
-        async with consumer:
-            await asyncio.to_thread(stage.wait_stored, 1)
-
-    asyncio.run(work())
+    stage.run_tasks(act, until=lambda _: stage.wait_stored(1), retry=ONCE)
 
     assert 4 == count
     assert [] == stage.letter_values()

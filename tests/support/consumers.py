@@ -1,5 +1,6 @@
 """A topic with its dead letters and requests, messages in it, and consumers that keep a journal of what they handled."""
 
+import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
+from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
@@ -119,6 +121,31 @@ class Stage:
 
         self._opened.append(consumer)
         return consumer
+
+    def run_tasks(
+        self,
+        act: Callable[[AsyncOrderedConsumer, ReceivedMessage, Context], Any],
+        *,
+        until: Callable[[AsyncOrderedConsumer], object] | None = None,
+        **settings: Any,
+    ) -> AsyncOrderedConsumer:
+        """Run a consumer whose handler is this coroutine function until `until` returns, in a thread; else until the handler stops it."""
+
+        async def run() -> AsyncOrderedConsumer:
+            consumer: AsyncOrderedConsumer = self.plain(AsyncOrderedConsumer, **settings)
+
+            @consumer.handler
+            async def handle(message: ReceivedMessage, context: Context) -> Any:
+                return await act(consumer, message, context)
+
+            if until is None:
+                await consumer.run()
+            else:
+                async with consumer:
+                    await asyncio.to_thread(until, consumer)
+            return consumer
+
+        return asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
     def stored(self, partition: int = 0) -> int:
         """What the group stored for a partition of the topic."""
