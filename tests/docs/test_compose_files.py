@@ -13,6 +13,7 @@ import yaml
 
 from tests.support.debian import program
 from tests.support.deployment import ALONE, COMPOSE, COMPOSE_FILES, ROOT, exit_code, services
+from tests.support.programs import run_program
 from txlayer.cli.main import build_app
 from txlayer.config import check_names
 
@@ -42,7 +43,7 @@ def test_a_compose_file_follows_the_specification(name: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     command += ["--traceback-mode", "short", str(COMPOSE / name)]
 
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    answer = run_program(command, within=60)
 
     assert (0, "") == (answer.returncode, answer.stderr), answer.stdout
 
@@ -60,13 +61,8 @@ def test_the_oldest_docker_compose_reads_the_files(names: list[str]) -> None:
     found = program("docker-compose", package="docker-compose")
     files = [word for name in names for word in ("--file", str(COMPOSE / name))]
 
-    answer = subprocess.run(
-        [found, *files, "config", "--quiet"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={"PATH": os.environ.get("PATH", os.defpath)},
+    answer = run_program(
+        [found, *files, "config", "--quiet"], within=60, env={"PATH": os.environ.get("PATH", os.defpath)}
     )
 
     assert (0, "") == (answer.returncode, answer.stderr)
@@ -198,13 +194,8 @@ def test_the_command_line_of_the_shop_is_one_that_it_takes() -> None:
     shop = ROOT / "examples" / "shop"
     program = "import sys; import service; service.parse(sys.argv[1:])"
 
-    answer = subprocess.run(
-        [sys.executable, "-c", program, *SERVICES["shop"]["command"]],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={"PYTHONPATH": f"{shop}:{ROOT}"},
+    answer = run_program(
+        [sys.executable, "-c", program, *SERVICES["shop"]["command"]], within=60, env={"PYTHONPATH": f"{shop}:{ROOT}"}
     )
 
     assert (0, "") == (answer.returncode, answer.stderr)

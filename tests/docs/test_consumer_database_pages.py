@@ -2,11 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "howto"
@@ -35,14 +36,11 @@ def test_the_program_of_the_page_runs(page: str, more: str, said: str, tmp_path:
     text = (PAGES / page).read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, "-W", "error", "-c", f"{program}\n{more}"],
+        within=60,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
 
     assert (0, "", said) == (ran.returncode, ran.stderr, ran.stdout.strip())

@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conftest import LOCAL_CONFIG
+from tests.support.programs import run_program
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker
 
@@ -62,7 +63,7 @@ class Left:
             "--bootstrap-servers",
             self.bootstrap_servers,
         ]
-        answer = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+        answer = run_program(line, within=60, env=environment())
         return answer.returncode, answer.stdout + answer.stderr
 
 
@@ -104,9 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         finally:
             demo.kill()
     assert result, progress.read_text()
-    programs = subprocess.run(
-        ["ps", "-eo", "command"], capture_output=True, text=True, check=True, timeout=30
-    ).stdout.splitlines()
+    programs = run_program(["ps", "-eo", "command"], within=30, check=True).stdout.splitlines()
     return Run(demo.returncode, json.loads(result), folder, progress.read_text(), programs, page)
 
 
@@ -289,14 +288,7 @@ def test_a_difference_planted_into_the_points_is_found(run: Run, tmp_path: Path,
         changed_count = database.execute(sql).rowcount
     database.close()
 
-    answer = subprocess.run(
-        [sys.executable, str(SHOP / "compare_points.py"), str(tmp_path)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    answer = run_program([sys.executable, str(SHOP / "compare_points.py"), str(tmp_path)], within=60, env=environment())
 
     assert changed_count > 0
     assert 1 == answer.returncode

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
 import sys
 import textwrap
 from contextlib import closing
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "howto"
@@ -150,14 +151,11 @@ def run(program: str, folder: Path) -> list[Any]:
     """Run it; what it printed."""
     file = folder / "service.py"  # FastStream's test broker reads the source of its caller
     file.write_text(program, encoding="utf-8")
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, "-W", "error", str(file)],
+        within=120,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert 0 == ran.returncode, ran.stderr[-4000:]
     return [json.loads(line) for line in ran.stdout.splitlines()]

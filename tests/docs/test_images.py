@@ -1,7 +1,6 @@
 """The Dockerfiles are well made, and the coordinators' image carries neither Spark nor Java."""
 
 import re
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import requires
@@ -12,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.deployment import COMPOSE, ROOT, services
+from tests.support.programs import run_program
 from txlayer import __version__
 
 DOCKERFILE = COMPOSE / "Dockerfile"
@@ -47,7 +47,7 @@ def closure(extras: set[str]) -> set[str]:
 def test_a_dockerfile_is_well_made(path: Path) -> None:
     linter = Path(sys.executable).with_name("hadolint")
 
-    answer = subprocess.run([linter, "--no-color", path], capture_output=True, text=True, check=False, timeout=60)
+    answer = run_program([linter, "--no-color", path], within=60)
 
     assert (0, "") == (answer.returncode, answer.stdout)
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import txlayer
 from tests.support.packaging import CONSTRAINTS, ROOT, clean_environ
 from tests.support.pages import PAGES, blocks
+from tests.support.programs import run_program
 
 PAGE = ROOT / "docs" / "howto" / "install.md"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
@@ -27,14 +27,11 @@ def test_the_commands_before_the_release_install_it(tmp_path: Path) -> None:
     environ = clean_environ(tmp_path) | {"PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     environ |= {n: v for n, v in os.environ.items() if n in ("PIP_CACHE_DIR", "PIP_INDEX_URL")}
 
-    ran = subprocess.run(
+    ran = run_program(
         ["bash", "-e", "-c", f"{checkout}\npip uninstall --yes txlayer\n{wheel}\ntxlayer --version"],
+        within=300,
         cwd=tmp_path,
         env=environ,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
 
     assert 0 == ran.returncode, ran.stdout + ran.stderr

@@ -1,7 +1,6 @@
 """The Kubernetes manifests follow Kubernetes' schemas and its strictest profile, and read what txlayer understands."""
 
 import re
-import subprocess
 from typing import Any
 
 import kubernetes_validate
@@ -10,6 +9,7 @@ import yaml
 
 from tests.support.debian import program
 from tests.support.deployment import COMPOSE, documents, exit_code, services
+from tests.support.programs import run_program
 from txlayer.cli.main import build_app
 from txlayer.config import check_names
 
@@ -39,9 +39,7 @@ def test_every_file_is_applied() -> None:
 def test_what_kubectl_makes_of_the_folder_is_what_its_files_say() -> None:
     kubectl = program("kubectl", package="kubernetes-client")
 
-    answer = subprocess.run(
-        [kubectl, "kustomize", str(FOLDER)], capture_output=True, text=True, check=False, timeout=60
-    )
+    answer = run_program([kubectl, "kustomize", str(FOLDER)], within=60)
 
     assert (0, "") == (answer.returncode, answer.stderr)
     made = list(yaml.safe_load_all(answer.stdout))

@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_program
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka
 
@@ -24,14 +24,11 @@ def test_the_page_has_programs() -> None:
 def test_a_program_runs_without_the_kafka_client(program: str, tmp_path: Path) -> None:
     program += "\nimport sys\nassert 'confluent_kafka' not in sys.modules\n"
 
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, "-W", "error", "-c", program],
+        within=60,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
 
     assert (0, "") == (ran.returncode, ran.stderr)

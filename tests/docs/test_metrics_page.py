@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.support.dashboards import alerts
 from tests.support.databases import free_port
 from tests.support.pages import ROOT, programs
+from tests.support.programs import run_program
 from txlayer.adapters.telemetry import EVERYBODYS, Family
 from txlayer.cli.spark import FAMILIES as OF_AUDITS
 from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
@@ -90,14 +90,11 @@ def test_a_program_shows_its_producers(tmp_path: Path) -> None:
     )
     assert own != program
 
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, "-c", BEFORE + own.replace("9465", port) + AFTER.replace("PORT", port)],
+        within=60,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
 
     assert (0, "") == (ran.returncode, ran.stderr)

@@ -11,6 +11,7 @@ import pytest
 import txlayer
 from tests.support.marked_tests import marked
 from tests.support.processes import CoordinatorProcess
+from tests.support.programs import run_program
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +39,7 @@ def run(arguments: list[str], *, servers: str, folder: Path) -> subprocess.Compl
     """A program of Python's, with `servers` as the default."""
     environ = os.environ | {"TXLAYER_BOOTSTRAP_SERVERS": servers, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    return run_program(command, within=120, cwd=folder, env=environ)
 
 
 def test_readme_stays_short() -> None:

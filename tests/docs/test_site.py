@@ -1,7 +1,6 @@
 """`make docs` builds the site: strictly, so every link leads somewhere, every page is reachable, every docstring is readable."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+from tests.support.programs import run_program
 from txlayer.cli.main import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,13 +22,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
-    ran = subprocess.run(
+    ran = run_program(
         [*command, "--config-file", str(ROOT / ".ci" / "mkdocs.yml"), "--site-dir", str(folder)],
+        within=300,
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'spark'}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
     assert 0 == ran.returncode, ran.stdout + ran.stderr
     return folder

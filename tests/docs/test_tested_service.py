@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.class_archive import quick_java
+from tests.support.programs import run_program
 from txlayer.adapters.kafka.local import LocalConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,14 +26,11 @@ def service(tmp_path: Path) -> Path:
 
 def run_its_tests(service: Path, *options: str, java: str = "") -> subprocess.CompletedProcess[str]:
     plugins = ["-p", "txlayer.testing.plugin", "-p", "no:cacheprovider"]
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-W", "error", "-m", "pytest", *plugins, *options],
+        within=180,
         cwd=service,
         env={**os.environ, "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": java},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
     )
 
 

@@ -2,10 +2,10 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.programs import run_program
 from txlayer.testing import Stage
 from txlayer.testing.access import Kind
 
@@ -20,14 +20,11 @@ def test_the_programs_of_the_page_pass_as_tests(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(settings, encoding="utf-8")
     options = ["-p", "txlayer.testing.plugin", "-p", "no:cacheprovider", "--txlayer-kafka=memory"]
 
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, "-W", "error", "-m", "pytest", "--rootdir=.", *options],
+        within=120,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
 
     assert 0 == ran.returncode, ran.stdout[-4000:]

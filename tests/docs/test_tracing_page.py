@@ -8,21 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_program
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "howto" / "tracing.md").read_text(encoding="utf-8")
 
 
 def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_program(command, within=60, cwd=folder, env=os.environ | {"PYTHONPATH": paths})
 
 
 def test_the_program_runs_and_prints_its_spans(tmp_path: Path) -> None:

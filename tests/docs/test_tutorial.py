@@ -13,6 +13,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
+from tests.support.programs import run_program
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
@@ -67,15 +68,8 @@ class Reader:
         own = commands.replace("txlayer broker start", f"txlayer broker start --port {self._port}")
         own = own.replace("topics drain", "topics drain --timeout 150s")  # a machine full of tests
         own = re.sub(r"^(txlayer broker .*)$", r"\1 --data broker", own, flags=re.MULTILINE)
-        ran = subprocess.run(
-            ["bash", "-e", "-c", own],
-            cwd=self._folder,
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=STEP_S,
-            check=False,
+        ran = run_program(
+            ["bash", "-e", "-c", own], within=STEP_S, cwd=self._folder, env=self._environ, stdin=subprocess.DEVNULL
         )
         assert 0 == ran.returncode, f"{own}\n{ran.stdout}{ran.stderr}\n{self._logs()}"
         return ran.stdout

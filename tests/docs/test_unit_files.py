@@ -2,13 +2,13 @@
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.debian import program
 from tests.support.deployment import COMPOSE, exit_code
+from tests.support.programs import run_program
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.main import build_app
 
@@ -39,14 +39,8 @@ def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path, tmp_path: Path) -> 
     analyze = program("systemd-analyze", package="systemd")
     made = installed(unit, tmp_path)
 
-    answer = subprocess.run(
-        [analyze, "verify", made.name],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+    answer = run_program(
+        [analyze, "verify", made.name], within=60, cwd=tmp_path, env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
     )
 
     of_ours = [line for line in answer.stderr.splitlines() if "txlayer" in line]
@@ -58,13 +52,8 @@ def test_a_unit_gives_up_every_right_that_it_can(unit: Path, tmp_path: Path) -> 
     analyze = program("systemd-analyze", package="systemd")
     made = installed(unit, tmp_path)
 
-    answer = subprocess.run(
-        [analyze, "security", "--offline=true", "--no-pager", made],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={"LC_ALL": "C.UTF-8"},
+    answer = run_program(
+        [analyze, "security", "--offline=true", "--no-pager", made], within=60, env={"LC_ALL": "C.UTF-8"}
     )
 
     exposure = re.search(r"exposure level for .*: ([0-9.]+)", answer.stdout)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from tests.support.broker import create_topic
 from tests.support.browser import NARROW, WIDE, Visitor, chromium, picture, table
 from tests.support.logs import Seen, ends, header, read_log
 from tests.support.processes import ROOT, ConsoleProcess, CoordinatorProcess, TxlayerProcess
+from tests.support.programs import run_program
 from tests.support.responders import ResponderProcess
 from tests.support.waiting import TimedOutError, wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
@@ -162,14 +162,7 @@ class ConsoleWorld:
             "dies": dies,
             "transactions": transactions,
         }
-        ended = subprocess.run(
-            [sys.executable, "-c", SERVICE, json.dumps(given)],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            check=False,
-            timeout=90,
-        )
+        ended = run_program([sys.executable, "-c", SERVICE, json.dumps(given)], within=90, cwd=ROOT)
         assert (-signal.SIGKILL if dies else 0, "stored\n") == (ended.returncode, ended.stdout), ended.stderr
 
     def say_late(self, resolution: str, half: wire.HalfMessage) -> None:

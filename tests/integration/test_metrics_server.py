@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases import free_port
+from tests.support.programs import run_program
 from tests.support.prometheus import get
 from tests.support.waiting import wait_until
 from txlayer.adapters.exposition import (
@@ -330,9 +330,7 @@ run()
 
 def test_without_the_extra_a_port_is_refused_in_one_line() -> None:
     command = ["coordinator", "run", "-b", "127.0.0.1:1", "--target-topic", "x", "--metrics-port", str(free_port())]
-    answer = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+    answer = run_program([sys.executable, "-c", WITHOUT, *command], within=60, cwd=ROOT)
 
     assert 2 == answer.returncode
     assert [

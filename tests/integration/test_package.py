@@ -17,6 +17,7 @@ from tests.conftest import Broker
 from tests.docs.test_readme import SERVERS, blocks
 from tests.support.broker import unique_name
 from tests.support.packaging import ROOT, build_wheel, clean_environ, make_environment
+from tests.support.programs import run_program
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = set(PROJECT["optional-dependencies"])
@@ -136,9 +137,7 @@ def test_readmes_producer_runs_from_the_wheel_in_a_clean_environment(
         program = program.replace(said, ours)
 
     def run(*arguments: str | Path) -> str:
-        ran = subprocess.run(
-            arguments, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
-        )
+        ran = run_program(arguments, within=120, cwd=tmp_path, env=environ)
         assert (0, "") == (ran.returncode, ran.stderr), ran.stdout
         return ran.stdout
 

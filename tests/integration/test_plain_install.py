@@ -1,8 +1,9 @@
 """What a plain install, without any extra, does: nothing of a user's machine is needed to see it."""
 
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -11,9 +12,7 @@ RUN = "import sys; sys.path.insert(0, sys.argv[1]); from txlayer.cli import run;
 
 
 def test_the_command_without_its_extra_names_the_extra() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", RUN, ROOT], capture_output=True, text=True, timeout=60, check=False
-    )
+    answer = run_program([sys.executable, "-I", "-S", "-c", RUN, ROOT], within=60)
 
     assert (2, "") == (answer.returncode, answer.stdout)
     assert 'txlayer needs its command line: pip install "txlayer[cli]"\n' == answer.stderr

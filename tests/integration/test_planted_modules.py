@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_program
+
 PROGRAM = str(Path(sys.executable).with_name("txlayer"))
 PLANTED = """
 import os, pathlib
@@ -51,15 +53,7 @@ def folder(tmp_path: Path) -> Path:
 def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A program in that working directory; the settings of this environment do not reach it."""
     environ = {n: v for n, v in os.environ.items() if not n.startswith(("TXLAYER_", "PYTHON"))}
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**environ, "MARK": str(folder / "mark")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_program(command, within=120, cwd=folder, env={**environ, "MARK": str(folder / "mark")})
 
 
 @pytest.mark.threat("write to the working directory of a service or an operator")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_program
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ONE_TEST = """
@@ -20,6 +22,7 @@ def test_a_message_is_published(txlayer_stage):
 
 NOTHING_USED = """
 import sys
+
 
 def test_nothing_is_imported_that_nobody_asked_for():
     assert [] == [name for name in sys.modules if name in ("txlayer.config", "confluent_kafka", "docker")]
@@ -40,14 +43,11 @@ def run_pytest(
     (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
     (folder / "test_it.py").write_text(program, encoding="utf-8")
     plugins = ["-p", "txlayer.testing.plugin", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-W", "error", "-m", "pytest", *plugins, *options],
+        within=120,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.packaging import CONSTRAINTS, ROOT, build_wheel, clean_environ, make_environment
+from tests.support.programs import run_program
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CLAIMED = sorted(
@@ -31,13 +31,7 @@ CORE_TESTS = PYPROJECT["tool"]["mutmut"]["pytest_add_cli_args_test_selection"]
 
 def version_of(python: str) -> str | None:
     """3.12 of an interpreter that runs; some on PATH only say that they are not there."""
-    said = subprocess.run(
-        [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    said = run_program([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], within=30)
     return said.stdout.strip() if said.returncode == 0 else None
 
 
@@ -72,14 +66,11 @@ def test_a_python_runs_what_is_claimed_for_it(version: str, tmp_path: Path) -> N
     assert version == version_of(str(python))
 
     def run_pytest(folder: Path, *arguments: str) -> str:
-        ran = subprocess.run(
+        ran = run_program(
             [python, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            within=280,
             cwd=folder,
             env=clean_environ(tmp_path),
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
         )
         assert 0 == ran.returncode, ran.stdout[-4000:] + ran.stderr[-2000:]
         return ran.stdout

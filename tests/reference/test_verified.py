@@ -1,6 +1,5 @@
 """What `txlayer verify` says of single histories in memory, against the model."""
 
-import subprocess
 import sys
 import zlib
 from dataclasses import replace
@@ -12,6 +11,7 @@ from tests.reference.differential import NOW_MS
 from tests.reference.model import judge, verdict
 from tests.reference.steps import DOUBT, HALF, HASH, KEY, MINUTE, OP, Log, written
 from tests.reference.verified import verified
+from tests.support.programs import run_program
 
 AHEAD = "ahead/0000000c"
 
@@ -70,9 +70,7 @@ print(*both(log))
 def test_a_transaction_that_says_it_has_very_many_messages_does_not_stop_verify() -> None:
     root = Path(__file__).parents[2]
 
-    done = subprocess.run(
-        [sys.executable, "-c", MANY], cwd=root, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_program([sys.executable, "-c", MANY], within=60, cwd=root)
 
     assert (0, "lost lost") == (done.returncode, done.stdout.strip()), done.stderr[-600:]
 

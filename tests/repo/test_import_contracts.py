@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_program
+
 ROOT = Path(__file__).resolve().parents[2]
 CACHES = shutil.ignore_patterns("__pycache__")
 
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     """The contracts of `root`'s pyproject.toml over `root`'s packages."""
-    return subprocess.run(
+    return run_program(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        within=60,
         cwd=root,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(root / "spark")))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
     )
 
 
@@ -93,13 +92,6 @@ def test_an_import_loads_neither_the_kafka_client_nor_sqlalchemy() -> None:
         "    assert not {'confluent_kafka', 'sqlalchemy', 'pyspark'} & set(sys.modules), module\n"
     )
 
-    said = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    said = run_program([sys.executable, "-W", "error", "-c", program], within=60, cwd=ROOT)
 
     assert (0, "") == (said.returncode, said.stderr)

@@ -20,6 +20,7 @@ from tests.support.arena import Arena
 from tests.support.logs import read_log
 from tests.support.planted import Field, Message
 from tests.support.processes import ROOT
+from tests.support.programs import run_program
 from tests.support.spark_sink import attempts_in, resolved, values
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
@@ -52,23 +53,8 @@ class SparkCluster:
             **settings,
         }
         options = [part for name, value in given.items() for part in ("--conf", f"{name}={value}")]
-        return subprocess.run(
-            [
-                str(HOME / "bin" / "spark-submit"),
-                "--master",
-                self.master,
-                "--jars",
-                ",".join(map(str, jars)),
-                *options,
-                *command,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=within,
-            check=False,
-            env=dict(self.environ),
-            cwd=self.folder,
-        )
+        submit = [HOME / "bin" / "spark-submit", "--master", self.master, "--jars", ",".join(map(str, jars))]
+        return run_program([*submit, *options, *command], within=within, env=dict(self.environ), cwd=self.folder)
 
     def executors(self) -> dict[str, int]:
         """{worker: executors that it has run}."""

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import LOCAL_CONFIG, Broker
 from tests.support.pages import ROOT
 from tests.support.planted import Field
+from tests.support.programs import run_program
 from txlayer.adapters.kafka.local.runtime import prepare_connector
 
 OVER_CONNECT = """
@@ -53,13 +53,10 @@ def test_over_spark_connect_topics_and_tables_are_read_and_the_rest_is_refused_a
     field.whole()
     runtime = prepare_connector(LOCAL_CONFIG)
 
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", OVER_CONNECT, ",".join(map(str, runtime.jars)), field.servers, field.orders],
+        within=300,
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
         env={**os.environ, "JAVA_HOME": str(runtime.java_home), "PYTHONPATH": ":".join(sys.path)},
     )
 
@@ -89,13 +86,10 @@ def test_the_examples_pipeline_makes_its_tables(spark: SparkSession, tmp_path: P
     text = spec.read_text("utf-8").replace("/tmp/audit/parquet", f"{tmp_path}/parquet")
     spec.write_text(text.replace("/tmp/audit-pipeline", f"{tmp_path}/storage"), "utf-8")
 
-    done = subprocess.run(
+    done = run_program(
         [str(PIPELINES), "run", "--spec", str(spec)],
+        within=300,
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
         env={
             **os.environ,
             "JAVA_HOME": str(prepare_connector(LOCAL_CONFIG).java_home),

@@ -1,13 +1,13 @@
 """Spark's Python workers run no module of the working directory."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.class_archive import quick_spark
+from tests.support.programs import run_program
 from tests.support.spark_processes import FIRST_COMPILER
 
 pytestmark = pytest.mark.spark
@@ -33,14 +33,11 @@ def test_sparks_workers_run_no_module_of_the_working_directory(tmp_path: Path) -
     for name in ("pyspark", "select", "typer"):
         (tmp_path / f"{name}.py").write_text(PLANTED, "utf-8")
 
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, str(elsewhere / "program.py")],
+        within=300,
         cwd=tmp_path,
         env={**os.environ, "MARK": str(mark), "SPARK_SUBMIT_OPTS": f"{FIRST_COMPILER} {quick_spark()}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
 
     assert not mark.exists(), mark.read_text("utf-8")

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.support.debian import install, program
+from tests.support.programs import run_program
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local.server import free_ports
 
@@ -162,7 +163,7 @@ def mysql_root() -> Path:
         ]
         get = ["chroot", str(MYSQL_ROOT), "apt-get", "install", "--yes", "--no-install-recommends", "mysql-server-core"]
         for command in ([*make, _mirror()], get):
-            ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+            ended = run_program(command, within=900)
             if ended.returncode:
                 raise NoServerError(ended.stderr[-1_000:] or ended.stdout[-1_000:])
     return MYSQL_ROOT

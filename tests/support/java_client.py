@@ -1,12 +1,12 @@
 """Programs that use Kafka's own client for Java; the sources in `java/` say how they are spoken to."""
 
 import base64
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.debian import program
+from tests.support.programs import run_program
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
 
@@ -49,7 +49,7 @@ def run_java(config: LocalConfig, source: str, *arguments: str, told: str = "") 
     runtime = prepare_runtime(config)
     java = program("javac", package="default-jdk-headless").resolve().parent / "java"
     line = [str(java), "-XX:TieredStopAtLevel=1", "-cp", f"{runtime.jar_folder}/*", str(SOURCES / source), *arguments]
-    ended = subprocess.run(line, input=told, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    ended = run_program(line, within=TIMEOUT_S, input=told)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

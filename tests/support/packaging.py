@@ -1,10 +1,11 @@
 """The project as a user gets it: a wheel, and clean environments that it is installed into."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
@@ -37,5 +38,5 @@ def clean_environ(home: Path) -> dict[str, str]:
 
 
 def _run(command: Sequence[str], *, cwd: Path | None = None) -> None:
-    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    ran = run_program(command, within=300, cwd=cwd)
     assert 0 == ran.returncode, f"{' '.join(command)}\n{ran.stdout}{ran.stderr}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.support.databases import free_port
 from tests.support.debian import program
+from tests.support.programs import run_program
 from tests.support.waiting import wait_until
 
 PACKAGE = "prometheus"
@@ -24,15 +25,7 @@ ANSWER_S = 10.0
 
 def promtool(*arguments: str, folder: Path, text: str | None = None) -> tuple[int, str]:
     """(exit code, everything it said)."""
-    answer = subprocess.run(
-        [program("promtool", package=PACKAGE), *arguments],
-        cwd=folder,
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    answer = run_program([program("promtool", package=PACKAGE), *arguments], within=120, cwd=folder, input=text)
     return answer.returncode, answer.stdout + answer.stderr
 
 

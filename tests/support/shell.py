@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.commands import run_at_terminal, run_txlayer
 from tests.support.pages import PAGES, ROOT, blocks
+from tests.support.programs import run_program
 from tests.support.waiting import wait_until
 
 ASSIGNMENT = re.compile(r"[A-Z_]+=.*", re.DOTALL)
@@ -170,9 +171,7 @@ class Terminal:
     def _run(self, line: str, typed: list[str], *, answer: str | None) -> tuple[int, str]:
         program, *arguments = typed
         if program != "txlayer":
-            ran = subprocess.run(
-                ["bash", "-c", line], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-            )
+            ran = run_program(["bash", "-c", line], within=PATIENCE_S, cwd=self.folder)
             return ran.returncode, ran.stdout + ran.stderr
         if answer is not None:
             return run_at_terminal(*arguments, answer=answer)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.support.programs import run_program
 from tests.support.waiting import wait_until
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
@@ -33,15 +34,7 @@ def has_content(file: Path) -> bool:
 
 def run_python(program: str, *arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A program, in a folder of the test's own, when it has ended."""
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env=environment(),
-    )
+    return run_program([sys.executable, "-c", program, *arguments], within=600, cwd=folder, env=environment())
 
 
 @contextmanager

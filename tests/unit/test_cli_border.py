@@ -18,6 +18,7 @@ import txlayer
 import txlayer.cli
 import txlayer.testing
 from tests.support.commands import run_txlayer
+from tests.support.programs import run_program
 from txlayer import errors
 from txlayer.cli import output
 from txlayer.cli.exits import INTERRUPTED, UNREAD, ExitCode, exit_code, guard
@@ -352,7 +353,7 @@ def test_a_command_that_answers_at_once_imports_little(module: str, words: list[
         f"atexit.register(lambda: print(sorted(set({never!r}) & set(sys.modules)), file=sys.stderr)); main()"
     )
 
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    ran = run_program([sys.executable, "-c", program], within=60, check=True)
 
     assert "[]" == ran.stderr.strip()
 

@@ -1,11 +1,11 @@
 """What `import txlayer` offers, and what it does not load."""
 
-import subprocess
 import sys
 
 import pytest
 
 import txlayer
+from tests.support.programs import run_program
 from txlayer import errors
 from txlayer.adapters import sql
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, user_headers
@@ -39,7 +39,7 @@ def test_a_table_without_its_extra_names_the_extra() -> None:
         "try:\n    from txlayer import SqlBarrier\nexcept ImportError as exc:\n    print(exc)"
     )
 
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    answer = run_program([sys.executable, "-c", program], within=60, check=True)
 
     assert 'SqlBarrier needs SQLAlchemy: pip install "txlayer[sql]"\n' == answer.stdout
 
@@ -54,7 +54,7 @@ def test_no_client_is_loaded_before_it_is_needed() -> None:
         "assert 'txlayer.producer.producer' in sys.modules\n"
     )
 
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    answer = run_program([sys.executable, "-c", program], within=60)
 
     assert (0, "") == (answer.returncode, answer.stderr)
 

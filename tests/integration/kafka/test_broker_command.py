@@ -18,6 +18,7 @@ import pytest
 from tests.support.broker import create_topic
 from tests.support.class_archive import quick_java
 from tests.support.commands import run_txlayer
+from tests.support.programs import run_program
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
@@ -42,15 +43,7 @@ class Terminal:
 
     def run(self, *words: str, answer: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
-        return subprocess.run(
-            self.command(*words),
-            input=answer,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**self.environment, **settings},
-        )
+        return run_program(self.command(*words), within=120, input=answer, env={**self.environment, **settings})
 
     def try_here(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run in the test's process what leaves nothing running."""

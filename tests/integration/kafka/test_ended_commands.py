@@ -14,6 +14,7 @@ from tests.support.crafted import Crafted
 from tests.support.operating import WHY, Tx, new_id, op_ends
 from tests.support.planted_letters import Planted
 from tests.support.processes import ROOT
+from tests.support.programs import run_program
 from tests.support.waiting import wait_until
 from txlayer.errors import OutcomeUnknownError
 from txlayer.operate.replay import RequestWriter
@@ -91,15 +92,12 @@ def ended(number: int, words: tuple[str, ...], *, once: Callable[[], object]) ->
 
 def interrupted(program: str, number: int, *words: str) -> subprocess.CompletedProcess[str]:
     """A command in which `program` has the signal come at a certain place."""
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-c", program + PROGRAM, *words],
+        within=PATIENCE_S,
         cwd=ROOT,
         env={**os.environ, "SIGNAL": str(int(number))},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
+from tests.support.programs import run_program
 from tests.support.secured import SecuredServers, credentials
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
@@ -256,9 +257,7 @@ asyncio.run(main())
 def test_a_program_that_forgets_to_close_still_commits(arena: Arena, program: str) -> None:
     txn_id = unique_name("forgotten")
     arguments = [arena.servers, arena.namespace, arena.targets[0], txn_id]
-    answer = subprocess.run(
-        [sys.executable, "-c", program, *arguments], check=True, capture_output=True, text=True, timeout=60
-    )
+    answer = run_program([sys.executable, "-c", program, *arguments], within=60, check=True)
 
     assert "" == answer.stderr
     with made_for(arena) as producer:

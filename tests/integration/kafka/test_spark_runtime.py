@@ -1,13 +1,13 @@
 """What Spark is started with: the connector of its own version, and a Java that accepts its arguments."""
 
 import dataclasses
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_program
 from tests.support.spark_processes import FIRST_COMPILER
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import (
@@ -74,12 +74,8 @@ def test_the_java_of_the_wheel_starts_with_sparks_argument_through_the_launcher(
     home = write_launcher(tmp_path / "a blank", java)
 
     assert not has_vector_module(java)
-    started = subprocess.run(
-        [home / "bin" / "java", asked, "-Da=b c", "-XshowSettings:properties", "-version"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+    started = run_program(
+        [home / "bin" / "java", asked, "-Da=b c", "-XshowSettings:properties", "-version"], within=60, check=True
     )
     assert "a = b c" in started.stderr
 
@@ -114,11 +110,9 @@ def test_spark_runs_on_the_java_of_the_wheel_and_without_a_connector_says_what_t
         "spark.stop()\n"
     )
 
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
+        within=120,
         check=True,
         env={
             "PATH": "/usr/bin:/bin",

@@ -1,7 +1,6 @@
 """`txlayer verify` takes no memory that grows with what it reads, also where a little of the log unpacks into much."""
 
 import random
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ from confluent_kafka import Producer
 from tests.conftest import Broker
 from tests.support.broker import create_topic, unique_name
 from tests.support.planted import Field
+from tests.support.programs import run_program
 
 pytestmark = pytest.mark.kafka
 
@@ -33,25 +33,8 @@ finally:
 
 def peak_mb(field: Field, topic: str) -> float:
     """The most memory that a verification of this topic had."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            PROGRAM,
-            "verify",
-            "-b",
-            field.servers,
-            "-n",
-            field.namespace,
-            "--topics",
-            topic,
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    verify = ["verify", "-b", field.servers, "-n", field.namespace, "--topics", topic, "--json"]
+    done = run_program([sys.executable, "-c", PROGRAM, *verify], within=120, check=True)
     return int(done.stderr.split()[-1]) / 1000
 
 

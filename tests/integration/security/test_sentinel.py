@@ -2,7 +2,6 @@
 
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from tests.support.broker import unique_name
 from tests.support.commands import run_txlayer
 from tests.support.processes import ROOT
+from tests.support.programs import run_program
 from tests.support.tls_broker import TlsBroker, User
 from txlayer.cli.main import build_app
 
@@ -104,14 +104,11 @@ def test_no_command_shows_a_password(
     line = [*words, *arguments(command)]
     if words[-1] == "run":
         # It takes the process for itself: signals, the log.
-        done = subprocess.run(
+        done = run_program(
             [sys.executable, "-m", "txlayer", *line, "--log-level", "DEBUG"],
+            within=60,
             env={**os.environ, **environ, "PYTHONPATH": str(ROOT)},
             cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
         said = done.stdout + done.stderr
     else:

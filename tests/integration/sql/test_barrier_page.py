@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 
+from tests.support.programs import run_program
 from tests.support.shop import new_id
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.adapters.sql.tables import barrier_table
@@ -54,13 +54,10 @@ def run(program: str, *arguments: str) -> list[str]:
         "bootstrap_servers=kafka.bootstrap_servers, connect=kafka.connect_producer",
     )
     assert own != program
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, "-W", "error", "-c", KAFKA + own, *arguments],
+        within=60,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     assert (0, "") == (ran.returncode, ran.stderr)
     return ran.stdout.splitlines()
