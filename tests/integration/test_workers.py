@@ -45,17 +45,17 @@ def test_a_worker_ends_in_its_own_time_unless_it_takes_too_long(
         return True
 
     command = [sys.executable, "-c", CLEAN, str(tmp_path)]
-    assert 0 == supervise(command, worker_count=1, wait=has_begun, patience_s=patience_s)
+    assert 0 == supervise([command], wait=has_begun, patience_s=patience_s)
 
     assert left == sorted(path.name for path in tmp_path.iterdir())
 
 
-def test_each_worker_has_arguments_of_its_own_behind_the_common_ones(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WORKER, str(tmp_path), "common"]
+def test_each_worker_runs_a_command_of_its_own(tmp_path: Path) -> None:
+    commands = [[sys.executable, "-c", WORKER, str(tmp_path), "common", f"w{number}"] for number in range(3)]
 
     def have_all_begun(_: float) -> bool:
         return wait_until(lambda: len(list(tmp_path.iterdir())) == 3, within=30, what="3 workers")
 
-    code = supervise(command, worker_count=3, wait=have_all_begun, own_arguments=lambda number: [f"w{number}"])
+    code = supervise(commands, wait=have_all_begun)
 
     assert (0, ["w0", "w1", "w2"]) == (code, sorted(path.name for path in tmp_path.iterdir()))

@@ -6,7 +6,7 @@ from tests.support.commands import run_command
 from txlayer.cli import coordinator, responder, services
 from txlayer.cli.consumer import app as consumer_app
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.services import ports_of_workers
+from txlayer.cli.services import worker_commands
 from txlayer.config import MetricsConfig
 
 COMMANDS = {
@@ -17,14 +17,13 @@ COMMANDS = {
 
 
 def test_each_worker_is_told_the_next_port() -> None:
-    ports = ports_of_workers(MetricsConfig(metrics_port=9464), 3)
+    commands = worker_commands(["run"], MetricsConfig(metrics_port=9464), 3)
 
-    assert ports is not None
-    assert [("--metrics-port", str(9464 + n)) for n in range(3)] == [ports(n) for n in range(3)]
+    assert [["run", "--metrics-port", str(9464 + n)] for n in range(3)] == commands
 
 
 def test_without_a_port_workers_are_told_nothing() -> None:
-    assert ports_of_workers(MetricsConfig(), 3) is None
+    assert [["run"]] * 3 == worker_commands(["run"], MetricsConfig(), 3)
 
 
 @pytest.mark.parametrize("role", COMMANDS)

@@ -129,12 +129,11 @@ def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[No
         yield
 
 
-def ports_of_workers(config: MetricsConfig, worker_count: int) -> Callable[[int], Sequence[str]] | None:
-    """Arguments of a worker with this number, beside the common command; None: there are none."""
-    if not config.metrics_port:
-        return None
+def worker_commands(command: Sequence[str], config: MetricsConfig, worker_count: int) -> list[list[str]]:
+    """This command once per worker, each with a port of its own if there is one; ConfigError: there are not so many ports."""
     config.of_worker(worker_count - 1)
-    return lambda number: (PORT_OPTION, str(config.of_worker(number).metrics_port))
+    ports = [config.of_worker(number).metrics_port for number in range(worker_count)]
+    return [[*command, *((PORT_OPTION, str(port)) if port else ())] for port in ports]
 
 
 STOP_PATIENCE_S = 30.0
@@ -150,10 +149,8 @@ def run_workers(
     """
     # A later --workers wins, everything else is as it was said.
     command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
-    ports = ports_of_workers(config, worker_count)
-    raise typer.Exit(
-        supervise(command, worker_count=worker_count, wait=stop.wait, own_arguments=ports, patience_s=patience_s)
-    )
+    commands = worker_commands(command, config, worker_count)
+    raise typer.Exit(supervise(commands, wait=stop.wait, patience_s=patience_s))
 
 
 def load(reference: str, *, name: str, kind: str) -> Any:
@@ -283,21 +280,13 @@ class _Worker:
 
 
 def supervise(
-    command: Sequence[str],
-    *,
-    worker_count: int,
-    wait: Callable[[float], bool],
-    own_arguments: Callable[[int], Sequence[str]] | None = None,
-    patience_s: float | None = STOP_PATIENCE_S,
+    commands: Sequence[Sequence[str]], *, wait: Callable[[float], bool], patience_s: float | None = STOP_PATIENCE_S
 ) -> int:
-    """Run `worker_count` processes of `command` until `wait` returns True. Returns 0, or the exit code that a restart would repeat.
+    """Run a process of each command until `wait` returns True. Returns 0, or the exit code that a restart would repeat.
 
     A worker that dies otherwise is restarted, with growing intervals. All end with this process: they watch their standard input.
     """
-    workers = [
-        _Worker(number, [*command, *(own_arguments(number) if own_arguments is not None else ())])
-        for number in range(worker_count)
-    ]
+    workers = [_Worker(number, command) for number, command in enumerate(commands)]
     try:
         for worker in workers:
             worker.start()
