@@ -320,6 +320,10 @@ def test_with_a_second_person_nothing_is_done_before_another_one_confirms() -> N
         assert "1 action waits" in ada.get("/queues").text
         assert [] == group.said()
 
+        site.stage.kafka.deny("loyalty.orders.replay")
+        refused = post(ben, "/waiting", "/waiting/confirm", proposal=waiting.id)
+        site.stage.kafka.deny("loyalty.orders.replay", is_denied=False)
+        assert (403, []) == (refused.status_code, group.said())
         done = post(ben, "/waiting", "/waiting/confirm", proposal=waiting.id)
         again = ben.post("/waiting/confirm", data={"proposal": waiting.id}, headers={"Origin": ADDRESS})
         assert (303, 403) == (done.status_code, again.status_code)

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError, UsageError
+from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, OutcomeUnknownError, RetriableError, UsageError
 from txlayer.operate import problem_of
 from txlayer.operate.operators import REASON_LENGTH_MAX
 
@@ -85,7 +85,7 @@ async def confirm(console: Console, request: Request) -> Response:
     found = console.second_person.confirm(name, by=person, now_s=console.environment.clock())
     try:
         return await _carry_out(console, found.action, found.operator(person))
-    except RetriableError:
+    except (RetriableError, NotAuthorisedError):
         console.second_person.put_back(found)
         raise
 
