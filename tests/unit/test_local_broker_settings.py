@@ -87,7 +87,7 @@ def test_a_users_property_wins() -> None:
 
 
 def test_properties_are_one_line_each_whatever_their_values_hold() -> None:
-    assert "a=1\nb=x\\\\y\\nz\n" == render_properties({"a": "1", "b": "x\\y\nz"})
+    assert "a=1\nb=x\\\\y\\nz\\u00e9\n" == render_properties({"a": "1", "b": "x\\y\nzé"})
 
 
 @pytest.mark.parametrize("flags", [BRIEF, LASTING, FAST])

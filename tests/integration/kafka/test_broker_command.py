@@ -68,7 +68,7 @@ class Terminal:
 def open_terminal(config: LocalConfig, folder: Path) -> Terminal:
     """One with a port of its own; its data folder is not there yet."""
     environment = {**os.environ, "TXLAYER_HOME": str(config.home), "JDK_JAVA_OPTIONS": quick_java(config)}
-    return Terminal(folder / "data", free_ports(1)[0], environment)
+    return Terminal(folder / "données", free_ports(1)[0], environment)
 
 
 @pytest.fixture
@@ -187,6 +187,12 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(terminal: Termin
         assert "name an empty or a new one with --data" in complaint(answer)
 
     assert ["thesis.txt"] == [path.name for path in terminal.data.iterdir()]
+
+
+def test_a_folder_that_kafka_would_take_for_two_is_refused(terminal: Terminal) -> None:
+    answer = replace(terminal, data=terminal.data.with_name("a,b")).try_here("start")
+
+    assert (2, True) == (answer.returncode, "a path without a comma" in complaint(answer))
 
 
 def test_data_that_do_not_fit_are_refused(after_a_stop: Terminal) -> None:

@@ -184,6 +184,9 @@ class DataFolder:
         Raises:
             ConfigError: other data are here, or the port is in use. Nothing was written.
         """
+        if "," in str(self.path):
+            why = "Kafka takes a comma for the end of a folder's path; name another folder with --data"
+            raise _wrong_data(why, self.path, "a path without a comma")
         server = self.open(kafka_version=runtime.kafka_version, cluster_id=cluster_id)
         (controller_port,) = free_ports(1, apart_from=[port])
         server = replace(server, port=port, controller_port=controller_port)
@@ -238,9 +241,8 @@ def server_settings(server: Server, *, log_folder: Path, more: Mapping[str, str]
 
 
 def render_properties(settings: Mapping[str, str]) -> str:
-    """A Java properties file, one setting per line; backslashes and line ends in values are escaped."""
-    escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in settings.items()}
-    return "".join(f"{name}={value}\n" for name, value in escaped.items())
+    """A Java properties file, one setting per line. Java takes it for ISO 8859-1, so JSON's escapes, which are Java's, say all else."""
+    return "".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in settings.items())
 
 
 # --- ports ------------------------------------------------------------------------------------------------------------
