@@ -468,7 +468,7 @@ class MetricsConfig:
         if not 0 <= self.metrics_port <= PORT_MAX:
             expected = f"0 (nothing listens) to {PORT_MAX}"
             raise ConfigError("not a port", name="metrics_port", value=self.metrics_port, expected=expected)
-        if not self.metrics_host.strip():
+        if not self.metrics_host.strip() or not self.metrics_host.isprintable():
             raise ConfigError("not an address", name="metrics_host", value="", expected="127.0.0.1 or another one")
 
     def of_worker(self, number: int) -> MetricsConfig:

@@ -74,6 +74,7 @@ def test_a_secret_on_a_command_line_is_refused_and_the_way_out_is_named(name: st
     "url",
     [
         "postgresql+psycopg://shop:s3ntinel@db/shop",
+        "postgresql+psycopg://shop:s3ntinel//2@db/shop",
         "postgresql+psycopg://shop:s3nt@inel@db/shop",
         "postgresql+psycopg://shop@db/shop?password=s3ntinel",
         "postgresql+psycopg://shop@db/shop?sslkey=/k&sslpassword=s3ntinel",

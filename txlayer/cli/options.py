@@ -309,7 +309,7 @@ def from_file(environ: Mapping[str, str], name: str) -> str | None:
 
 def refuse_password(url: str, *, option: str, name: str) -> None:
     before, _, query = url.partition("?")
-    credentials = before.rpartition("@")[0].rpartition("//")[2]
+    credentials = before.rpartition("@")[0].split("://", 1)[-1]
     if ":" in credentials or "@" in query or _PASSWORD_SETTING.search(unquote_plus(query)):
         raise ConfigError(
             f"every user who can list processes could read the password; set {name} in the environment, "
