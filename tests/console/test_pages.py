@@ -272,6 +272,22 @@ def test_of_very_many_lines_about_one_transaction_a_page_shows_the_first(
     assert "16 later events are not shown" in page
 
 
+@pytest.mark.threat("write `<ns>.half`")
+def test_of_very_many_attempts_of_one_id_a_page_shows_those_that_are_not_settled_and_the_newest(site: Site) -> None:
+    keys = [txn_key("a", nonce=f"{number:08x}") for number in range(30)]
+    for key in keys:
+        at = site.stage.half(key)
+        if key != keys[0]:
+            site.stage.commit(key, at)
+    site.stage.work(seconds=5)
+    site.onlooker.look()
+
+    page = site.get(f"/transaction?id={txn_id_of(keys[0])}")
+
+    assert [key.partition("/")[2] for key in (*keys[-9:], keys[0])] == re.findall(r"<h2>[^<]*<small>/(\w+)<", page)
+    assert "20 other attempts of this id are not shown" in page
+
+
 def test_where_no_half_message_was_read_it_is_not_said_that_the_real_topics_lack_it(site: Site) -> None:
     key = txn_key("a")
     at = site.stage.half(key)

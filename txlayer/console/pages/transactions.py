@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from txlayer.operate.unsettled import UnsettledTransaction
 
 PAGE_COUNT = 100
+ATTEMPTS_SHOWN_MAX = (
+    10  # of one id: whoever may write half may use it in any number, and each is looked for in the real topics
+)
 EVENTS_SHOWN_MAX = 1_000  # of one transaction: whoever may write op may name it in any number of lines
 STATES = [*(state.value for state in TxnState if state not in SETTLED), COMMITTING, UNREADABLE]
 FIELDS = ("group", "state", "topic", "reason", "older", "key", "query", "sort", "after")
@@ -137,6 +140,7 @@ class Found(NamedTuple):
     attempts: list[Json]  # a history each, with its timeline
     rows: list[Json]  # of those that are not settled
     since_ms: int | None  # half and op were read from here; None: from the half message itself
+    left_count: int = 0  # attempts that are not shown: older ones, those that are settled first
 
 
 async def transaction(console: Console, request: Request) -> Response:
@@ -208,9 +212,13 @@ def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values
         partitions = sorted({row.partition for row in rows}) if rows and not since else None
         histories, since_ms = histories_of(reader, what, since_ms=since_ms, partitions=partitions)
     attempts = []
+    unsettled = {row.txn.key for row in rows}
+    shown = sorted(histories, key=lambda history: f"{history.txn_id}/{history.nonce}" in unsettled)[
+        -ATTEMPTS_SHOWN_MAX:
+    ]
     on_doubt = {row.txn.key: row for row in rows if row.txn.is_in_doubt}
     with closing(console.connect()) as connections:
-        for history, is_applied in zip(histories, are_applied(connections, histories), strict=True):
+        for history, is_applied in zip(shown, are_applied(connections, shown), strict=True):
             offsets = [half.offset for half in history.half_records]
             records = read_half_records(connections, history.partition, offsets)
             row = on_doubt.get(f"{history.txn_id}/{history.nonce}")
@@ -227,7 +235,8 @@ def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values
             body["timeline"], body["left_out"] = events[:EVENTS_SHOWN_MAX], events[EVENTS_SHOWN_MAX:]
             attempts.append(body)
     now_ms = console.now_ms()
-    return Found(attempts, [unsettled_json(row, now_ms=now_ms) for row in rows], since_ms)
+    rows_json = [unsettled_json(row, now_ms=now_ms) for row in rows]
+    return Found(attempts, rows_json, since_ms, len(histories) - len(shown))
 
 
 def _since_ms(now_ms: int, txn_id: str, since: str, rows: list[UnsettledTransaction]) -> int:
