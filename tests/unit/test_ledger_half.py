@@ -1,5 +1,6 @@
 """One partition: how half records become transactions, and which are kept aside."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -218,6 +219,26 @@ def test_of_many_second_copies_of_one_record_in_half_the_newest_is_looked_at() -
     driver.say("C", A, 0)
     driver.crash()
     assert [A] == driver.log.forwarded
+
+
+@pytest.mark.fault("data: a second copy of a half record, close to the first one or after its commit")
+@pytest.mark.promise("P11")
+def test_second_copies_between_which_others_begin_do_not_keep_half_readable_for_ever() -> None:
+    driver = PartitionDriver()
+    keys = [txn_key(f"linked-{number}") for number in range(40)]
+    places: dict[str, int] = {}
+    for before, key in pairwise([None, *keys]):
+        places[key] = driver.half(key)
+        if before is not None:
+            driver.half(before)
+            driver.op("C", before, places[before])
+        driver.turn()
+        driver.pass_time(after_ms=10_000)
+
+    assert keys[:-1] == driver.log.forwarded
+    assert len(driver.log.half) - 2 * (2 * 60_000 // 10_000) <= driver.log.stored.low_water
+    driver.crash(is_new_process=True)
+    assert keys[-1:] == [txn.key for txn in driver.ledger.all_unsettled()]
 
 
 @pytest.mark.fault("data: a second copy of a half record, close to the first one or after its commit")

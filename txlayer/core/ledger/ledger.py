@@ -222,8 +222,9 @@ class Ledger:
         self._to_ask: dict[str, None] = {}  # for a person, when the check topic takes questions again
         self._further_count = 0  # half records beyond a first
         self._only_named_count = 0  # known from an op line only
-        # By the half offset of the first copy: the newest of its second ones, and where op is read from then; in the order of the latter.
-        self._second_copies: dict[int, tuple[int, OpPosition]] = {}
+        # By the half offset of the first copy: the newest of its second ones, where op is read from then, and the first copy's append time;
+        # in the order of the second ones.
+        self._second_copies: dict[int, tuple[int, OpPosition, int]] = {}
         # Half records that are read but not folded: the batch has no room for what they add to doubt.
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
         self.ops = UnappliedOps()
@@ -930,7 +931,7 @@ class Ledger:
             # Of a transaction's records, only a copy of the first could be taken for the beginning of another.
             is_second_copy = header.index == 0 and offset != txn.first_offset
             if is_second_copy and txn.first_offset >= self._replay_low:
-                self._note_copy(offset, txn.first_offset, self.op_next)
+                self._note_copy(offset, txn, self.op_next)
             elif is_second_copy:  # earlier batches had no room for some of the older ones
                 self._leave_before = max(self._leave_before, offset)
         elif not self._has_room_for_moves:
@@ -1043,11 +1044,11 @@ class Ledger:
             self._keep(txn)  # an op line may name any copy: the summary must list them
             self._leave_half(before=offset)
         else:
-            self._note_copy(offset, txn.first_offset, txn.replay_from)
+            self._note_copy(offset, txn, txn.replay_from)
 
-    def _note_copy(self, offset: int, first_offset: int, replay_from: OpPosition) -> None:
-        self._second_copies.pop(first_offset, None)  # the newest is the last
-        self._second_copies[first_offset] = offset, replay_from
+    def _note_copy(self, offset: int, txn: Transaction, replay_from: OpPosition) -> None:
+        self._second_copies.pop(txn.first_offset, None)  # the newest is the last
+        self._second_copies[txn.first_offset] = offset, replay_from, txn.appended_ms
 
     # --- questions and age -------------------------------------------------------------------------
 
@@ -1478,16 +1479,19 @@ class Ledger:
             self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
             self._release_those_due(now_ms)
         born_before_ms = now_ms - self.settings.doubt_after_ms
+        # A transaction with an append time in the future must not hold back half and those behind it until then.
+        young = range(born_before_ms + 1, max(now_ms, self.times.newest_ms) + 1)
         for txn in self._unsettled_in_half() if now_ms else ():
-            # A transaction with an append time in the future must not hold back half and those behind it until then.
-            is_young = born_before_ms < txn.appended_ms <= max(now_ms, self.times.newest_ms)
-            if is_young or len(self.batch.to_doubt) >= move_count_max or not self._has_room:
+            if txn.appended_ms in young or len(self.batch.to_doubt) >= move_count_max or not self._has_room:
                 break
             if txn.key not in self.batch.to_doubt:
                 if not self._has_room_for_key(txn):
                     break
                 self._carry_out(txn, TxnEvent.MOVE)
                 self._report(ReportKind.MOVED, txn.key, "")
+        if now_ms and self._second_copies and next(iter(self._second_copies.values()))[2] not in young:
+            # Copies between which others begin would keep half readable from the first one on: whoever lies before the newest one leaves.
+            self._leave_half(before=next(reversed(self._second_copies.values()))[0])
         while self._untold and self._has_room and len(self.batch.to_doubt) < move_count_max:
             key, since_ms = next(iter(self._untold.items()))
             if born_before_ms < since_ms:
@@ -1561,7 +1565,7 @@ class Ledger:
         low_water, replay = (
             (self.half_next, self.op_next) if oldest is None else (oldest.first_offset, oldest.replay_from)
         )
-        for first_offset, (copy_offset, replay_from) in reversed(self._second_copies.items()):
+        for first_offset, (copy_offset, replay_from, _) in reversed(self._second_copies.items()):
             # A replay that meets the second copy of a half record must meet the first one too, or it would take the copy for new.
             if copy_offset < low_water:
                 break
