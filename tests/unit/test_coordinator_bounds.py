@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -19,12 +20,13 @@ from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX, GroupPresence
 from txlayer.core.codec import HALF_HEADER, WHY_HEADER, encode_check, encode_summary, quarantine_key
 from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.transaction import contents_of, held_bytes
 from txlayer.core.messages import HEADERS_READ_MAX, NONCE_LENGTH, Message, Origin, Source
 from txlayer.core.partitions import half_partition
 from txlayer.producer.encoding import Encoder
 from txlayer.producer.identity import ANYWHERE
-from txlayer.runtime.environment import REBUILD_WAIT_MAX_S
+from txlayer.runtime.environment import REBUILD_WAIT_MAX_S, keep_for_long
 
 KEYS = [txn_key(f"t-{number}") for number in range(40)]
 
@@ -286,6 +288,28 @@ def test_rebuilds_become_seldom_while_nothing_goes_through_although_each_take_ov
     still.work(seconds=20)
     assert [txn_key("open")] == list(still.on_doubt())
     assert count == closed_count
+
+
+@pytest.mark.fault("coordinator: is short of memory")
+@pytest.mark.promise("P11")
+def test_the_ledgers_of_before_are_freed_before_a_rebuild_makes_others() -> None:
+    alive = WeakSet[Ledger]()
+    counts: list[int] = []
+
+    class Counted(Ledger):
+        def __init__(self, *args: Any, **named: Any) -> None:
+            counts.append(len(alive))
+            alive.add(self)
+            super().__init__(*args, **named)
+
+    still = StillCoordinator(make=coordinator_with(ledger=Counted), doubt_after=timedelta(seconds=1))
+    still.coordinator._environment = replace(still.environment, keep_for_long=keep_for_long)
+    still.half(txn_key("open"))
+    still.kafka.do(lambda: still.kafka.cluster.alter_topic(still.topics.doubt, {"max.message.bytes": "10"}))
+
+    still.run(lambda: len(counts) == 4, seconds=60)
+
+    assert [0, 1, 0, 1] == counts
 
 
 @pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")

@@ -1,6 +1,7 @@
 """Background calls of a service while the machine has no room for another thread, and its pause before a rebuild."""
 
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from txlayer.adapters.kafka.client import Deadline
 from txlayer.adapters.telemetry import Log
 from txlayer.errors import InstanceFencedError, MemberFencedError, RetriableError, TxLayerError
-from txlayer.runtime.environment import REAL, SIDE_BY_SIDE_MAX, Threads, wait_before_rebuild
+from txlayer.runtime.environment import REAL, SIDE_BY_SIDE_MAX, Threads, keep_for_long, wait_before_rebuild
 
 
 def refuse(_thread: threading.Thread) -> None:
@@ -53,6 +54,22 @@ def test_a_call_with_a_deadline_may_be_made_again_if_no_thread_can_be_started(mo
 
     assert [2] == made
     deadline.close()
+
+
+@pytest.mark.promise("P11")
+def test_what_was_kept_for_long_and_is_given_up_is_freed_with_what_is_kept_next() -> None:
+    class Itself:
+        def __init__(self) -> None:
+            self.itself = self
+
+    kept = Itself()
+    keep_for_long()
+    found = weakref.ref(kept)
+    del kept
+
+    keep_for_long()
+
+    assert found() is None
 
 
 @pytest.mark.fault("consumer: two processes have one `instance_id`")

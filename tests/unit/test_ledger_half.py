@@ -227,9 +227,9 @@ def test_second_copies_between_which_others_begin_do_not_keep_half_readable_for_
     driver = PartitionDriver()
     keys = [txn_key(f"linked-{number}") for number in range(40)]
     places: dict[str, int] = {}
-    for before, key in pairwise([None, *keys]):
+    for before, key in pairwise(["", *keys]):
         places[key] = driver.half(key)
-        if before is not None:
+        if before:
             driver.half(before)
             driver.op("C", before, places[before])
         driver.turn()

@@ -252,6 +252,7 @@ class Coordinator:
         partitions = self._available_of(assigned)
         if not partitions:
             return
+        self._environment.keep_for_long()  # the ledgers of before are freed now: there is memory for one set
         name = self._config.topics.transactional_id(self._environment.draw_name())
         self._targets.learn_own()
         publisher = self.make_publisher(

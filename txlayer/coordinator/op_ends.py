@@ -62,6 +62,7 @@ class OpEnds:
     def forget(self) -> None:
         """The partitions are given up: an answer that comes later counts for nothing."""
         self._number += 1
+        self._answers.clear()  # they would keep the ledgers in memory
         self._is_asking, self._failing_since = False, None
 
     def ask(self, shards: Iterable[Shard], *, wall_ms: int) -> None:

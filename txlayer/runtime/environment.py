@@ -91,7 +91,11 @@ def draw_name() -> str:
 
 
 def keep_for_long() -> None:
-    """Exclude a million long-lived open transactions from garbage collection, and return memory that recovery used to the system."""
+    """Exclude a million long-lived open transactions from garbage collection, and return memory that recovery used to the system.
+
+    What an earlier call excluded and was given up since is freed: a ledger refers to itself, and nothing else would ever find it.
+    """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from logging.handlers import BufferingHandler
 from types import EllipsisType, TracebackType
@@ -27,6 +27,7 @@ from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError, 
 from txlayer.operate.topics import GroupTopics
 from txlayer.operate.unsettled import PARKED, Overview, UnsettledTransaction
 from txlayer.producer.producer import TransactionalProducer
+from txlayer.runtime.environment import REAL
 from txlayer.testing.access import KafkaAccess, unique_name
 
 POLL_S = 0.02
@@ -61,6 +62,7 @@ LOGGER = logging.getLogger("txlayer.coordinator")
 
 START_S = 30.0  # a group of real brokers may still wait for the session of a member that died
 STOP_S = 30.0
+_IN_TESTS = replace(REAL, keep_for_long=lambda: None)  # what else is in the process of a test is none of its business
 
 
 class RunningCoordinator:
@@ -80,7 +82,7 @@ class RunningCoordinator:
         within: timedelta | float = START_S,
     ) -> None:
         self._within = within
-        self.coordinator = Coordinator(config, connections or connect_coordinator(config))
+        self.coordinator = Coordinator(config, connections or connect_coordinator(config), environment=_IN_TESTS)
         self.failure: BaseException | None = None
         self._log = BufferingHandler(sys.maxsize)  # of every coordinator of this process
         self._is_stopping = threading.Event()
