@@ -15,7 +15,7 @@ from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.remembered import UnsettledInHalf
 from txlayer.core.ledger.transaction import Transaction, accepting_target
-from txlayer.core.messages import HEADERS_MAX, CheckKind, OrderMode, Source
+from txlayer.core.messages import HEADERS_MAX, CheckKind, HalfOptions, OrderMode, Source
 
 KEYS = [txn_key(f"t{number}") for number in range(12)]
 LARGE = b"x" * 1_000
@@ -81,6 +81,25 @@ def test_keys_and_headers_count() -> None:
     work_off(driver, room=2 * ROOM)
 
     assert [4, 4, 4] == per_append(driver)
+
+
+@pytest.mark.fault("coordinator: is short of memory")
+@pytest.mark.promise("P11")
+def test_what_is_read_for_questions_counts() -> None:
+    driver = PartitionDriver()
+    for key in KEYS:
+        driver.half(key, value=50 * LARGE, options=HalfOptions(check_with="k"))
+    driver.turn()
+    driver.pass_time(after_ms=60_000)
+    driver.ledger.batch_bytes_max = 100_000
+
+    asked = []
+    for _ in range(len(KEYS) // 2):
+        driver.tick(after_ms=1_000, is_present=True)
+        asked.append(len(driver.ledger.batch.checks))
+        driver.publish()
+
+    assert [2] * len(asked) == asked
 
 
 @pytest.mark.promise("P11")

@@ -1176,7 +1176,10 @@ class Ledger:
         extras = txn.ensure_extras()
         extras.checked_count += 1
         extras.asked_ms = now_ms
-        self.batch.byte_count += summary_bytes(txn) + codec.details_bytes_max(txn.options.check_with)
+        check_with = txn.options.check_with
+        # Its first message is read whole for what the question carries.
+        to_read = txn.size if check_with and txn.is_in_doubt else 0
+        self.batch.byte_count += summary_bytes(txn) + max(codec.details_bytes_max(check_with), to_read)
         topics = ",".join(topic for topic in txn.topics if topic)
         self.batch.checks[txn.key] = self._check_of(CheckKind.QUESTION, txn, extras.checked_count, topics)
         self._keep(txn)
