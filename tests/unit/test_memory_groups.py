@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from txlayer.adapters.memory.cluster import Group, Member, MemberMetadata, assign_ranges
 from txlayer.adapters.memory.world import RefusedError
-from txlayer.adapters.ports import StoredOffset
 
 TOPICS = ("half", "op")
 SESSION_MS, REBALANCE_MS = 6_000, 60_000
@@ -97,18 +96,3 @@ def test_a_rebalance_alone_stops_no_store_of_the_generation_that_still_counts() 
 
     assert made.is_rebalancing
     made.check_fence(MemberMetadata("g", "a", 1))
-
-
-@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_the_newest_append_counts_in_whatever_order_the_markers_land(order: tuple[int, int]) -> None:
-    made = group()
-    place = ("half", 0)
-    for number in (1, 2):
-        made.pending[number] = {place: (number, StoredOffset(number * 10, ""))}
-
-    for producer_id in order:
-        assert made.is_pending(place)
-        made.land_marker(producer_id, is_commit=True)
-
-    assert not made.is_pending(place)
-    assert StoredOffset(20, "") == made.stored[place][1]
