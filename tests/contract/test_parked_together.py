@@ -52,8 +52,7 @@ def settle_by_hand(stage: Stage, action: settle.OperatorAction, txn_id: str) -> 
         return outcome.result
 
 
-@pytest.mark.promise("P4")
-@pytest.mark.promise("P7")
+@pytest.mark.promise("P4", "P7")
 def test_a_group_settles_what_it_hears_was_parked_and_a_quicker_operator_has_the_word(stage: Stage) -> None:
     orders = stage.topic("orders")
     heard: list[str] = []

@@ -16,8 +16,7 @@ from txlayer.operate.queues import LockAdmin
 LEASES: dict[str, Any] = {"lease_renewal": timedelta(seconds=1), "lease_expiry": timedelta(seconds=10)}
 
 
-@pytest.mark.promise("P9")
-@pytest.mark.promise("P10")
+@pytest.mark.promise("P9", "P10")
 @IN_MEMORY
 def test_a_queue_that_is_taken_over_alone_does_not_fence_the_consumers_own_writer(make_stage: MakeStage) -> None:
     stage = make_stage(partitions=2)

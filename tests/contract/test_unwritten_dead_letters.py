@@ -307,8 +307,7 @@ def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_b
 
 @pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 @pytest.mark.slow
-@pytest.mark.promise("P9")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P9", "P11")
 def test_a_parked_keys_dead_letters_are_written_however_large_they_are_together(stage: Stage) -> None:
     """20 of 125 KB need 1.25 s at this rate; a Kafka transaction may take 0.5 s, in which 8 of them would go through."""
     count = 20

@@ -137,8 +137,7 @@ def test_a_second_copy_behind_a_restart_is_not_forwarded_again(lab: Lab) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 def test_a_strangers_kafka_transaction_on_half_delays_and_loses_nothing(lab: Lab) -> None:
     shop = Shop(lab, partition_count=1)
     connections = lab.coordinator(shop.topics.namespace)

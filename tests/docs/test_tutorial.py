@@ -105,9 +105,7 @@ def reader(tmp_path: Path, local_config: LocalConfig) -> Iterator[Reader]:  # no
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P8")
+@pytest.mark.promise("P1", "P2", "P8")
 def test_who_follows_the_tutorial_sees_what_it_shows(reader: Reader) -> None:
     install, *blocks = BLOCKS
     assert INSTALL == install.content.splitlines()[-1]  # installed already, by those who test

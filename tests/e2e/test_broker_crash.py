@@ -25,8 +25,7 @@ RUN_COUNT_MAX = 4
 @pytest.mark.fault(
     "broker: is killed, also one that leads the group or the Kafka transactions", "broker: all brokers are down"
 )
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
+@pytest.mark.promise("P1", "P2")
 def test_a_broker_that_dies_and_comes_back_costs_nothing(
     local_config: LocalConfig, start_coordinator: Start, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

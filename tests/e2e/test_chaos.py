@@ -266,16 +266,7 @@ RATE = 150
     "network: one direction is lost, or connections are half open",
     "network: packets are lost, latency is high, or bandwidth is low",
 )
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P3")
-@pytest.mark.promise("P4")
-@pytest.mark.promise("P5")
-@pytest.mark.promise("P6")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P8")
-@pytest.mark.promise("P9")
-@pytest.mark.promise("P10")
+@pytest.mark.promise("P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10")
 def test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails(local_config: LocalConfig, tmp_path: Path) -> None:
     say(f"replay the plan with E2E_SEED={SEED}{f' E2E_CHAOS_MINUTES={MINUTES}' if MINUTES else ''}")
     chaos = Chaos(local_config, folder=tmp_path, seed=SEED, rate=RATE, say=say, kind_count=KIND_COUNT)

@@ -22,8 +22,7 @@ RATE = int(os.environ.get("E2E_RATE", "300"))
 
 
 @pytest.mark.fault("coordinator: is killed at any step")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
+@pytest.mark.promise("P1", "P2")
 @pytest.mark.parametrize("kill_count", [6, pytest.param(KILL_COUNT, marks=pytest.mark.nightly)])
 def test_kills_at_random_moments_lose_and_double_nothing_and_verify_proves_it(
     kill_count: int, broker: Broker, start_coordinator: Start, capsys: pytest.CaptureFixture[str]

@@ -15,8 +15,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 @pytest.mark.fault("coordinator: many coordinators join and leave all the time")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P6")
+@pytest.mark.promise("P2", "P6")
 @pytest.mark.parametrize("change_count", [4, pytest.param(10, marks=pytest.mark.nightly)])
 def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
     change_count: int, broker: Broker, start_coordinator: Start

@@ -36,8 +36,7 @@ def replace(start: Start, arena: Arena, leaving: CoordinatorProcess, *, module: 
     return coming
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
+@pytest.mark.promise("P1", "P2")
 def test_a_rolling_restart_of_two_releases_under_load_loses_and_doubles_nothing(
     broker: Broker, start_coordinator: Start
 ) -> None:
@@ -79,10 +78,7 @@ def older(tmp_path: Path) -> Path:
     return tmp_path / "older"
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P8")
+@pytest.mark.promise("P1", "P2", "P7", "P8")
 def test_processes_of_an_older_release_beside_those_of_this_one_leave_the_promises_true(
     broker: Broker, older: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -392,11 +392,7 @@ RUN_COUNT_MAX = 3
 REST_S = 120.0
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P6")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P8")
+@pytest.mark.promise("P1", "P2", "P6", "P7", "P8")
 def test_restarts_of_each_component_in_a_row_leave_the_promises_true(
     broker: Broker, local_config: LocalConfig, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -19,9 +19,7 @@ COUNT = 300
 
 
 @pytest.mark.fault("coordinator: is killed at any step")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P3")
+@pytest.mark.promise("P1", "P2", "P3")
 def test_kills_lose_double_and_hasten_no_scheduled_message(broker: Broker, start_coordinator: Start) -> None:
     arena = make_arena(broker.bootstrap_servers)
     topic = arena.targets[0]

@@ -21,8 +21,7 @@ LOST = 1
 
 
 @pytest.mark.fault("broker: a partition of half, op or doubt has no leader, or too few replicas in sync")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("replicas", [1, 2], ids=["no-leader", "too-few-in-sync"])
 def test_partitions_that_are_not_available_stop_no_others(
     local_config: LocalConfig, start_coordinator: Start, replicas: int

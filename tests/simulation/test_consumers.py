@@ -60,8 +60,7 @@ def test_consumers_keep_their_promises_in_some_worlds_with_faults() -> None:
     "consumer: dies, or is cut off, while it writes a dead letter",
 )
 @pytest.mark.slow
-@pytest.mark.promise("P9")
-@pytest.mark.promise("P10")
+@pytest.mark.promise("P9", "P10")
 def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
     red, seen = look_at(make_consumer_plan, range(FIXED_COUNT))
 
@@ -91,8 +90,7 @@ def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
     assert seen["consumers rebuilt"] > 20
 
 
-@pytest.mark.promise("P6")
-@pytest.mark.promise("P9")
+@pytest.mark.promise("P6", "P9")
 @pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 70), marks=pytest.mark.slow)])
 def test_broadcasts_programs_that_poll_and_groups_that_hear_of_dead_letters_keep_theirs(seeds: range) -> None:
     red, seen = look_at(make_way_plan, seeds)

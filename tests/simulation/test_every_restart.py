@@ -23,8 +23,7 @@ def clean_restarts(plan: Plan | ConsumerPlan, slot: str, request: str) -> int:
     return count
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
+@pytest.mark.promise("P1", "P2")
 @pytest.mark.parametrize("seed", [5, 108])
 @pytest.mark.parametrize("make", [make_plan, make_unkind_plan])
 @pytest.mark.parametrize(("slot", "request_name"), [("c0", "EndTxn"), ("p0", "Produce")])
@@ -34,17 +33,14 @@ def test_a_coordinator_or_producer_may_die_behind_any_of_its_writes(
     assert clean_restarts(make(seed), slot, request_name) >= 3
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P3")
+@pytest.mark.promise("P1", "P2", "P3")
 @pytest.mark.parametrize("seed", [103, 219])
 def test_a_coordinator_may_die_behind_any_write_while_messages_have_times(seed: int) -> None:
     assert clean_restarts(make_timed_plan(seed), "c0", "EndTxn") >= 20
 
 
 @pytest.mark.fault("consumer: dies after any of its stores")
-@pytest.mark.promise("P9")
-@pytest.mark.promise("P10")
+@pytest.mark.promise("P9", "P10")
 @pytest.mark.parametrize(("seed", "request_name"), [(5, "OffsetCommit"), (108, "OffsetCommit"), (108, "EndTxn")])
 def test_a_consumer_may_die_behind_any_of_its_stores(seed: int, request_name: str) -> None:
     assert clean_restarts(make_consumer_plan(seed), "c0", request_name) >= 1

@@ -73,12 +73,7 @@ def test_promises_hold_in_some_worlds_with_faults() -> None:
     "rights: a quota throttles the client",
 )
 @pytest.mark.slow
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P3")
-@pytest.mark.promise("P4")
-@pytest.mark.promise("P5")
-@pytest.mark.promise("P6")
+@pytest.mark.promise("P1", "P2", "P3", "P4", "P5", "P6")
 def test_promises_hold_in_worlds_with_faults() -> None:
     red, seen = look_at(make_plan, range(FIXED_COUNT))
 

@@ -51,12 +51,7 @@ def test_promises_hold_in_some_worlds_of_an_unkind_cluster() -> None:
 
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.slow
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P3")
-@pytest.mark.promise("P5")
-@pytest.mark.promise("P6")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P2", "P3", "P5", "P6", "P11")
 def test_promises_hold_in_an_unkind_cluster() -> None:
     red, seen = look_at(make_unkind_plan, range(FIXED_COUNT))
 
@@ -69,8 +64,7 @@ def test_promises_hold_in_an_unkind_cluster() -> None:
 
 @pytest.mark.fault("consumer: dies after any of its stores")
 @pytest.mark.slow
-@pytest.mark.promise("P9")
-@pytest.mark.promise("P10")
+@pytest.mark.promise("P9", "P10")
 def test_consumers_keep_their_promises_in_an_unkind_cluster() -> None:
     red, seen = look_at(make_unkind_consumer_plan, range(CONSUMER_COUNT))
 

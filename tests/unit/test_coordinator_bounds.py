@@ -31,8 +31,7 @@ from txlayer.runtime.environment import REBUILD_WAIT_MAX_S, keep_for_long
 KEYS = [txn_key(f"t-{number}") for number in range(40)]
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_what_a_slow_broker_does_not_take_at_once_goes_in_pieces() -> None:
     still = StillCoordinator(make=slow_for(lambda batch: len(batch.forwards)))
     still.op(*(op_line("C", key, still.half(key)) for key in KEYS))
@@ -54,8 +53,7 @@ def test_a_coordinator_that_takes_over_waits_for_the_leader_of_its_only_partitio
 
 
 @pytest.mark.fault("broker: a partition of half, op or doubt has no leader, or too few replicas in sync")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("role", ["half", "op", "doubt"])
 def test_a_partition_without_a_leader_at_take_over_stops_no_other(role: str) -> None:
     still = StillCoordinator()
@@ -68,8 +66,7 @@ def test_a_partition_without_a_leader_at_take_over_stops_no_other(role: str) -> 
 
 
 @pytest.mark.fault("broker: a partition of half, op or doubt has no leader, or too few replicas in sync")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("role", ["op", "doubt"])
 def test_a_partition_that_loses_its_leader_before_it_is_written_stops_no_other(role: str) -> None:
     still = StillCoordinator(
@@ -147,8 +144,7 @@ def test_invented_topics_are_forgotten_by_a_coordinator_at_work(monkeypatch: pyt
 
 
 @pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commit_for_long() -> None:
     still = StillCoordinator()
     opened = txn_key("open")
@@ -439,8 +435,7 @@ def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(*, is
     assert ([] if is_late else [size]) == sizes
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 def test_headers_that_could_not_be_read_on_doubt_are_read_in_half() -> None:
     """Kafka's client shows no header at all of a record that has more, and doubt adds some of its own."""
     still, key = StillCoordinator(doubt_after=timedelta(seconds=1)), txn_key("many")
@@ -461,8 +456,7 @@ def test_headers_that_could_not_be_read_on_doubt_are_read_in_half() -> None:
     assert [WHY_HEADER] == whys
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("is_shortened", [False, True])
 def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_whole(*, is_shortened: bool) -> None:
     """Its producer is not ours, and prepares for longer than `doubt_after`."""

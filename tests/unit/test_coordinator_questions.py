@@ -50,8 +50,7 @@ class CheckTopic:
 
 
 @pytest.mark.fault("check handler: the check topic takes nothing (no leader, too few replicas, no right)")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 @pytest.mark.parametrize(
     "code",
     [
@@ -234,8 +233,7 @@ def traced_half(still: StillCoordinator, key: str, *, parent: bytes, state: byte
     return still.kafka.append(still.topics.half, b"v", partition=0, headers=headers)
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_a_long_trace_of_one_transaction_keeps_no_question_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The notice that its second word came too late carries the whole trace state, and is refused for it."""
     monkeypatch.setattr(GroupPresence, "of", lambda *_: frozenset({"shop"}))

@@ -72,8 +72,7 @@ def describe_denied(stage: StillCoordinator, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.fault("broker: a topic has too few replicas in sync")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() -> None:
     stage = StillCoordinator()
     too_few_replicas(stage)
@@ -111,8 +110,7 @@ def test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order() -> 
 
 
 @pytest.mark.fault("rights: the coordinator may not write to a topic")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

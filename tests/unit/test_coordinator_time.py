@@ -52,8 +52,7 @@ def test_one_record_from_the_future_rolls_nothing_back(ahead: str) -> None:
     assert [b"R"] not in [line.split(b"|")[1:2] for line in stage.said()]
 
 
-@pytest.mark.promise("P4")
-@pytest.mark.promise("P7")
+@pytest.mark.promise("P4", "P7")
 @pytest.mark.parametrize("is_elsewhere", [True, False])
 def test_a_broker_that_is_half_a_minute_ahead_ages_its_own_partition_alone(*, is_elsewhere: bool) -> None:
     """So little is believed: it is within what clocks may differ by."""
@@ -383,8 +382,7 @@ def test_a_message_with_the_timestamp_0_goes_although_the_coordinators_clock_is_
     assert ({}, [txn_id_of(key)]) == (still.on_doubt(), still.visible())
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P7")
+@pytest.mark.promise("P1", "P7")
 def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -406,8 +404,7 @@ def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 @pytest.mark.parametrize("limit", [{"batch_lines_max": 2}, {"batch_bytes_max": 200}])
 def test_what_time_brings_goes_on_while_more_is_committed_than_one_batch_takes(limit: dict[str, Any]) -> None:
     """A peak of 150 s: each second 40 commits, of which 20 can be forwarded."""

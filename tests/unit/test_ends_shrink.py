@@ -108,8 +108,7 @@ def written(writer: SlowWriter, queues: list[OwnedPartition], *, rounds: int = 1
 
 
 @pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
-@pytest.mark.promise("P9")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P9", "P11")
 def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
     writer = SlowWriter()
     queues = [owned_queue(partition, 600) for partition in range(3)]

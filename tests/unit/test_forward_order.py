@@ -71,8 +71,7 @@ class Watched(Transaction):
         self.place = offset
 
 
-@pytest.mark.promise("P6")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P6", "P11")
 def test_scheduled_ones_that_come_back_to_a_key_with_many_scan_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(__name__ + ".Transaction", Watched)
     count, many = 100, 2_000

@@ -368,8 +368,7 @@ def run_for(still: StillCoordinator, *, seconds: float, turns_max: int = 3_000) 
     return count
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_a_long_header_that_doubt_does_not_take_stops_nobody_else() -> None:
     still = StillCoordinator()
     still.kafka.cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})
@@ -388,8 +387,7 @@ def test_a_long_header_that_doubt_does_not_take_stops_nobody_else() -> None:
     assert count < 10
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("is_limit_known", [False, True])
 @pytest.mark.parametrize("is_held", [False, True])
 def test_names_of_real_topics_that_doubt_does_not_take_stop_none(is_held: bool, is_limit_known: bool) -> None:
@@ -422,8 +420,7 @@ def _too_large(records: list[Any]) -> Code | None:
     return Code.MSG_SIZE_TOO_LARGE if any(len(record.value() or b"") > int(SMALL_DOUBT) for record in records) else None
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_a_misplaced_line_that_names_a_long_group_stops_nobody_else() -> None:
     still = StillCoordinator()
     still.kafka.cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})

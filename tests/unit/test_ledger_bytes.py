@@ -45,8 +45,7 @@ def work_off(driver: PartitionDriver, *, room: int = ROOM) -> None:
         driver.turn(byte_count=room)
 
 
-@pytest.mark.promise("P11")
-@pytest.mark.promise("P7")
+@pytest.mark.promise("P7", "P11")
 @pytest.mark.parametrize("is_dropped", [False, True])
 @pytest.mark.parametrize("is_keyed", [False, True])
 def test_a_batch_is_bounded_whether_or_not_content_is_in_memory(*, is_dropped: bool, is_keyed: bool) -> None:
@@ -251,8 +250,7 @@ def test_what_stands_on_doubt_counts_whole_after_a_restart(*, is_cut: bool) -> N
 
 
 @pytest.mark.fault("coordinator: many second copies arrive of half records whose transactions are on doubt")
-@pytest.mark.promise("P11")
-@pytest.mark.promise("P1")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_what_joins_transactions_on_doubt_is_bounded(*, is_restarted: bool) -> None:
     driver = PartitionDriver()
@@ -543,8 +541,7 @@ def test_a_group_whose_checks_know_nothing_is_told() -> None:
 
 @pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.fault("coordinator: a stranger writes half records under the name of a group")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_records_that_a_stranger_invents_do_not_lock_a_group_out_that_answers() -> None:
     driver = driver_of(replace(TWENTY, check_rate_max=30))
     for number in range(300):

@@ -358,8 +358,7 @@ def test_a_parked_one_is_asked_once_for_an_operator() -> None:
 
 
 @pytest.mark.fault("check handler: the check topic refuses a question as too large")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 @pytest.mark.parametrize(("bytes_max", "is_asked"), [(200, True), (10, False)])
 def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(*, bytes_max: int, is_asked: bool) -> None:
     driver = PartitionDriver(settings=settings(CheckPolicy()))
@@ -503,8 +502,7 @@ def test_that_checks_were_exhausted_is_on_doubt_before_a_commit_lets_one_go_behi
     assert [B, A] == driver.log.forwarded
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P6")
+@pytest.mark.promise("P1", "P6")
 def test_what_waits_behind_one_that_is_given_up_is_not_left_in_half_while_others_must_leave_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

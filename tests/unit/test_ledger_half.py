@@ -452,8 +452,7 @@ def test_a_record_out_of_turn_before_the_low_water_mark_hides_no_transaction() -
 
 
 @pytest.mark.fault("data: a second copy of a half record, close to the first one or after its commit")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P4")
+@pytest.mark.promise("P1", "P4")
 def test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_without_a_restart() -> None:
     as_prepared = options("key", order=OrderMode.PREPARE)
     outcomes = []

@@ -28,8 +28,7 @@ def held(*, targets: dict[str, Target] | None = None) -> PartitionDriver:
     return driver
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 def test_many_commits_of_a_held_one_look_at_none_of_those_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, count = PartitionDriver(targets={"orders": MISSING}), 100
     for number in range(count):
@@ -291,8 +290,7 @@ def test_a_thousand_of_one_key_that_wait_go_to_doubt_together() -> None:
     assert {A, *keys} == set(driver.log.on_doubt())
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P6")
+@pytest.mark.promise("P1", "P6")
 @pytest.mark.parametrize("crash_at", range(12))
 @pytest.mark.parametrize("then_in_half_max", [0, 100])
 def test_what_one_decision_releases_in_pieces_is_forwarded_once_and_in_order(

@@ -83,13 +83,7 @@ SECOND_COPY_BELOW_A_LATER_RECORD = [
 ]
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
-@pytest.mark.promise("P3")
-@pytest.mark.promise("P4")
-@pytest.mark.promise("P5")
-@pytest.mark.promise("P6")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P2", "P3", "P4", "P5", "P6", "P11")
 @given(HISTORIES)
 @example(ABANDONED_WHILE_IT_WAS_BEING_HELD)
 @example(MENDED_AND_NOBODY_HEARD_OF_IT)
@@ -100,8 +94,7 @@ def test_a_ledger_comes_to_what_the_logs_say_whatever_it_went_through(steps: Ste
     History().play(steps)
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
+@pytest.mark.promise("P1", "P2")
 @pytest.mark.parametrize(
     "seed",
     [
@@ -154,8 +147,7 @@ def steps_in_pieces(seed: int) -> Steps:
     ]
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("in_half_max", [0, 1, 2])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_a_history_in_small_pieces_comes_to_the_same(

@@ -29,8 +29,7 @@ def test_a_new_partition_begins_at_its_stored_positions() -> None:
 
 
 @pytest.mark.fault("coordinator: is killed at any step")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P2")
+@pytest.mark.promise("P1", "P2")
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_a_batch_whose_answer_is_lost_is_there_or_is_made_again(*, is_answered: bool) -> None:
     driver = PartitionDriver()
@@ -222,8 +221,7 @@ HOUR_MS = 3_600_000
 # --- op lines ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("P11")
-@pytest.mark.promise("P7")
+@pytest.mark.promise("P7", "P11")
 def test_who_is_on_doubt_on_a_lines_word_alone_names_no_topic_after_a_restart() -> None:
     """A broker is never asked about a topic without a name: the client raises ValueError."""
     driver = PartitionDriver()

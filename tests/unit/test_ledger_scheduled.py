@@ -375,8 +375,7 @@ def test_what_is_forwarded_stays_when_the_rest_is_abandoned() -> None:
     assert [b"A1"] == [dict(e.record.headers() or ())[codec.END_HEADER] for e in ends_of(driver, A)]
 
 
-@pytest.mark.promise("P4")
-@pytest.mark.promise("P1")
+@pytest.mark.promise("P1", "P4")
 def test_a_line_that_releases_may_name_any_half_record() -> None:
     driver = PartitionDriver()
     at_ms = driver.now_ms + MINUTE

@@ -137,8 +137,7 @@ def test_the_append_time_of_a_leader_that_was_ahead_does_not_say_that_op_is_read
     assert list(map(txn_id_of, (C, A, B))) == stage.visible()
 
 
-@pytest.mark.promise("P6")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P6", "P11")
 def test_one_whose_half_record_waits_for_memory_is_overtaken_by_none_that_is_due_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -264,8 +264,7 @@ PREPARE = options("k", order=OrderMode.PREPARE)
 
 
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 def test_after_a_kafka_transaction_that_the_broker_ended_for_its_length_fewer_go_at_once() -> None:
     def look(batches: list[Batch]) -> None:
         """More than three messages take longer than a Kafka transaction may; its writer is told of a fence then."""
@@ -291,8 +290,7 @@ def in_one_order(still: StillCoordinator) -> tuple[list[str], list[str]]:
     return keys, lines
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_what_one_decision_releases_goes_in_pieces_to_a_slow_broker() -> None:
     still = StillCoordinator(make=slow_for(lambda batch: len(batch.forwards)))
     keys, lines = in_one_order(still)
@@ -304,8 +302,7 @@ def test_what_one_decision_releases_goes_in_pieces_to_a_slow_broker() -> None:
     assert [key.partition("/")[0] for key in keys] == still.visible()
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_those_who_wait_for_one_that_grows_old_go_to_doubt_in_pieces() -> None:
     still = StillCoordinator(make=slow_for(lambda batch: sum(keep.is_whole for keep in batch.to_doubt.values())))
     keys, _ = in_one_order(still)  # nobody decides the first one
@@ -319,8 +316,7 @@ def test_those_who_wait_for_one_that_grows_old_go_to_doubt_in_pieces() -> None:
     assert [good.partition("/")[0]] == still.visible()
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 @pytest.mark.parametrize("topic", ["half", "op"])
 def test_garbage_that_a_slow_broker_does_not_take_at_once_goes_in_pieces(topic: str) -> None:
     still, good = StillCoordinator(make=slow_for(lambda batch: len(batch.quarantined))), txn_key("good")

@@ -92,8 +92,7 @@ def test_nothing_is_given_up_that_the_broker_has() -> None:
     assert [] == waiting.driver.log.kept_aside
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 def test_a_line_that_names_nothing_is_given_up_although_half_never_stops_growing() -> None:
     waiting = Waiting()
     committed = txn_key("committed")
@@ -110,8 +109,7 @@ def test_a_line_that_names_nothing_is_given_up_although_half_never_stops_growing
     assert [committed] == waiting.driver.log.forwarded
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P7")
+@pytest.mark.promise("P1", "P7")
 def test_a_line_that_names_nothing_is_given_up_although_half_waits_for_memory() -> None:
     """What would make room is behind that line."""
     waiting, committed, unread = Waiting(), txn_key("committed"), txn_key("unread")

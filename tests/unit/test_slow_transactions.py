@@ -69,9 +69,7 @@ def half_of(still: StillCoordinator, count: int) -> int:
 
 
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P7", "P11")
 @pytest.mark.parametrize("count", [1, 60])
 def test_a_committed_transaction_that_takes_too_long_alone_is_parked_and_stops_no_other(count: int) -> None:
     still = StillCoordinator()
@@ -93,8 +91,7 @@ def test_a_committed_transaction_that_takes_too_long_alone_is_parked_and_stops_n
 
 
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 @pytest.mark.parametrize("count", [1, 60])
 def test_an_undecided_transaction_that_takes_too_long_is_on_doubt_by_its_places_alone(count: int) -> None:
     still = StillCoordinator(doubt_after=timedelta(seconds=5))
@@ -126,8 +123,7 @@ def test_a_record_out_of_form_that_takes_too_long_is_kept_aside_by_its_place_alo
 
 
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("other_bytes", [1, BYTES // 4])
 def test_a_large_record_that_is_slow_on_its_real_topic_alone_holds_up_no_other_of_that_topic(other_bytes: int) -> None:
     """The others may be large, too."""

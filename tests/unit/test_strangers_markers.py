@@ -90,8 +90,7 @@ def is_forwarded_by_a_successor_after_retention(stage: StillCoordinator) -> bool
 
 
 @pytest.mark.fault("coordinator: retention empties half or op up to behind the marker of a Kafka transaction")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P7")
+@pytest.mark.promise("P1", "P7")
 @pytest.mark.parametrize("topic", ["txlayer.half", "txlayer.op"])
 def test_an_open_transaction_before_a_strangers_marker_goes_to_doubt_and_retention_stops_no_successor(
     topic: str,

@@ -129,8 +129,7 @@ def test_a_message_whose_partition_is_missing_is_parked_only_where_its_topic_is_
 
 
 @pytest.mark.slow
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_very_many_invented_topics_are_checked_seldom_and_delay_no_topic_that_is_needed() -> None:
     cluster, left = Cluster(), invented(2_000) | {"orders"}
     while left:
@@ -246,8 +245,7 @@ def test_one_topic_of_several_that_takes_larger_messages_is_enough() -> None:
     assert not cluster.book.has_grown({"a", "b"})
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 def test_topics_for_which_there_was_no_time_stay_to_be_asked_about() -> None:
     topics = {f"topic-{number:03}" for number in range(200)}
     cluster, left, turns = Cluster(*topics), set(topics), 0

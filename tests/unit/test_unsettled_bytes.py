@@ -71,8 +71,7 @@ def test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory(sti
 
 @pytest.mark.threat("write `<ns>.half`")
 @flooded
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_another_partition_goes_on_beside_a_flooded_one(still: StillCoordinator) -> None:
     for key in keys(COUNT):
         still.half(key)
@@ -113,8 +112,7 @@ def test_time_goes_on_for_those_in_memory_while_half_waits(still: StillCoordinat
 
 
 @flooded
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 def test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_ends_it(still: StillCoordinator) -> None:
     flood = keys(COUNT)
     offsets = [still.half(key) for key in flood]
@@ -188,8 +186,7 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
     assert driver.ledger.unsettled_bytes == groups * GROUP_BYTES
 
 
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.checks.IDLE_GROUPS_MAX", 10)
     still, count = StillCoordinator(unsettled_bytes_max=40 * UNSETTLED_BYTES), 100

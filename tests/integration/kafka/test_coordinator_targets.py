@@ -120,8 +120,7 @@ def test_a_message_larger_than_its_topic_allows_is_parked_untried_and_forwarded_
 
 
 @pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 def test_a_record_that_the_broker_alone_refuses_is_found_and_parked_and_the_rest_goes_on(
     arena: Arena, raw: RawWriter
 ) -> None:

@@ -127,8 +127,7 @@ def test_a_thousand_headers_are_forwarded_as_they_are(arena: Arena, coordinator:
     assert headers == record.headers[:1_000]
 
 
-@pytest.mark.promise("P1")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P1", "P11")
 @pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 def test_a_message_that_would_have_too_many_headers_on_doubt_stops_nobody(arena: Arena) -> None:
     """Kafka's client shows no header at all of a record that has more than 100,000, and doubt adds two to those of half."""

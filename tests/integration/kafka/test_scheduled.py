@@ -34,8 +34,7 @@ def wait_until_scheduled(producer: TransactionalProducer, txn_id: str) -> None:
     wait_until(lambda: state_of(producer, txn_id) == TxnState.SCHEDULED.value, within=20, what=f"{txn_id} is scheduled")
 
 
-@pytest.mark.promise("P3")
-@pytest.mark.promise("P5")
+@pytest.mark.promise("P3", "P5")
 def test_messages_become_visible_at_their_times(arena: Arena, producer: TransactionalProducer) -> None:
     topic, txn_id = arena.targets[0], new_id()
     at = datetime.now(UTC) + timedelta(seconds=3)

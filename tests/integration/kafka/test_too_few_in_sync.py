@@ -17,8 +17,7 @@ TRY_S = 3
 
 
 @pytest.mark.fault("broker: a topic has too few replicas in sync")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on(local_config: LocalConfig) -> None:
     with KafkaCluster(config=local_config) as cluster:
         arena = make_arena(cluster.bootstrap_servers, replication_factor=3)

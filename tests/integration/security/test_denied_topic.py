@@ -22,8 +22,7 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.fault("rights: the coordinator may not write to a topic")
-@pytest.mark.promise("P7")
-@pytest.mark.promise("P11")
+@pytest.mark.promise("P7", "P11")
 def test_a_topic_that_may_be_described_and_not_written_is_held_and_the_others_go_on(
     guarded: TlsBroker, user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
