@@ -379,7 +379,8 @@ def promised_counts(world: World) -> dict[tuple[int, str], int]:
 
 def read_half(world: World) -> None:
     promised = promised_counts(world)
-    partition_count = max(1, len(world.partitions(world.half)))
+    former = world.settings.former_partition_counts.get(world.half, ())
+    counts = {max(1, len(world.partitions(world.half))), *former}
     for record in world.readable(world.half):
         half = parse_half(record)
         if half is None:
@@ -388,7 +389,7 @@ def read_half(world: World) -> None:
         world.half_at[place] = half
         key_hash = half.options.get("k")
         crc = int(key_hash[:8], 16) if key_hash else zlib.crc32(half.txn_key.split("/")[0].encode())
-        is_here = crc % partition_count == record.partition
+        is_here = record.partition in {crc % count for count in counts}
         txn = world.transactions.get((record.partition, half.txn_key))
         if txn is None and half.index and world.bounds_of(world.half, record.partition).start == 0:
             world.strangers.add(place)  # nothing of it began

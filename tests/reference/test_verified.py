@@ -39,6 +39,39 @@ def test_a_second_transaction_of_one_key_in_another_partition_is_none_of_the_fir
     assert told in model.split("+"), f"verify says {told}, the model {model}"
 
 
+@pytest.mark.parametrize("key_hash", ["", f"{zlib.crc32(b'key-6'):08x}712c936a"])
+def test_what_was_stored_before_half_got_more_partitions_is_judged_as_before(key_hash: str) -> None:
+    """Behind `txlayer topics widen`. What was sent into a wrong partition is kept aside."""
+    log = Log(partition_counts={HALF: 4, OP: 4, DOUBT: 4})
+    log.settings = replace(log.settings, former_partition_counts={HALF: frozenset({3})})
+    crc = int(key_hash[:8], 16) if key_hash else zlib.crc32(KEY.split("/")[0].encode())
+    before = crc % 3
+    assert before != crc % 4
+    half = log.half(KEY, partition=before, options=f"k{key_hash}" if key_hash else "")
+    log.add(OP, before, value=f"1|C|{KEY}|orders|{half.offset}|1700000000000|producer||".encode())
+    log.show(half)
+
+    assert ("ok", "ok") == both(log)
+
+    log.add(DOUBT, before, key=f"origin/{HALF}/{before}/{half.offset}".encode(), value=half.value, headers=half.headers)
+    assert ("", "nothing") == both(log)
+
+
+@pytest.mark.parametrize("mode", ["", ",op"])
+def test_the_order_of_a_key_begins_anew_where_half_got_more_partitions(mode: str) -> None:
+    """In the new partition of op and half the first offsets come again."""
+    crc = zlib.crc32(b"key-6")
+    log = Log(partition_counts={HALF: 4, OP: 4, DOUBT: 4})
+    log.settings = replace(log.settings, former_partition_counts={HALF: frozenset({3})})
+    for txn_key, partition in (("first/0000000a", crc % 3), (AHEAD, crc % 3), (KEY, crc % 4)):
+        half = log.half(txn_key, partition=partition, options=f"k{crc:08x}712c936a{mode}")
+        line = f"1|C|{txn_key}|orders|{half.offset}|1700000000000|producer||".encode()
+        log.add(OP, partition, value=line)
+        log.show(half)
+
+    assert [("ok", "ok")] * 2 == [both(log, AHEAD), both(log, KEY)]
+
+
 def test_one_that_is_held_is_late_when_a_later_one_of_its_ordering_key_is_visible_and_it_was_not_parked() -> None:
     log, _ = written(
         "half order=commit, half txn=other/00000009 order=commit, C 0, C 1, keep held 0 order=commit, show 1"

@@ -301,7 +301,7 @@ that wait for it are on doubt, too. YOUNG: decided or parked a moment ago."""
 class OrderMark(NamedTuple):
     """One visible message of a transaction with an ordering key, or a mark that comes before it; input of `OrderFold`."""
 
-    key_hash: str
+    key: str  # the ordering key's hash, and the half partition: one that half has got later begins anew
     origin: Origin
     decided_at: tuple[int, int] | None  # None: decisions do not order it
     half_offset: int  # of the transaction's first half record
@@ -1011,12 +1011,12 @@ def _order_marks(
     first = attempt.first
     if not first.key_hash:
         return ()
-    begin = attempt.begins_at
+    key, begin = f"{first.key_hash}/{first.partition}", attempt.begins_at
     before = Origin("", first.partition, begin)
     if is_cut_off or _may_lack_lines(attempt, window):
         if attempt.state == _SCHEDULED:  # it holds back no other, as below
             return ()
-        return (OrderMark(first.key_hash, before, None, begin, role=UNKNOWN),)
+        return (OrderMark(key, before, None, begin, role=UNKNOWN),)
     # A parked transaction gives up its place, and compaction may have removed the summary on doubt that showed it parked.
     may_have_been_parked = attempt.was_parked or (attempt.was_on_doubt and first.at_ms < window.doubt_from_ms)
     released, decision = reading.released, reading.decision
@@ -1063,9 +1063,7 @@ def _order_marks(
         marked.append((before, UNKNOWN))
     in_half_order = {VISIBLE: is_in_half_order and not is_forgotten}
     return tuple(
-        OrderMark(
-            first.key_hash, origin, decided_at, begin, first.is_prepare, in_half_order.get(role, is_in_half_order), role
-        )
+        OrderMark(key, origin, decided_at, begin, first.is_prepare, in_half_order.get(role, is_in_half_order), role)
         for origin, role in marked
     )
 
@@ -1147,8 +1145,8 @@ class OrderFold:
         self._lowest[role] = min(self._first(role), mark.half_offset)
 
     def _enter(self, mark: OrderMark) -> None:
-        if mark.key_hash != self._key:
-            self._key, self._lane = mark.key_hash, ("", -1)
+        if mark.key != self._key:
+            self._key, self._lane = mark.key, ("", -1)
             self._lowest.clear()
         lane = (mark.origin.topic, mark.origin.partition)
         if lane != self._lane:

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
-from tests.support.commands import run_command
+from tests.support.commands import run_command, run_txlayer
 from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
 from txlayer import Message, TransactionalProducer
@@ -160,6 +160,9 @@ def test_a_namespace_is_widened_as_the_page_says(arena: Arena, capsys: Capsys) -
     assert (20, 60) == (_values(arena).count(b"before"), _values(arena).count(b"after"))
     assert max(result.half_partition for result in results) > 1
     assert {} == arena.doubt().quarantined
+    asked = ("-b", arena.servers, "-n", arena.namespace, "--since", "1h", "--json")
+    code, out, _ = run_txlayer("verify", *asked, capsys=capsys)
+    assert (0, {"ok": 80}) == (code, json.loads(out)["verdicts"])
 
 
 @pytest.mark.promise("P7")
