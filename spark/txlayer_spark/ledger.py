@@ -956,7 +956,7 @@ def is_prepare_order() -> Column:
     return F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(1) == 1
 
 
-_LANE = ("key", "topic", "real_partition")
+_LANE = ("key", "half_partition", "topic", "real_partition")
 _PROGRESS = ("decided", "stored", "seen_ms")
 STATE_COLUMNS = (*_LANE, *_PROGRESS)  # how far each key came on each partition: what a later run compares with
 COMPARED = f"txn_id string, nonce bigint, {' bigint, '.join(STATE_COLUMNS)} bigint, is_late boolean, is_state boolean"
@@ -1165,6 +1165,8 @@ def visible_alone(rows: DataFrame) -> DataFrame:
 def _order() -> tuple[Column, ...]:
     return (
         F.col("h_key").alias("key"),
+        # Where half gets more partitions, the key's offsets in half and op begin anew in another one.
+        F.col("half_partition").cast("bigint").alias("half_partition"),
         F.when(is_committed() & ~is_prepare_order(), decision()).alias("decided_now"),
         is_prepare_order().alias("is_prepare"),
         # Of its messages the first one has the place in half: those of two transactions may be mixed there.

@@ -295,6 +295,22 @@ def test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is(field: 
     assert {**said, lost.txn_id: "ok"} == audit.verdicts()
 
 
+@pytest.mark.nightly
+def test_transactions_before_and_after_half_got_more_partitions_are_ok(field: Field, audit: Audit) -> None:
+    """`txlayer topics widen`: in another partition the offsets of an ordering key begin anew."""
+    keys = [b"key-%d" % number for number in range(8)]
+    txns = [field.whole(ordering_key=key) for key in keys * 2]
+    audit.verdicts()
+    txns += [field.whole(ordering_key=key) for key in (*keys, None)]
+    field.widen(5)
+    txns += [field.whole(ordering_key=key) for key in (*keys, None)]
+
+    said = audit.verdicts()
+
+    assert {txn.txn_id: "ok" for txn in txns} == said
+    assert said == audit.verdicts("built-anew")
+
+
 @pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
 @pytest.mark.nightly
 def test_a_topic_that_was_made_anew_and_is_longer_now_is_read_from_its_beginning(field: Field, audit: Audit) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # its stub forgets NewPartitions
 
 from tests.support.broker import create_topic, unique_name
 from tests.support.logs import Headers
@@ -67,6 +67,7 @@ class Field:
         """Create the topics."""
         self.servers = servers
         self.namespace = unique_name("ns")
+        self.partition_count = PARTITIONS
         self._count = 0
         self._kept: set[tuple[str, int]] = set()
         self._writer = RecordWriter(servers, record_bytes_max=record_bytes_max)
@@ -102,7 +103,7 @@ class Field:
         if ordering_key is not None:
             options = options._replace(key_hash=partitions.key_hash(ordering_key))
         home = partitions.half_partition(
-            ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=PARTITIONS
+            ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=self.partition_count
         )
         if born_ms is None:
             born_ms = int(time.time() * 1000)
@@ -216,6 +217,13 @@ class Field:
         """What retention does to records before those offsets: (topic, partition, offset)."""
         for done in self.admin.delete_records([TopicPartition(*place) for place in places]).values():
             done.result(30)
+
+    def widen(self, count: int) -> None:
+        """Give half, op and doubt so many partitions."""
+        wanted = [NewPartitions(self.topic(role), count) for role in ("half", "op", "doubt")]
+        for done in self.admin.create_partitions(wanted).values():
+            done.result(30)
+        self.partition_count = count
 
     def delete(self, topic: str) -> None:
         """End a topic."""
