@@ -17,6 +17,7 @@ from txlayer.core.codec import NEXT_VERSION, TIMED_VERSION, VERSION, WHOLE_MAX
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.core.partitions import half_partition
+from txlayer.core.topics import CLOSED_SETTING, closed_at_ms
 from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, RefusedRecordError, TopicMismatchError
 from txlayer_spark import lines, sink
 from txlayer_spark.brokers import Brokers, NamespaceAddress, Span, Spans
@@ -321,6 +322,12 @@ class EpochLog:
             for home, at_ms in oldest.items()
         }
         return {**op, **{home: Span(min(span.start, op[home].start), op[home].end) for home, span in starts.items()}}
+
+    def closed_at_ms(self) -> int | None:
+        """Since when the namespace accepts no new transactions; None: it does, or its settings may not be read."""
+        half = self._address.topic("half")
+        found = self._brokers.settings([half], CLOSED_SETTING)
+        return closed_at_ms({CLOSED_SETTING: found[half]} if found else {})
 
     def halves_since(self, known: Attempts) -> dict[str, Attempt]:
         """The same with the half records that came since `find`."""

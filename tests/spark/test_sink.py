@@ -15,12 +15,15 @@ from tests.support.broker import create_topic
 from tests.support.crafted import Crafted
 from tests.support.logs import header
 from tests.support.spark_sink import attempts_in, numbers, resolved, settings_for, values, wait_until_all_are_visible
+from txlayer.adapters.kafka.admin import KafkaAdmin
+from txlayer.config import ClientConfig
 from txlayer.core import codec
 from txlayer.core.messages import Resolution, Source
 from txlayer.errors import (
     ConfigError,
     FencedError,
     ForbiddenTopicError,
+    NotAcceptingError,
     OutcomeUnknownError,
     RefusedRecordError,
     ReservedHeaderError,
@@ -28,6 +31,7 @@ from txlayer.errors import (
     TxLayerError,
     UsageError,
 )
+from txlayer.operate.topics import accept
 from txlayer_spark import SinkSettings, write_transactional
 from txlayer_spark.epoch_log import Attempt, Attempts, EpochLog
 from txlayer_spark.jobs.sink import Outcome, Sink
@@ -308,6 +312,31 @@ def test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_wr
 
     assert (small, "too-large") == (caught.value.topic, caught.value.reason)
     assert not attempts_in(arena, "large-0")
+
+
+def test_nothing_new_is_published_into_a_namespace_that_is_closed_and_what_was_begun_is_ended(
+    spark: SparkSession, arena: Arena
+) -> None:
+    """Else it never drains, and what comes while half gets more partitions is kept aside."""
+    settings = settings_for(arena)
+
+    def publish(epoch: int) -> Outcome:
+        return write_transactional(numbers(spark, 2), settings, query="closed", epoch=epoch).outcome
+
+    assert Outcome.PUBLISHED is publish(0)
+    crafted(arena).half("closed-1/00000001", arena.targets[0])
+    with KafkaAdmin(ClientConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)) as admin:
+        accept(admin, arena.topics, wanted=False, now_ms=int(time.time() * 1000))
+        try:
+            assert Outcome.SKIPPED is publish(0)
+            for epoch in (1, 2):
+                with pytest.raises(NotAcceptingError, match="accept --on"):
+                    publish(epoch)
+        finally:
+            accept(admin, arena.topics, wanted=True, now_ms=0)
+    assert (1, 0) == (len(attempts_in(arena, "closed-1")), len(attempts_in(arena, "closed-2")))
+    assert {Resolution.ROLLBACK: 1} == resolved(arena, "closed-1")
+    assert [Outcome.PUBLISHED] * 2 == [publish(1), publish(2)]
 
 
 @pytest.mark.fault("Spark: a second copy of a task still writes, or a retried task has its rows in another order")

@@ -24,7 +24,14 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from txlayer.core.messages import Resolution
-from txlayer.errors import ConfigError, FencedError, OutcomeUnknownError, RefusedRecordError, UsageError
+from txlayer.errors import (
+    ConfigError,
+    FencedError,
+    NotAcceptingError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    UsageError,
+)
 from txlayer_spark import sink
 from txlayer_spark.brokers import Brokers, NamespaceAddress
 from txlayer_spark.catalog import Folder
@@ -116,6 +123,7 @@ def write_transactional(
         RefusedRecordError: a message is larger than its topic or the half topic allows, or names a partition that its topic
             does not have; nothing was committed.
         NotAuthorisedError: half or op may not be written.
+        NotAcceptingError: an operator closed the namespace to new transactions; try the same epoch again when it is open.
         BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what is in the topics is found then.
         FencedError: another run of this query publishes this epoch; end this one.
     """
@@ -213,6 +221,13 @@ class Sink:
         left = [txn_id for txn_id in log.ids if txn_id not in done]
         if not left:
             return Publication(log.epoch_id, Outcome.SKIPPED, skipped=skipped)
+        closed_at_ms = log.closed_at_ms()
+        if closed_at_ms is not None:
+            raise NotAcceptingError(
+                f"the namespace accepts no new transactions until `txlayer topics accept --on`: {', '.join(left[:3])} was not published",
+                namespace=self._settings.namespace,
+                closed_at_ms=closed_at_ms,
+            )
         if skipped:
             placed = placed.where(~placed["_txn"].isin(list(skipped)))
         born_ms = self._now_ms()
