@@ -13,6 +13,7 @@ from txlayer.adapters.kafka.local.server import (
     BRIEF,
     FAST,
     LASTING,
+    BackgroundBroker,
     DataFolder,
     Server,
     new_id,
@@ -170,3 +171,17 @@ def test_no_free_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ConfigError, match="no free ports"):
         server.free_ports(1)
+
+
+def test_a_start_waits_also_for_a_broker_that_runs_and_is_not_ready_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_for: list[str] = []
+    monkeypatch.setattr(DataFolder, "load", lambda _self: SERVER)
+    monkeypatch.setattr(DataFolder, "living_pid", lambda _self: 1)
+    monkeypatch.setattr(server, "answers", lambda _address, **_: True)
+    monkeypatch.setattr(server, "wait_until_ready", lambda address, **_: waited_for.append(address))
+
+    BackgroundBroker(tmp_path).start(pytest.fail, port=None, properties={})
+
+    assert [SERVER.address] == waited_for

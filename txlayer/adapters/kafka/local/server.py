@@ -658,7 +658,7 @@ class BackgroundBroker:
         return BrokerStatus(server, pid, self._folder.log_file, is_answering)
 
     def start(self, runtime: Callable[[], Runtime], *, port: int | None, properties: Mapping[str, str]) -> BrokerStatus:
-        """Start the broker and wait until it is ready; a running one is left as it is.
+        """Start the broker unless it runs, and wait until it is ready.
 
         Args:
             runtime: makes Java and jars ready; called once the folder is known to fit.
@@ -672,7 +672,6 @@ class BackgroundBroker:
                 port = port or (server.port if server is not None else 0) or DEFAULT_PORT
                 server = self._folder.prepare(made, port=port, more=properties)
                 launch_background(made, self._folder)
-                wait_until_ready(server.address, check_alive=self._check_alive)
             elif port not in (None, server.port):
                 raise ConfigError(
                     "it is running on another port; stop it first with `txlayer broker stop`",
@@ -680,6 +679,7 @@ class BackgroundBroker:
                     value=port,
                     expected=str(server.port),
                 )
+            wait_until_ready(server.address, check_alive=self._check_alive)
         status = self.status()
         assert status is not None
         return status
