@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import Broker
+from tests.support.broker import unique_name
 from tests.support.consumers import MakeStage, Stage
 from tests.support.faultproxy import FaultProxy
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.lab import FaultyLab, Lab
 from tests.support.lab_kafka import KafkaLab
 from tests.support.lab_memory import MemoryLab
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.adapters.memory import MemoryKafka
@@ -61,6 +63,24 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         made = KafkaLab(broker.bootstrap_servers)
     yield made
     made.close()
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A name that no other test has."""
+    return unique_name("ns")
+
+
+@pytest.fixture
+def connections(lab: Lab, namespace: str) -> CoordinatorConnections:
+    """Those of a coordinator of that namespace."""
+    return lab.coordinator(namespace)
+
+
+@pytest.fixture
+def topic(lab: Lab) -> str:
+    """One partition, for one test."""
+    return lab.topic()
 
 
 @pytest.fixture(params=LOGS)

@@ -11,11 +11,6 @@ from txlayer.core.dead_letters import AnsweredRequests, ReplayKind, ReplayOutcom
 from txlayer.errors import RetriableError, TxLayerError
 
 
-@pytest.fixture
-def connections(lab: Lab) -> CoordinatorConnections:
-    return lab.coordinator(unique_name("ns"))
-
-
 def values(
     connections: CoordinatorConnections, topic: str, offsets: list[int], *, partition: int = 0
 ) -> dict[int, bytes | None]:

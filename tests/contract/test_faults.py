@@ -20,17 +20,11 @@ from tests.contract.clients import (
     wait_for,
     write_committed,
 )
-from tests.support.broker import unique_name
 from tests.support.lab import FaultyLab
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import StoredOffset
 from txlayer.errors import FencedError, MemberFencedError
-
-
-@pytest.fixture
-def namespace() -> str:
-    return unique_name("ns")
 
 
 @pytest.fixture

@@ -12,23 +12,8 @@ from txlayer.errors import FencedError, ForbiddenTopicError, ProducerFencedError
 
 
 @pytest.fixture
-def namespace() -> str:
-    return unique_name("ns")
-
-
-@pytest.fixture
-def connections(lab: Lab, namespace: str) -> CoordinatorConnections:
-    return lab.coordinator(namespace)
-
-
-@pytest.fixture
 def zombie(connections: CoordinatorConnections) -> TransactionalWriter:
     return open_writer(connections)
-
-
-@pytest.fixture
-def topic(lab: Lab) -> str:
-    return lab.topic()
 
 
 @pytest.mark.fault("coordinator: is frozen for longer than its session, then goes on")

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.clients import TIMEOUT_S, assigned, join, open_writer, put, values
-from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import CoordinatorConnections
@@ -13,16 +12,6 @@ from txlayer.adapters.ports import Assignment, GroupReader, TopicPartition
 from txlayer.errors import ConfigError
 
 PARTITION_COUNT = 5
-
-
-@pytest.fixture
-def namespace() -> str:
-    return unique_name("ns")
-
-
-@pytest.fixture
-def connections(lab: Lab, namespace: str) -> CoordinatorConnections:
-    return lab.coordinator(namespace)
 
 
 @pytest.fixture

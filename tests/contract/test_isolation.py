@@ -14,18 +14,8 @@ from txlayer.errors import ProducerFencedError
 
 
 @pytest.fixture
-def connections(lab: Lab) -> CoordinatorConnections:
-    return lab.coordinator(unique_name("ns"))
-
-
-@pytest.fixture
 def writer(connections: CoordinatorConnections) -> TransactionalWriter:
     return open_writer(connections)
-
-
-@pytest.fixture
-def topic(lab: Lab) -> str:
-    return lab.topic()
 
 
 def abort(connections: CoordinatorConnections, writer: TransactionalWriter) -> TransactionalWriter:
