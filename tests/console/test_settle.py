@@ -674,6 +674,19 @@ def test_the_same_form_sent_twice_is_one_request(desk: Desk) -> None:
     assert 1 == len(desk.operator_lines())
 
 
+def test_a_form_that_was_sent_is_refused_with_another_time(desk: Desk) -> None:
+    key = txn_key("a")
+    desk.schedule(key)
+    plan = desk.plan(desk.get("/transactions"), "reschedule", key)
+
+    desk.settle(plan, to="2h")
+    once_more, another = desk.ask(plan, to="2h"), desk.ask(plan, to="5h")
+
+    assert [303, 400] == [once_more.status_code, another.status_code]
+    assert "this form has asked for " in another.text
+    assert 1 == len(desk.operator_lines())
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -183,6 +183,10 @@ def _begin(console: Console, asked: requests.SettlementRequest, *, is_resumed: b
     before = console.jobs.newest(name)
     has_begun = before is not None and (before.is_running or before.result is not None)
     if has_begun and not is_resumed:
+        begun = None if before is None or before.result is None else before.result.request.time_ms
+        # `2h` of a form that was sent twice is two times near each other.
+        if begun is not None and asked.time_ms is not None and abs(begun - asked.time_ms) > requests.MARGIN_MS:
+            raise UsageError(f"this form has asked for {time_text(begun)} already; look again at what would happen")
         return  # the same form once more
     if sum(job.is_running for job in console.jobs.named(_job_name(""))) >= RUNNING_MAX:
         raise RetriableError(f"{RUNNING_MAX} requests are being worked off; nothing was written; try again")
