@@ -1,5 +1,6 @@
 """Dead letters that their topic refuses: kept without their content, and nothing else runs twice; memory and real Kafka."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -140,6 +141,41 @@ def test_answers_that_fit_one_by_one_are_written_however_many_come_together(stag
             stage.lab.write(stage.requests, drop, key=letter.key)
         wait_until(lambda: len(stage.lab.read(stage.requests)) == 2 * count, within=PATIENCE_S, what="all answers")
         assert 0 == consumer.stats().rebuild_count
+
+
+@pytest.mark.fault("consumer: the answer to a request is larger than the request, and too large for its topic")
+@pytest.mark.promise("P11")
+def test_an_answer_that_its_topic_refuses_is_written_without_its_details_and_stops_no_other(stage: Stage) -> None:
+    stage.lab.delete_topic(stage.requests)
+    stage.lab.create(stage.requests, settings={"max.message.bytes": "1000"})
+    stage.write(b"bad", key=b"k")
+
+    def reject(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return Reject("é" * 500) if message.value == b"bad" else None
+
+    def ask(kind: ReplayKind, key: bytes | None, letter: int | None = None) -> None:
+        stage.lab.write(stage.requests, encode_replay(ReplayRecord(kind, unique_name("r"), letter)), key=key)
+
+    def answers() -> list[tuple[str, int | None]]:
+        said = [decode_replay(record.value or b"") for record in stage.lab.read(stage.requests)]
+        return [(s.outcome.value, s.dead_letter_offset) for s in said if isinstance(s, ReplayRecord) and s.outcome]
+
+    def ask_with_the_largest_key() -> None:
+        for count in range(1_000, 800, -1):
+            with contextlib.suppress(Exception):  # too large for the topic
+                return ask(ReplayKind.DROP, b"k" * count, 7)
+
+    with stage.consumer(reject) as consumer:
+        stage.wait_stored(1)
+        ask(ReplayKind.REPLAY, b"k", stage.lab.read(stage.letters)[0].offset)
+        ask(ReplayKind.PAUSE, None)
+        ask_with_the_largest_key()
+        ask(ReplayKind.RESUME, None)
+        stage.write(b"good", key=b"other")
+        wait_until(lambda: len(answers()) == 4, within=PATIENCE_S, what="all answers")
+        stage.wait_stored(2)
+        assert 0 == consumer.stats().rebuild_count
+    assert {("failed", 0), ("dropped", 7), ("handled", None)} == set(answers())
 
 
 @pytest.mark.fault(

@@ -31,7 +31,7 @@ so on: with as many as before it would take too long again.
 """
 
 CUT_COUNT_MAX = 10_000
-"""Refused dead letters that are remembered until they are written; a forgotten one is refused once more."""
+"""Refused dead letters, and answers, that are remembered until they are written; a forgotten one is refused once more."""
 
 
 class Completions:
@@ -55,6 +55,7 @@ class Completions:
         self._failed_tries = FailedTries(now_ms)  # of sources whose ends could not be written
         self._were_answers = False  # the kind of the last attempt
         self._cut: dict[Origin, Truncation] = {}  # refused as whole records, in order
+        self._bare: set[tuple[object, ...]] = set()  # answers that were refused with key and details
 
     def not_before_ms(self, owned: OwnedPartition) -> int:
         """When this queue's due ends may be written."""
@@ -71,7 +72,7 @@ class Completions:
         Answers and dead letters have different topics: if one accepts nothing, the other must not wait for it.
 
         A dead letter that is too large for its topic is written without its content at the next write, and then also without its
-        key; otherwise it would block its queue. What may have been refused as one batch is for the next writer, which makes none.
+        key, and an answer without key and details; otherwise they would block their queue. What may have been refused as one batch is for the next writer, which makes none.
         Queues whose ends could not be written for another reason, or are refused even so, wait a while, and are then tried one by
         one, so that the others do not wait for them.
 
@@ -104,14 +105,16 @@ class Completions:
             for owned, items in due:
                 owned.queue.not_written(items)
             is_refused = isinstance(exc, RefusedRecordError)
-            too_large = [letters[at] for at in writer.too_large if at < len(letters)] if is_refused else []
-            is_cut = self._cut_refused(too_large, exc)
+            too_large = writer.too_large if is_refused else []
+            is_cut = self._cut_refused([letters[at] for at in too_large if at < len(letters)], exc)
+            is_cut |= self._bare_refused([answers[at - len(letters)] for at in too_large if at >= len(letters)])
             if not (is_cut or (is_refused and writer.has_refused_batch)):
                 self._failed(due, took_ms=self._now_ms() - began_ms)
             raise
         self._size.passed()
         for given_up in letters:
             self._cut.pop(given_up.letter.origin, None)
+        self._bare.difference_update(map(_name_of, answers))
         for owned, items, own, snapshots in ended:
             self._failed_tries.passed(_source_of(owned, items))
             owned.queue.written(items, own, snapshots)
@@ -145,7 +148,8 @@ class Completions:
                 else:
                     if item.more and item.more.request and item.more.request.kind is ReplayKind.PAUSE:
                         self._cut_chunks(owned)
-                    answers.append(_answer(owned, item))
+                    answer = _answer(owned, item)
+                    answers.append(_without_details(answer) if _name_of(answer) in self._bare else answer)
         return letters, answers
 
     def _due(self, queues: list[OwnedPartition]) -> list[tuple[OwnedPartition, list[Item[Any]]]]:
@@ -211,6 +215,14 @@ class Completions:
                 del self._cut[next(iter(self._cut))]
         return is_any_cut
 
+    def _bare_refused(self, refused: list[Answered]) -> bool:
+        """Leave out the details of refused answers; returns False if there is nothing to leave out."""
+        names = {_name_of(answer) for answer in refused if answer != _without_details(answer)}
+        if len(self._bare) > CUT_COUNT_MAX:
+            self._bare.clear()
+        self._bare |= names
+        return bool(names)
+
     def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int | None) -> None:
         """Log a dead letter as an error for an operator; those that follow a parked key's first one at a lower level."""
         reason, more = _end_of(item), item.more
@@ -245,6 +257,14 @@ def _end_of(item: Item[Any]) -> DeadLetterReason | ReplayOutcome:
     if item.more is None or item.more.end is None:
         raise InvariantError("an end is due, and it is not known which")
     return item.more.end
+
+
+def _name_of(answer: Answered) -> tuple[object, ...]:
+    return answer.topic, answer.partition, answer.result.request_id, answer.result.dead_letter_offset
+
+
+def _without_details(answer: Answered) -> Answered:
+    return answer._replace(key=None, result=answer.result._replace(text=""))
 
 
 def _answer(owned: OwnedPartition, item: Item[Any]) -> Answered:
