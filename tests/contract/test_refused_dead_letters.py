@@ -163,7 +163,8 @@ def test_an_answer_that_its_topic_refuses_is_written_without_its_details_and_sto
     def ask_with_the_largest_key() -> None:
         for count in range(1_000, 800, -1):
             with contextlib.suppress(Exception):  # too large for the topic
-                return ask(ReplayKind.DROP, b"k" * count, 7)
+                ask(ReplayKind.DROP, b"k" * count, 7)
+                return
 
     with stage.consumer(reject) as consumer:
         stage.wait_stored(1)

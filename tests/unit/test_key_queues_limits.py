@@ -44,6 +44,41 @@ def many(count: int) -> list[bytes]:
 
 @pytest.mark.fault("consumer: a key with many messages fails for hours")
 @pytest.mark.promise("P9")
+@pytest.mark.parametrize("changed", [{"order": QueueOrder.NONE}, {"null_keys": NullKeys.FREE}])
+def test_a_dead_letter_is_not_written_again_where_another_order_reads_what_keys_were_named(
+    changed: dict[str, QueueOrder | NullKeys],
+) -> None:
+    dice = random.Random(3)
+    drawn = (b"%d" % dice.randrange(6) if dice.random() < 0.7 else None for _ in range(3_000))
+    stage = QueueStage([None, b"0", *drawn], QueueSettings(metadata_bytes_max=520, parked_keys_max=1))
+    stage.take(2)  # of two keys, whose handlers take long
+    while stage.known(TOPIC).waiting is None:
+        stage.queue.handled(stage.take(20))
+        stage.store()
+
+    stage.settings = replace(stage.settings, **changed)  # type: ignore[arg-type]  # a field each
+    stage.restart(is_reading=False)
+    stage.store()
+    stage.read(120)
+    stage.take(2)
+    for item in stage.take(20):
+        stage.fail(item, REJECTED)
+    stage.store()
+    stage.write_all_due()
+    stage.restart()
+    stage.store()
+    while items := stage.take():
+        for item in items:
+            stage.fail(item, REJECTED)
+        stage.store()
+        stage.write_all_due()
+
+    counts = Counter(offset for _, offset, _ in stage.dead_letters)
+    assert {1} == set(counts.values())
+
+
+@pytest.mark.fault("consumer: a key with many messages fails for hours")
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("null_keys", list(NullKeys))
 def test_a_key_that_fails_delays_itself_alone_however_many_of_its_records_wait(null_keys: NullKeys) -> None:
     # A tenth of 20,000 records: runs of finished ones between them would not have room in the metadata.

@@ -508,6 +508,8 @@ class Progress:
         if stored.waiting is not None and stored.waiting.until > offset:
             self._waiting = stored.waiting
             self._highest = stored.waiting.until - 1
+        has_null_key = self._waiting is not None and self._waiting.keys.keys() & {NO_KEY, LONE} == {NO_KEY}
+        self._is_in_order = ends_by_key and (orders_null_keys or not has_null_key)  # as the names of `waiting` suppose
         self._names_keys = False  # True if the last snapshot did
         self._ahead = list(stored.finished)  # finished before a restart and not read again
         self._attempts = dict(stored.attempts)  # of unfinished records, and of those not read again
@@ -597,7 +599,12 @@ class Progress:
     @property
     def counted(self) -> Container[int]:
         """Offsets of the records whose count of attempts has room: when they end, they leave it."""
-        return self._admitted
+        return self._admitted if self._tells_ends else ()
+
+    @property
+    def _tells_ends(self) -> bool:
+        """False: keys are named, and their records end in another order now. What ends behind the first of a key cannot be told."""
+        return self._waiting is None or self._is_in_order
 
     def key_of(self, offset: int) -> bytes | None:
         """The key of an unfinished record; None if there is none."""
@@ -645,7 +652,8 @@ class Progress:
             is_full = found.is_cut or len(found.text) > bytes_max * _NEARLY_FULL
             return found, is_full, finished[found.run_count][0] if found.is_cut else WHOLE_MAX
 
-        best = self._best(encoded, ended, offset) if knows_ends else None
+        is_told = knows_ends and (self._tells_ends or not self._is_replay)
+        best = self._best(encoded, ended, offset) if is_told else None
         self.is_changed = False
         if best is not None and not (self._is_replay and best[0].is_cut):
             return Snapshot(offset, best[0].text, best[1] and not self._is_replay, self._version)
@@ -658,7 +666,8 @@ class Progress:
     ) -> tuple[Metadata, bool, int]:
         """Choose finished runs or waiting keys, whichever has room; if both have, the same as last time."""
         if self._waiting is not None:
-            return encoded(self._still_waiting(self._waiting, ended))
+            metadata, is_full, end = encoded(self._still_waiting(self._waiting, ended))
+            return metadata, is_full or not self._tells_ends, end
         by_key = by_runs = None
         if self._names_keys and (waiting := self._waiting_keys(ended, offset)) is not None:
             by_key = encoded(waiting)
@@ -795,6 +804,7 @@ class Progress:
         position = self.position
         if self._waiting is not None and position >= self._waiting.until:
             self._waiting = None
+            self.is_changed |= not self._is_in_order
         passed = 0
         while passed < len(self._ahead) and self._ahead[passed][0] < position:
             passed += 1
