@@ -372,6 +372,20 @@ def test_compaction_keeps_every_record_once_in_fewer_files_and_days_that_are_too
     assert 3 == len(places(spark, tmp_path))
 
 
+def test_a_session_that_keeps_no_progress_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Bronze would not know how far it has read, and what is lost would not be judged."""
+    kept = "spark.sql.streaming.numRecentProgressUpdates"
+    spark.conf.set(kept, "1")
+    try:
+        with pytest.raises(UsageError, match=kept):
+            read_new(
+                spark, BronzeSettings(root=str(tmp_path), namespace="n", bootstrap_servers="127.0.0.1:9"), now_ms=clock
+            )
+    finally:
+        spark.conf.unset(kept)
+    assert [] == list(tmp_path.iterdir())
+
+
 @pytest.mark.kafka
 def test_a_namespace_without_topics_is_told_as_such(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     settings = BronzeSettings(root=str(tmp_path), namespace="never-made", bootstrap_servers=broker.bootstrap_servers)

@@ -33,6 +33,7 @@ from txlayer_spark.parse import POSITION, TopicKind, Values, is_never_forwarded,
 from txlayer_spark.sessions import is_data_loss, is_done_all_the_same, source_options
 
 _FOLLOWERS_MAX = 5  # how often one call begins again behind what retention took meanwhile
+_PROGRESS_KEPT = "spark.sql.streaming.numRecentProgressUpdates"
 _HIDDEN_AFTER_MS = 60_000  # a coordinator's own Kafka transactions end sooner
 _CONTENT = ("key", "value", "headers.list.element.key", "headers.list.element.value", "key_hash", "content_hash")
 _WRITING = {
@@ -80,7 +81,7 @@ def read_new(spark: SparkSession, settings: BronzeSettings, *, now_ms: Callable[
 
     Raises:
         UsageError: the folder holds another namespace's records, or other `values`, or records of a system topic that was made
-            anew since: nothing of it was read. Or another run began in this folder meanwhile: this one wrote nothing further.
+            anew since: nothing of it was read. Or the session keeps no progress of streams. Or another run began in this folder meanwhile: this one wrote nothing further.
     """
     return _Reading(spark, settings, now_ms).run()
 
@@ -98,6 +99,9 @@ class _Reading:
         self._hidden: set[str] = set()
 
     def run(self) -> ReadState:
+        # Of fewer Spark keeps none, and nobody would know how far was read.
+        if int(self._spark.conf.get(_PROGRESS_KEPT, "100") or 0) < 2:
+            raise UsageError(f"{_PROGRESS_KEPT} is less than 2 in this session: set it to 2 or more. Nothing was read")
         self._catalog.claim(self._settings.namespace, self._settings.values)
         self._turn.begin()
         self._state = self._catalog.state()
