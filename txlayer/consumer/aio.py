@@ -199,6 +199,7 @@ class AsyncPool:
             self._ends_of(chunk)[0].append(job)
         else:
             self._ends_of(chunk)[1].append(failed)
+            del failed  # else its error would live until the collector of garbage looks: it knows this frame
 
     def _interrupted(self, chunk: Chunk, job: Job, began: float, *, is_late: bool) -> Failed:
         """How an attempt ended whose task was cancelled, and that ended in time then: whatever its handler said, it was interrupted.

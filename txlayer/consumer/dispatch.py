@@ -238,6 +238,9 @@ class Dispatcher:
                 chunk = rest.chunk
                 if chunk.left is None and (chunk in self._begun or chunk.is_given_up):
                     chunk.let_go(rest)
+            if outcome.chunk not in self._begun:
+                # Else an error would live until the collector of garbage looks: it knows the frame that knows this list.
+                outcome.chunk.failed.clear()
         return len(outcomes)
 
     def wait(self, timeout_s: float) -> None:

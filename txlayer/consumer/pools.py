@@ -262,6 +262,7 @@ class Caller:
             for interceptor in reversed(self._interceptors):
                 interceptor.after(message, context, result)
         except BaseException as exc:
+            unreadable.clear()
             for interceptor in reversed(entered):
                 _call_on_error(interceptor, message, context, exc)
             raise
@@ -281,6 +282,7 @@ class Caller:
             for interceptor in reversed(self._interceptors):
                 await _awaited(interceptor.after(message, context, result))
         except BaseException as exc:
+            unreadable.clear()
             for interceptor in reversed(entered):
                 result = _call_on_error(interceptor, message, context, exc)
                 try:
@@ -292,8 +294,11 @@ class Caller:
 
     def _opened(
         self, route: Route, job: Job, chunk: Chunk
-    ) -> tuple[Handler, list[ReceivedMessage], _UnreadableError | None]:
-        """The handler, its messages, and why not the rest of a batch; _UnreadableError: the first is unreadable."""
+    ) -> tuple[Handler, list[ReceivedMessage], list[_UnreadableError]]:
+        """The handler, its messages, and why not the rest of a batch; _UnreadableError: the first is unreadable.
+
+        No frame may keep that error: it knows the frames, and both would live until the collector of garbage looks.
+        """
         items = items_of(job)
         handler = route.handler_of(items[0].record)
         assert handler is not None  # a message without a handler is never queued
@@ -301,7 +306,7 @@ class Caller:
         if handler.deserializer is not None:
             deserializers = Deserializers(self._key_deserializer, handler.deserializer)
         if not deserializers.is_any:
-            return handler, [ReceivedMessage(item.record) for item in items], None
+            return handler, [ReceivedMessage(item.record) for item in items], []
         messages: list[ReceivedMessage] = []
         for item in items:
             try:
@@ -311,12 +316,11 @@ class Caller:
                     # That may be why it was given up: the handler hears of it all the same.
                     messages.append(ReceivedMessage(item.record))
                     continue
-                unreadable = _UnreadableError(len(messages), exc)
                 chunk.given[id(job)] = max(len(messages), 1)
                 if not messages:
-                    raise unreadable from exc
-                return handler, messages, unreadable  # what is before it is handled first
-        return handler, messages, None
+                    raise _UnreadableError(0, exc) from exc
+                return handler, messages, [_UnreadableError(len(messages), exc)]  # what is before it is handled first
+        return handler, messages, []
 
     # --- how it ended -------------------------------------------------------------------------------------------------
 
@@ -357,9 +361,10 @@ class _UnreadableError(Exception):
         self.reason = reason
 
 
-def _with_rest(result: Any, unreadable: _UnreadableError | None) -> Any:
-    if unreadable is not None and (result is None or type(result) is Ack):
-        raise unreadable from unreadable.reason
+def _with_rest(result: Any, unreadable: list[_UnreadableError]) -> Any:
+    if unreadable and (result is None or type(result) is Ack):
+        raise unreadable.pop()
+    unreadable.clear()
     return result
 
 

@@ -604,6 +604,7 @@ def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes
             outcome = calls.run(chunk)
             turns.send_failed()
             pipe.send(SentOutcome(len(jobs) - len(outcome.not_run), outcome.seconds))
+            chunk.failed.clear()  # as `Dispatcher.take`
         except BrokenPipeError:
             return
 
