@@ -1,16 +1,22 @@
 """P11: what a failed attempt held is freed when it has been answered for, without a look of Python's garbage collector."""
 
+import asyncio
 import gc
 import logging
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, ClassVar
 from weakref import WeakSet
 
 import pytest
 
 from tests.contract.conftest import IN_MEMORY
-from tests.support.consumers import Stage
+from tests.support.consumers import PATIENCE_S, Gate, Stage
 from tests.support.waiting import wait_until
+from txlayer.consumer import aio
+from txlayer.core.retry import RetryPolicy
 
 pytestmark = [IN_MEMORY, pytest.mark.promise("P11")]
 
@@ -101,3 +107,41 @@ def test_of_a_deserializer_that_raises_for_the_rest_of_a_batch(stage: Stage, act
     consumer.batch_handler(act)
     with consumer:
         all_are_freed(stage)
+
+
+def test_of_a_handler_that_raises_when_it_was_given_up(stage: Stage) -> None:
+    stage.write(b"0")
+    gate = Gate()
+
+    def act(*given: Any) -> None:
+        gate(*given)
+        fail()
+
+    consumer = stage.plain(attempt_timeout=timedelta(milliseconds=200), retry=RetryPolicy(attempt_count_max=1))
+    consumer.handler(act)
+    with consumer:
+        stage.wait_stored(1)
+        gate.is_open.set()
+        wait_until(lambda: Body.made_count, within=PATIENCE_S, what="it came back")
+        wait_until(lambda: not Body.alive, within=5.0, what="what it held is freed")
+
+
+def test_of_a_task_that_raises_when_it_was_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "CANCEL_S", 0.1)
+    stage.write(b"0")
+    is_open = threading.Event()
+
+    async def act(*_: Any) -> None:
+        while not is_open.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        fail()
+
+    def look(_: object) -> None:
+        stage.wait_stored(1)
+        is_open.set()
+        wait_until(lambda: Body.made_count, within=PATIENCE_S, what="it came back")
+        wait_until(lambda: not Body.alive, within=5.0, what="what it held is freed")
+
+    retry = RetryPolicy(attempt_count_max=1)
+    stage.run_tasks(act, until=look, attempt_timeout=timedelta(milliseconds=200), retry=retry)

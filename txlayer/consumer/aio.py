@@ -189,8 +189,8 @@ class AsyncPool:
             call = self._entered.get(id(job))
             if call is not None and call[2] is chunk:
                 del self._entered[id(job)]  # otherwise it belongs to the next attempt
-            ended = JobOutcome(chunk, (job,)) if failed is None else JobOutcome(chunk, (), (failed,))
-            self._outcomes.put_late(ended)
+            self._outcomes.put_late(JobOutcome(chunk, (job,)) if failed is None else JobOutcome(chunk, (), (failed,)))
+            del failed  # as below
             return
         del self._entered[id(job)]
         if is_late is not None:

@@ -563,6 +563,7 @@ class HungHandlers:
                 where = log_fields_of(items_of(job)[0].record)
                 extra = where | {"late_s": round(now - at, 3), "result": result}
                 logger.warning("handler.ended_late", extra=extra)
+        late.chunk.failed.clear()  # as `Dispatcher.take`
 
 
 class Workers(ABC):
