@@ -276,10 +276,13 @@ _OPTIONS = {"immunity_ms": "i", "target_partition": "n", "target_timestamp_ms": 
 """{column: the letter of its option}."""
 
 
-def parse(raw: DataFrame, kind: TopicKind) -> DataFrame:
-    """Kafka records (with headers) of topics of one kind → the columns that `SCHEMAS` says of it."""
+def parse(raw: DataFrame, kind: TopicKind, *, beside: Sequence[str] = ()) -> DataFrame:
+    """Kafka records (with headers) of topics of one kind → the columns that `SCHEMAS` says of it, and those of `raw` beside them."""
+    # The decoders hand the timestamp on as it is, and so what stands in it.
+    rows = _DECODERS[kind](raw.withColumn("timestamp", F.struct("timestamp", *beside)))
+    rows = rows.withColumns({name: F.col("timestamp")[name] for name in ("timestamp", *beside)})
     # Not by `to`, which makes each header anew, by a walk that Spark does not compile.
-    return _DECODERS[kind](raw).select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in SCHEMAS[kind]))
+    return rows.select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in SCHEMAS[kind]), *beside)
 
 
 def _half(raw: DataFrame) -> DataFrame:

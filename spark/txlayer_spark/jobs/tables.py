@@ -128,7 +128,7 @@ _CHECK_EVENTS = {
 
 def _event(records: DataFrame, kind: TopicKind) -> DataFrame:
     """Records of topics of one kind → columns of `EVENTS`, by the names that they have there."""
-    rows = parse(records, kind)
+    rows = parse(records, kind, beside=("day",))
     is_good = F.isnull("error")
     renamed: Mapping[str, Column] = {}
     match kind:
@@ -186,8 +186,7 @@ def _event(records: DataFrame, kind: TopicKind) -> DataFrame:
     rows = rows.withColumn("_event", F.when(F.isnotnull("error"), "malformed").otherwise(event)).where(
         is_good | F.isnotnull("error")
     )
-    rows = rows.withColumns({**renamed, "at": F.col("timestamp"), "event": F.col("_event")})
-    return rows.withColumn("day", lines.day_of(F.col("timestamp")))
+    return rows.withColumns({**renamed, "at": F.col("timestamp"), "event": F.col("_event")})
 
 
 def _word(letter: Column, words: Mapping[CheckKind, str]) -> Column:
