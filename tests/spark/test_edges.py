@@ -18,6 +18,7 @@ from txlayer.errors import UsageError
 from txlayer_spark.catalog import Reader
 from txlayer_spark.jobs.bronze import _Reading
 from txlayer_spark.report import Summary, write_report
+from txlayer_spark.shelf import LEDGER_VERSION
 
 pytestmark = pytest.mark.kafka
 APPEND = {"message.timestamp.type": "LogAppendTime"}
@@ -309,6 +310,22 @@ def test_transactions_before_and_after_half_got_more_partitions_are_ok(field: Fi
 
     assert {txn.txn_id: "ok" for txn in txns} == said
     assert said == audit.verdicts("built-anew")
+
+
+@pytest.mark.nightly
+def test_what_comes_late_behind_a_run_of_a_release_that_noted_no_half_partition_is_out_of_order(
+    spark: SparkSession, field: Field, audit: Audit, tmp_path: Path
+) -> None:
+    first, second = field.prepare(ordering_key=b"k"), field.prepare(ordering_key=b"k")
+    field.commit(first, second)
+    field.forward(second)
+    audit.verdicts()
+    order = tmp_path / "ledger" / f"v{LEDGER_VERSION}" / "order" / "run=1"
+    now = order.rename(tmp_path / "now")
+    spark.read.parquet(str(now)).drop("half_partition").write.parquet(str(order))
+    field.forward(first)
+
+    assert {first.txn_id: "out_of_order", second.txn_id: "ok"} == audit.verdicts()
 
 
 @pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
