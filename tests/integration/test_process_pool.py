@@ -78,17 +78,31 @@ class PoolStage:
         """Those of the first chunks, when so many have ended; what was told in parts stands together."""
 
         def has_all() -> bool:
-            for outcome in filter(None, map(without_reported, self.pool.take())):
-                found = self._outcomes.setdefault(outcome.chunk, JobOutcome(outcome.chunk, ()))
-                self._outcomes[outcome.chunk] = found._replace(
-                    done=[*found.done, *outcome.done],
-                    failed=[*found.failed, *outcome.failed],
-                    not_run=[*found.not_run, *outcome.not_run],
-                )
+            self._take()
             return len(self.ended()) >= count
 
         wait_until(has_all, within=WITHIN_S, what=f"{count} chunks ended")
         return self.ended()
+
+    def part_of(self, chunk: Chunk) -> JobOutcome:
+        """What was told of a chunk before its end."""
+
+        def found() -> JobOutcome | None:
+            self._take()
+            return self._outcomes.get(chunk)
+
+        part = wait_until(found, within=WITHIN_S, what="a part")
+        assert part is not None
+        return part
+
+    def _take(self) -> None:
+        for outcome in filter(None, map(without_reported, self.pool.take())):
+            found = self._outcomes.setdefault(outcome.chunk, JobOutcome(outcome.chunk, ()))
+            self._outcomes[outcome.chunk] = found._replace(
+                done=[*found.done, *outcome.done],
+                failed=[*found.failed, *outcome.failed],
+                not_run=[*found.not_run, *outcome.not_run],
+            )
 
     def ended(self) -> list[JobOutcome]:
         """The chunks of which everything was told, in the order in which they began."""
@@ -295,8 +309,7 @@ def test_what_stands_behind_a_message_that_takes_long_goes_back_and_what_ended_i
     stage.begin(b"a", b"b")
 
     _, behind = stage.outcomes(2)
-    part = wait_until(lambda: long.part, within=WITHIN_S, what="a part")
-    assert part is not None
+    part = stage.part_of(long)
 
     assert [b"a", b"b"] == words(behind.not_run)
     assert ([b"first"], [b"behind"]) == (words(part.done), words(part.not_run))
@@ -314,7 +327,7 @@ def test_what_is_cut_begins_in_no_process(stage: PoolStage, tmp_path: Path) -> N
     wait_until(begun.exists, within=WITHIN_S, what="the first message in its handler")
 
     cut.is_cut = True
-    wait_until(lambda: cut.part, within=WITHIN_S, what="the cut is passed on")
+    wait_until(lambda: cut.told, within=WITHIN_S, what="the cut is passed on")
     cut.lease.lost.set()
     (outcome,) = stage.outcomes(1)
 

@@ -1,7 +1,9 @@
 """Fair picking and limits of a queue, what it tells of itself, and what a limit's error names."""
 
+import gc
 import random
 import tracemalloc
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -630,6 +632,29 @@ def test_a_handler_that_does_not_come_back_keeps_nothing_of_a_queue_that_was_giv
 
 
 @pytest.mark.promise("P11")
+def test_a_queue_that_was_given_up_is_freed_without_the_collector_of_garbage() -> None:
+    """It counts objects, not bytes: hundreds of queues, each with what is known of its offsets, would wait for it."""
+    queue: PartitionQueue[bytes] = PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0)
+    queue.add([b""] * 3, offsets=[0, 1, 2], keys=[A, A, B], sizes=[1] * 3, now_ms=0)
+    queue.failed([*queue.take(1, now_ms=0)], FAILED, now_ms=0, draw=0.5)
+    queue.drop_queued()
+
+    left = weakref.ref(queue)
+    with without_collector():
+        del queue
+        assert left() is None
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.promise("P11")
 def test_keys_that_were_looked_up_among_the_parked_ones_are_not_kept_whatever_their_length() -> None:
     parked = StoredProgress(parked={b"12345678": 3})
     queue: PartitionQueue[str] = PartitionQueue(
@@ -759,12 +784,15 @@ def test_a_message_that_has_no_place_as_a_dead_letter_waits_for_the_replays_of_i
 def test_messages_that_replays_passed_at_different_times_stay_in_order() -> None:
     """Of the chain 0, replay, 1, replay and a later 2: the key was parked after the first replay had come."""
     parked = ParkedKeys({}, count_max=1, stuck={})
-    lanes: Lanes[str] = Lanes(lambda _item: True)
+    lanes: Lanes[str] = Lanes()
     chains = Chains(lanes=lanes, parked=parked, is_parking=True)
     messages = [Item(str(offset), offset, A, 1) for offset in range(3)]
     replays = [Item("replay", offset, A, 1) for offset in range(2)]
     for offset, replay in enumerate(replays):
         replay.more = ItemExtras(request=ReplayRecord(ReplayKind.REPLAY, "r", offset))
+
+    def has_place(_item: Item[str]) -> bool:
+        return True
 
     def find_no_place() -> None:
         assert [] == chains.take_due(9, bytes_max=9, place_count=0, lowest=-1, counted=())
@@ -772,18 +800,18 @@ def test_messages_that_replays_passed_at_different_times_stay_in_order() -> None
     for item in (messages[0], replays[0], messages[1]):
         chains.line_up(item)
     parked.become({parked.key_hash(A): 7}, {})
-    chains.turn(*lanes.take(1))
+    chains.turn(*lanes.take(1, has_place))
     find_no_place()
     chains.line_up(replays[1])
     chains.line_up(messages[2])
-    chains.go_on(lanes.take(1))
+    chains.go_on(lanes.take(1, has_place))
     find_no_place()
-    assert replays[1:] == lanes.take(9)
+    assert replays[1:] == lanes.take(9, has_place)
     parked.become({}, {})
     chains.go_on(replays[1:])
 
     for message in messages:
-        assert [message] == lanes.take(9)
+        assert [message] == lanes.take(9, has_place)
         chains.go_on([message])
 
 

@@ -1,6 +1,8 @@
 """Messages of one key that are handed out together: one after the other, or as batches."""
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -85,7 +87,7 @@ class OneWorker:
     def take_apart(self) -> None:
         """What can be told of the running chunk is told next."""
         assert self._running is not None
-        if self._running.part is None and (part := take_apart(self._running, 0.1)) is not None:
+        if not self._running.told and (part := take_apart(self._running, 0.1)) is not None:
             self._parts.append(part)
 
     def wait(self, timeout_s: float) -> None:
@@ -238,6 +240,27 @@ def test_of_a_chunk_that_is_taken_apart_other_keys_go_on_and_the_running_one_wai
     assert [0, 1] == handling.seen[:2]
     assert [[0, 2, 4], [1, 5], [3]] == [[n for n in handling.seen if n in k] for k in ({0, 2, 4}, {1, 5}, {3})]
     assert (0, 0) == (handling.queues.in_flight_count, handling.queues.count)
+
+
+@pytest.mark.promise("P11")
+def test_a_chunk_that_was_taken_apart_does_not_keep_its_queue_until_the_collector_of_garbage_comes() -> None:
+    handling = Handling([A, B, A, b"c", A, B], failing=set())
+
+    def look() -> None:
+        handling.pool.take_apart()
+        handling.dispatcher.take()
+
+    handling.during[1] = look
+    left = weakref.ref(handling.owned)
+    gc.disable()
+    try:
+        for _ in range(4):
+            handling.turn()
+        handling.pool._running = None
+        del handling.owned
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("seed", range(100))

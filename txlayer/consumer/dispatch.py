@@ -299,7 +299,7 @@ class Dispatcher:
         # Those of a batch before one that cannot be read are handled, too.
         before = [item for failed in outcome.failed for item in items_of(failed.job)[: failed.index_in_batch]]
         self._count(owned, outcome, [*done, *before] if before else done)
-        if chunk.lasts is not None and (not_run_count or failed_count or chunk.part):
+        if chunk.lasts is not None and (not_run_count or failed_count or chunk.told):
             self._take_cut(owned, outcome, done, chunk.lasts)
             return
         if done:

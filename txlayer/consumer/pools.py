@@ -69,8 +69,7 @@ class Chunk:
     failed: list[Failed] = field(default_factory=list)
     not_run: list[Job] = field(default_factory=list)
     rest: list[Job] = field(default_factory=list)  # what `take_rest` took
-    part: JobOutcome | None = None  # what was reported of it before its end
-    told: frozenset[int] = frozenset()  # the identities of the jobs in it
+    told: frozenset[int] = frozenset()  # the identities of jobs that were reported before its end
     left: Mapping[int, Job] | None = None  # of jobs that run side by side, those that have not ended; None: they do not
     _ends: list[None] = field(default_factory=lambda: [None])  # who pops it ends the chunk: atomic without a lock
 
@@ -96,7 +95,6 @@ class Chunk:
             if isinstance(jobs, list):  # in place: the worker has the same one
                 jobs[:] = [GONE if id(job) in gone else job for job in jobs]
         self.lasts = self.lasts and [item for item in self.lasts if id(item) not in gone]
-        self.part = self.part and JobOutcome(self, ())
         if self.is_given_up:  # its worker says nothing of these any more
             self.failed.clear()
             self.not_run.clear()
@@ -135,6 +133,7 @@ class JobOutcome(NamedTuple):
     failed: Sequence[Failed] = ()
     not_run: Sequence[Job] = ()  # lease or chunk ended first, or one of their key failed
     seconds: float = 0.0  # that the calls took together
+    is_part: bool = False  # reported before the chunk's end
 
 
 AttemptObserver = Callable[[Job, Lease], AbstractContextManager[Callable[[Any], None]]]
@@ -431,16 +430,13 @@ def take_apart(chunk: Chunk, seconds: float) -> JobOutcome | None:
     not_run = [job for job in (*chunk.not_run, *rest) if items_of(job)[0].chain not in running]
     gone = {id(job) for job in (*chunk.not_run, *(f.job for f in chunk.failed), *ended[-1:])}
     done = [job for job in ended if id(job) not in gone]
-    if done or failed or not_run:
-        chunk.part = JobOutcome(chunk, done, failed, not_run, seconds)
-        chunk.told = frozenset(id(job) for job in (*done, *not_run, *(f.job for f in failed)))
-    return chunk.part
+    chunk.told = frozenset(id(job) for job in (*done, *not_run, *(f.job for f in failed)))
+    return JobOutcome(chunk, done, failed, not_run, seconds, is_part=True) if chunk.told else None
 
 
 def without_reported(outcome: JobOutcome) -> JobOutcome | None:
     """The outcome without what was reported before; None: nothing is left."""
-    part = outcome.chunk.part
-    if part is None or part is outcome:
+    if outcome.is_part or not outcome.chunk.told:
         return outcome
     told = outcome.chunk.told | {id(GONE)}
     done = [job for job in outcome.done if id(job) not in told]
@@ -448,8 +444,7 @@ def without_reported(outcome: JobOutcome) -> JobOutcome | None:
     not_run = [job for job in outcome.not_run if id(job) not in told]
     if not (done or failed or not_run):
         return None
-    seconds = max(outcome.seconds - part.seconds, 0.0)
-    return JobOutcome(outcome.chunk, done, failed, not_run, seconds)
+    return JobOutcome(outcome.chunk, done, failed, not_run, outcome.seconds)
 
 
 def timed_out(job: Job, *, why: str, started_ms: int, count: int = 0) -> Failed:
@@ -596,7 +591,7 @@ class Workers(ABC):
 
     def take(self) -> list[JobOutcome]:
         outcomes = self._outcomes.take()
-        self._begun_count -= sum(outcome.chunk.part is not outcome for outcome in outcomes)
+        self._begun_count -= sum(not outcome.is_part for outcome in outcomes)
         if not self._chunks.empty():
             self._add_thread()  # the machine may have refused the one that these wait for
         return outcomes
@@ -686,7 +681,7 @@ class ThreadPool(Workers):
         found = []
         for chunk, is_long in self._begun.items():
             self._begun[chunk] = chunk.begun_at > 0
-            if is_long and chunk.part is None and len(chunk.jobs) > 1:
+            if is_long and not chunk.told and len(chunk.jobs) > 1:
                 found.append(take_apart(chunk, LOOK_S))
         return [part for part in found if part is not None]
 

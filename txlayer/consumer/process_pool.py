@@ -340,7 +340,7 @@ class _Process:
         if len(self.given) == GIVEN_COUNT_MAX or self._held is not None or self.is_last:
             return False
         # A single job may be slow, or kill the process, so no chunk waits behind it.
-        return len(self.given[0].jobs) > 1 and self.given[0].part is None
+        return len(self.given[0].jobs) > 1 and not self.given[0].told
 
     def give(self, chunk: Chunk) -> None:
         """Send a chunk; one that may not fit into the pipe is sent once the process waits for it."""
@@ -395,7 +395,7 @@ class _Process:
             is_lost = chunk.lease.lost.is_set()
             shared.is_lost.value = is_lost
             is_over = is_long or is_lost or chunk.is_cut
-            if is_over and chunk.part is None and self._close(chunk, shared):
+            if is_over and not chunk.told and self._close(chunk, shared):
                 closed.append(chunk)
         yield from self.drained()  # failures of what it began, too
         for chunk in closed:

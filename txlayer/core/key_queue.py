@@ -223,10 +223,9 @@ class Lanes(Generic[R]):
     (`has_place`) are set apart until `bring_back`.
     """
 
-    def __init__(self, has_place: Callable[[Item[R]], bool]) -> None:
+    def __init__(self) -> None:
         self.ready: deque[Item[R]] = deque()  # new records
         self.again: deque[Item[R]] = deque()  # retries and replays
-        self._has_place = has_place
         self._apart: dict[int, Item[R]] = {}  # of `again`, in their order, by offset
         self._timers: list[tuple[int, int, Item[R]]] = []
         self._timer_count = 0  # orders equal times: items have no order
@@ -275,7 +274,7 @@ class Lanes(Generic[R]):
         while timers and timers[0][0] <= now_ms:
             self.again.append(heapq.heappop(timers)[2])
 
-    def take(self, count_max: int) -> list[Item[R]]:
+    def take(self, count_max: int, has_place: Callable[[Item[R]], bool]) -> list[Item[R]]:
         """Take the next items: new records first, and retries in every tenth turn, or if no new record may start."""
         ready, again = self.ready, self.again
         if not again:
@@ -285,7 +284,7 @@ class Lanes(Generic[R]):
             # Kept between calls: a caller that takes one item at a time must get both lanes, too.
             self._turn = (self._turn + 1) % RETRY_EVERY
             if again and (not self._turn or not ready):
-                taken += self.take_again(1)
+                taken += self.take_again(1, has_place)
             else:
                 taken.append(ready.popleft())
         return taken
@@ -294,11 +293,11 @@ class Lanes(Generic[R]):
         pick = self.ready.popleft
         return [pick() for _ in range(min(count_max, len(self.ready)))]
 
-    def take_again(self, count_max: int) -> list[Item[R]]:
+    def take_again(self, count_max: int, has_place: Callable[[Item[R]], bool]) -> list[Item[R]]:
         taken: list[Item[R]] = []
         while self.again and len(taken) < count_max:
             item = self.again.popleft()
-            if self._has_place(item):
+            if has_place(item):
                 taken.append(item)
             else:
                 self._apart[item.offset] = item
@@ -852,7 +851,7 @@ class PartitionQueue(Generic[R]):
         """Ends of the topic that are sure to have room behind the last snapshot."""
         self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions of the topic
         self._parked = ParkedKeys(topic.stored.parked, count_max=settings.parked_keys_max, stuck=topic.stored.stuck)
-        self._lanes: Lanes[R] = Lanes(self._has_place)
+        self._lanes: Lanes[R] = Lanes()
         self._chains: Chains[R] = Chains(
             lanes=self._lanes, parked=self._parked, is_parking=settings.policy.after_exhausted is AfterExhausted.PARK
         )
@@ -971,12 +970,12 @@ class PartitionQueue(Generic[R]):
         if self._is_topic_full and count_max:
             taken += lanes.take_apart(self._topic.lowest)
         if self.is_full:
-            taken += lanes.take_again(count_max - len(taken))
+            taken += lanes.take_again(count_max - len(taken), self._has_place)
             if not taken and not self.in_flight_count and count_max:
                 # Any other end would need more room in the metadata; the end of the lowest record frees some.
                 taken = lanes.take_at(self._topic.lowest) or lanes.take_apart(self._topic.lowest)
         else:
-            taken += lanes.take(count_max - len(taken))
+            taken += lanes.take(count_max - len(taken), self._has_place)
         self.in_flight_count += len(taken)
         return taken
 

@@ -140,7 +140,7 @@ class SimulatedPool:
             self._look_at = now + LOOK_S
             for chunk, is_long in self._begun.items():
                 self._begun[chunk] = chunk.begun_at > 0
-                if is_long and chunk.part is None:
+                if is_long and not chunk.told:
                     found.append(take_apart(chunk, LOOK_S))
         return [part for part in found if part is not None]
 
