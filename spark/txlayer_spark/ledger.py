@@ -732,7 +732,7 @@ def _released(lines: str, times: str) -> Column:
         F.lit(False).alias("is_released"),
         F.lit(False).alias("is_abandoned"),
         F.array().cast("array<bigint>").alias("left"),
-        F.array().cast("array<struct<pos:bigint,at_ms:bigint,to_ms:bigint>>").alias("parts"),
+        F.array_repeat(F.lit(None), 0).cast("array<struct<pos:bigint,at_ms:bigint,to_ms:bigint>>").alias("parts"),
     )
 
     def take(so_far: Column, line: Column) -> Column:

@@ -219,7 +219,9 @@ def half_records(placed: DataFrame, *, producer_group: str, born_ms: int, partit
     return ordered.sortWithinPartitions("_txn", "_index").select(
         "key",
         "value",
-        F.concat(F.coalesce("headers", F.array().cast(HEADERS)), ours.cast(HEADERS)).alias("headers"),
+        F.concat(F.coalesce("headers", F.array_repeat(F.lit(None), 0).cast(HEADERS)), ours.cast(HEADERS)).alias(
+            "headers"
+        ),
         home(F.col("_txn"), partition_count=partition_count).alias("partition"),
     )
 
@@ -244,7 +246,7 @@ def _length(raw: Column) -> Column:
 def _size() -> Column:
     """Bytes of a message as a producer counts them (`producer/encoding.py`): key, value, and headers with their lengths."""
     in_headers = F.aggregate(
-        F.coalesce("headers", F.array().cast(HEADERS)),
+        F.coalesce("headers", F.array_repeat(F.lit(None), 0).cast(HEADERS)),
         F.lit(0).cast("bigint"),
         lambda sum_, each: sum_ + F.octet_length(each["key"]) + _length(each["value"]) + HEADER_BYTES,
     )

@@ -5,9 +5,12 @@ import sys
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
-from txlayer_spark import session
+from txlayer_spark import ledger, session, sink
+from txlayer_spark.events import Said
+from txlayer_spark.parse import HEADERS
 from txlayer_spark.sessions import java_of
 
 
@@ -20,6 +23,21 @@ def test_a_process_that_has_a_session_gets_that_one(spark: SparkSession) -> None
         assert spark.sparkContext is found.sparkContext
     finally:
         spark.conf.unset("spark.txlayer.named")
+
+
+def test_a_session_in_which_an_empty_list_is_one_of_texts_judges_and_publishes(spark: SparkSession) -> None:
+    name = "spark.sql.legacy.createEmptyCollectionUsingStringType"
+    commit = f"named_struct('a', {Said.COMMIT:d}, 'pos', 1L, 'at_ms', 1L, 'due', 0L, '_is_complete', true)"
+    rows = spark.sql(f"SELECT array({commit}) AS lines, array(5L) AS times, X'6B' AS key, X'76' AS value")
+    rows = rows.withColumn("headers", F.lit(None).cast(HEADERS))
+    spark.conf.set(name, "true")
+    try:
+        row = rows.select(ledger._released("lines", "times").alias("said"), sink._size().alias("size")).collect()[0]
+    finally:
+        spark.conf.unset(name)
+
+    assert ([], [5]) == (row.said.parts, row.said.left)
+    assert 2 == row.size
 
 
 def test_what_needs_java_says_so_where_there_is_none() -> None:
