@@ -353,6 +353,11 @@ class Deadline:
         if failure is not None:
             raise failure
 
+    @property
+    def is_at_work(self) -> bool:
+        """True if a call that was given up has not come back."""
+        return self._is_stuck and self._ends.empty()
+
     def close(self) -> None:
         self._calls.put(None)
 
@@ -575,12 +580,16 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._under_way: deque[_Store] = deque()  # the client answers in order, also what is no longer waited for
         self._begun: _Store | None = None
         self._is_in_callback = False
-        self._deadline = Deadline("txlayer-store-offsets")
+        self._deadline = self._given_up = Deadline("txlayer-store-offsets")
 
     def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
         self._hook = on_revoke
         taken, lost = partial(self._on_gone, is_lost=False), partial(self._on_gone, is_lost=True)
         self._consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=taken, on_lost=lost)
+
+    def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        if not self._is_closed:
+            super().resume_at(positions)
 
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         if self._begun is not None:
@@ -617,7 +626,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
                 self._deadline.call(store, within_s=timeout_s)
         except TimeoutError as exc:
             # The thread keeps waiting; the next one gets another.
-            self._deadline = Deadline("txlayer-store-offsets")
+            self._given_up, self._deadline = self._deadline, Deadline("txlayer-store-offsets")
             raise BrokerUnavailableError(
                 "offsets were not stored in time",
                 bootstrap_servers=self._config.bootstrap_servers,
@@ -629,9 +638,13 @@ class KafkaStoringGroupReader(KafkaGroupReader):
     def close(self) -> None:
         """Leave the group; `on_revoke` is called first when there are partitions to give back.
 
-        A static member does not leave: the group keeps its partitions for its next process, until its session ends.
+        A static member does not leave: the group keeps its partitions for its next process, until its session ends. Nor does one
+        whose store was not answered: until it is, every call of the client would wait for it.
         """
-        if not self._is_static:
+        if not self._is_closed and self._given_up.is_at_work:
+            self._is_closed = True
+            del self._consumer
+        elif not self._is_static:
             super().close()
         elif not self._is_closed:
             self._is_closed = True

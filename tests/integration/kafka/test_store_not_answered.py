@@ -1,0 +1,47 @@
+"""A member of a group whose broker stops answering while it stores offsets."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from tests.support.broker import create_topic, unique_name
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.waiting import wait_until
+from txlayer.adapters.kafka.client import KafkaStoringGroupReader
+from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.ports import StoredOffset
+from txlayer.config import ClientConfig
+from txlayer.errors import BrokerUnavailableError
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.mark.parametrize("instance_id", ["", "one"])
+def test_a_member_whose_store_is_not_answered_can_be_closed(instance_id: str, local_config: LocalConfig) -> None:
+    with KafkaCluster(brokers=1, config=local_config) as cluster:
+        topic = create_topic(cluster.bootstrap_servers, unique_name("orders"), partitions=1)
+        config = ClientConfig(bootstrap_servers=cluster.bootstrap_servers)
+        reader = KafkaStoringGroupReader(
+            config, group=unique_name("g"), instance_id=instance_id, session_timeout_ms=6_000
+        )
+        reader.start([topic])
+
+        def holds_its_partition() -> bool:
+            reader.read(record_count_max=1, timeout_s=0.1)
+            return reader.take_assignment() is not None
+
+        wait_until(holds_its_partition, within=60, what="an assignment")
+        reader.resume_at({(topic, 0): 0})
+        os.kill(cluster.pids[1], signal.SIGSTOP)
+        try:
+            with pytest.raises(BrokerUnavailableError):
+                reader.store_offsets({(topic, 0): StoredOffset(1, "")}, timeout_s=1)
+            closing = threading.Thread(target=reader.close, daemon=True)
+            closing.start()
+            closing.join(20)
+            assert not closing.is_alive()
+            reader.resume_at({})
+        finally:
+            os.kill(cluster.pids[1], signal.SIGCONT)
