@@ -32,7 +32,7 @@ from txlayer_spark.events import (
     bit,
     claimed,
 )
-from txlayer_spark.lines import sure
+from txlayer_spark.lines import empty_array, sure
 
 INDEX_BITS = 63  # messages of a transaction that one number tells apart
 
@@ -732,7 +732,7 @@ def _released(lines: str, times: str) -> Column:
         F.lit(False).alias("is_released"),
         F.lit(False).alias("is_abandoned"),
         F.array().cast("array<bigint>").alias("left"),
-        F.array_repeat(F.lit(None), 0).cast("array<struct<pos:bigint,at_ms:bigint,to_ms:bigint>>").alias("parts"),
+        empty_array("array<struct<pos:bigint,at_ms:bigint,to_ms:bigint>>").alias("parts"),
     )
 
     def take(so_far: Column, line: Column) -> Column:

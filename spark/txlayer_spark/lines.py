@@ -7,11 +7,20 @@ from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType
 
 from txlayer.core.codec import NEXT_VERSION, TIMED_VERSION, VERSION
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.leases import LockKind
 from txlayer.core.messages import GROUP_LENGTH_MAX, RESERVED_HEADER_PREFIX, Resolution, Source
+
+
+def empty_array(kind: ArrayType | str) -> Column:
+    """An array of this type without elements.
+
+    `F.array()` has elements of text in a session with `createEmptyCollectionUsingStringType`, and Spark casts text to no struct.
+    """
+    return F.array_repeat(F.lit(None), 0).cast(kind)
 
 
 def _ascii_but(excluded: str) -> str:

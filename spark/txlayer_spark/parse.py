@@ -278,9 +278,12 @@ _OPTIONS = {"immunity_ms": "i", "target_partition": "n", "target_timestamp_ms": 
 
 def parse(raw: DataFrame, kind: TopicKind, *, beside: Sequence[str] = ()) -> DataFrame:
     """Kafka records (with headers) of topics of one kind → the columns that `SCHEMAS` says of it, and those of `raw` beside them."""
-    # The decoders hand the timestamp on as it is, and so what stands in it.
-    rows = _DECODERS[kind](raw.withColumn("timestamp", F.struct("timestamp", *beside)))
-    rows = rows.withColumns({name: F.col("timestamp")[name] for name in ("timestamp", *beside)})
+    if beside:
+        # The decoders copy the timestamp unchanged, so it can carry the other columns.
+        rows = _DECODERS[kind](raw.withColumn("timestamp", F.struct("timestamp", *beside)))
+        rows = rows.withColumns({name: F.col("timestamp")[name] for name in ("timestamp", *beside)})
+    else:
+        rows = _DECODERS[kind](raw)
     # Not by `to`, which makes each header anew, by a walk that Spark does not compile.
     return rows.select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in SCHEMAS[kind]), *beside)
 

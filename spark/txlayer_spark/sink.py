@@ -15,6 +15,7 @@ from txlayer.core import codec
 from txlayer.core.codec import HEADER_BYTES, PARTITION_MAX, VERSION
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, TXN_ID_LENGTH_MAX
 from txlayer.errors import ForbiddenTopicError, ReservedHeaderError, UsageError
+from txlayer_spark.lines import empty_array
 from txlayer_spark.parse import HEADERS, system_topics
 
 COLUMNS = ("topic", "key", "value", "headers", "partition")
@@ -219,9 +220,7 @@ def half_records(placed: DataFrame, *, producer_group: str, born_ms: int, partit
     return ordered.sortWithinPartitions("_txn", "_index").select(
         "key",
         "value",
-        F.concat(F.coalesce("headers", F.array_repeat(F.lit(None), 0).cast(HEADERS)), ours.cast(HEADERS)).alias(
-            "headers"
-        ),
+        F.concat(_given_headers(), ours.cast(HEADERS)).alias("headers"),
         home(F.col("_txn"), partition_count=partition_count).alias("partition"),
     )
 
@@ -239,6 +238,11 @@ def home(txn_id: Column, *, partition_count: int) -> Column:
     return F.pmod(F.crc32(txn_id.cast("binary")), F.lit(partition_count)).cast("int")
 
 
+def _given_headers() -> Column:
+    """The user's headers; an empty array if there are none."""
+    return F.coalesce("headers", empty_array(HEADERS))
+
+
 def _length(raw: Column) -> Column:
     return F.coalesce(F.octet_length(raw), F.lit(0))
 
@@ -246,7 +250,7 @@ def _length(raw: Column) -> Column:
 def _size() -> Column:
     """Bytes of a message as a producer counts them (`producer/encoding.py`): key, value, and headers with their lengths."""
     in_headers = F.aggregate(
-        F.coalesce("headers", F.array_repeat(F.lit(None), 0).cast(HEADERS)),
+        _given_headers(),
         F.lit(0).cast("bigint"),
         lambda sum_, each: sum_ + F.octet_length(each["key"]) + _length(each["value"]) + HEADER_BYTES,
     )

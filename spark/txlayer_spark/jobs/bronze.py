@@ -99,7 +99,7 @@ class _Reading:
         self._hidden: set[str] = set()
 
     def run(self) -> ReadState:
-        # Of fewer Spark keeps none, and nobody would know how far was read.
+        # With fewer, Spark keeps none, and bronze could not note how far it has read.
         if int(self._spark.conf.get(_PROGRESS_KEPT, "100") or 0) < 2:
             raise UsageError(f"{_PROGRESS_KEPT} is less than 2 in this session: set it to 2 or more. Nothing was read")
         self._catalog.claim(self._settings.namespace, self._settings.values)
