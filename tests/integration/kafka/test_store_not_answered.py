@@ -6,10 +6,8 @@ import threading
 
 import pytest
 
-from tests.support.broker import create_topic, unique_name
+from tests.support.broker import create_topic, member_of, unique_name
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.client import KafkaStoringGroupReader
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import ClientConfig
@@ -23,17 +21,7 @@ def test_a_member_whose_store_is_not_answered_can_be_closed(instance_id: str, lo
     with KafkaCluster(brokers=1, config=local_config) as cluster:
         topic = create_topic(cluster.bootstrap_servers, unique_name("orders"), partitions=1)
         config = ClientConfig(bootstrap_servers=cluster.bootstrap_servers)
-        reader = KafkaStoringGroupReader(
-            config, group=unique_name("g"), instance_id=instance_id, session_timeout_ms=6_000
-        )
-        reader.start([topic])
-
-        def holds_its_partition() -> bool:
-            reader.read(record_count_max=1, timeout_s=0.1)
-            return reader.take_assignment() is not None
-
-        wait_until(holds_its_partition, within=60, what="an assignment")
-        reader.resume_at({(topic, 0): 0})
+        reader = member_of(config, topic, instance_id=instance_id)
         os.kill(cluster.pids[1], signal.SIGSTOP)
         try:
             with pytest.raises(BrokerUnavailableError):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Broker
-from tests.support.broker import create_topic, unique_name
+from tests.support.broker import create_topic, member_of, unique_name
 from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka import client
@@ -58,22 +58,6 @@ def test_records_of_headers_alone_are_not_fetched_without_a_limit(
         reader.close()
 
     assert max(waiting) <= AHEAD_MAX
-
-
-def member_of(config: ClientConfig, topic: str) -> client.KafkaStoringGroupReader:
-    """A consumer's client, which reads its partition from the start."""
-    reader = client.KafkaStoringGroupReader(
-        config, group=unique_name("group"), session_timeout_ms=6_000, instance_id=""
-    )
-    reader.start([topic])
-
-    def has_a_share() -> bool:
-        reader.read(record_count_max=1, timeout_s=0.05)
-        return reader.take_assignment() is not None
-
-    wait_until(has_a_share, within=60, what="the group assigns the partition")
-    reader.resume_at({(topic, 0): 0})
-    return reader
 
 
 def plain_reader(config: ClientConfig, topic: str, *, is_sparing: bool) -> client.PlainReader:
