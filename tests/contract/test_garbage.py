@@ -56,7 +56,7 @@ def read_some(value: bytes, *_: Any) -> Body:
     """As a deserializer that cannot read each second message."""
     body = Body()
     if int(value) % 2:
-        raise ValueError("nobody can read it")
+        raise ValueError("it cannot be decoded")
     return body
 
 

@@ -85,7 +85,7 @@ class PoolStage:
         return self.ended()
 
     def part_of(self, chunk: Chunk) -> JobOutcome:
-        """What was told of a chunk before its end."""
+        """What was reported of a chunk before it ended."""
 
         def found() -> JobOutcome | None:
             self._take()

@@ -27,7 +27,7 @@ ALLOWED = ("real-*", "late-*", "small-*", "gone-*")
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     """It runs while all tests of the file do."""
-    session = timedelta(seconds=10)  # longer than a busy machine stands still
+    session = timedelta(seconds=10)  # longer than the pauses of a busy machine
     with arena.coordinator(target_topics=ALLOWED, session_timeout=session) as running:
         yield running
 

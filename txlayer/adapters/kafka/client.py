@@ -638,8 +638,8 @@ class KafkaStoringGroupReader(KafkaGroupReader):
     def close(self) -> None:
         """Leave the group; `on_revoke` is called first when there are partitions to give back.
 
-        A static member does not leave: the group keeps its partitions for its next process, until its session ends. Nor does one
-        whose store was not answered: until it is, every call of the client would wait for it.
+        A static member does not leave: the group keeps its partitions for its next process, until its session ends. A member whose
+        store was not answered does not leave either, and `on_revoke` is not called: each call of the client would wait for that answer.
         """
         if not self._is_closed and self._given_up.is_at_work:
             self._is_closed = True
