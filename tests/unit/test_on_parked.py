@@ -233,3 +233,31 @@ def test_on_parked_runs_on_the_loop(is_coroutine: bool) -> None:
         assert [ROLLBACK] == answerer.stage.resolutions()
 
     asyncio.run(run())
+
+
+@pytest.mark.promise("P11")
+def test_calls_that_never_return_are_bounded_and_that_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("txlayer.producer.aio.HEARING_COUNT_MAX", 3)
+    heard: list[str] = []
+
+    async def run() -> None:
+        is_over = asyncio.Event()
+
+        async def on_parked(parked: ParkedTransaction) -> None:
+            heard.append(parked.txn_id)
+            await is_over.wait()
+
+        answerer = Answerer(check=lambda _: COMMIT, on_parked=on_parked)
+        async with answerer.producer:
+            await answerer.ask(*(parking(name) for name in "abcdef"), question("g"))
+            await answerer.until(answerer.stage.resolutions)
+            assert ["a", "b", "c"] == heard
+
+            is_over.set()
+            await answerer.ask(parking("d"))
+            await answerer.until(lambda: "d" in heard)
+
+    asyncio.run(run())
+    assert 1 == [record.getMessage() for record in caplog.records].count("on_parked.left_out")

@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 logger = Log("txlayer.producer")
 
+HEARING_COUNT_MAX = 1_000  # calls of `on_parked` that have not returned; further notices are left out: they come again
+
 
 class LoopEngine:
     """The engine and the wake-ups that the tasks of one event loop share; one wake-up of the loop per round of reports."""
@@ -188,6 +190,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         self._is_closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._hearing: set[asyncio.Task[None]] = set()
+        self._has_left_out = False
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -374,6 +377,14 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
                 logger.exception("on_parked.raised", exc_info=showable(exc), extra=extra)
 
         def start(parked: ParkedTransaction, say: Callable[[object], None]) -> None:
+            if len(self._hearing) >= HEARING_COUNT_MAX:
+                # Calls that hang, most likely. The coordinator sends the notice again.
+                if not self._has_left_out:
+                    self._has_left_out = True
+                    logger.error(
+                        "on_parked.left_out", extra={"txn_id": parked.txn_id, "call_count": len(self._hearing)}
+                    )
+                return
             task = loop.create_task(hear(parked, say))
             self._hearing.add(task)  # the loop itself keeps no task alive
             task.add_done_callback(self._hearing.discard)
