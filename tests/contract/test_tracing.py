@@ -38,6 +38,7 @@ from txlayer.adapters.telemetry import parse_traceparent
 from txlayer.config import CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator, make_coordinator
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.testing.stage import IN_TESTS
 
 GIVEN = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -71,7 +72,9 @@ class Scene:
     @contextmanager
     def coordinator(self, spans: Spans, **given: Any) -> Iterator[Coordinator]:
         config = CoordinatorConfig(**self.settings(), session_timeout=timedelta(seconds=6), **given)
-        made = make_coordinator(config, self.lab.coordinator(self.ns, **given), tracing=spans.tracing)
+        made = make_coordinator(
+            config, self.lab.coordinator(self.ns, **given), tracing=spans.tracing, environment=IN_TESTS
+        )
         is_stopping = threading.Event()
         thread = threading.Thread(target=made.run, kwargs={"should_stop": is_stopping.is_set})
         thread.start()

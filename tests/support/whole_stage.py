@@ -14,6 +14,7 @@ from txlayer.coordinator.loop import Coordinator
 from txlayer.core.codec import HALF_HEADER, ID_HEADER
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.producer.producer import TransactionalProducer
+from txlayer.testing.stage import IN_TESTS
 
 SESSION = timedelta(seconds=2)
 
@@ -22,7 +23,7 @@ class Running:
     """A coordinator in a thread of its own; what it raised is raised at its end."""
 
     def __init__(self, config: CoordinatorConfig, connections: CoordinatorConnections) -> None:
-        self.coordinator = Coordinator(config, connections)
+        self.coordinator = Coordinator(config, connections, environment=IN_TESTS)
         self._is_stopping = threading.Event()
         self._failures: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -25,6 +25,7 @@ from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, Retriabl
 from txlayer.operate.settle import ManualSettlement, OperatorAction, line_of
 from txlayer.operate.unsettled import UnsettledTransaction
 from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
+from txlayer.testing.stage import IN_TESTS
 
 ORDER = Message("orders", b"k", b"v")
 
@@ -241,7 +242,7 @@ def test_a_coordinator_rebuilds_and_keeps_a_transaction_on_doubt_once(kafka: Mem
             tx.unknown()
     tell_no_place(kafka, client="coordinator")
     config = CoordinatorConfig(bootstrap_servers=kafka.bootstrap_servers, doubt_after=timedelta(seconds=1))
-    coordinator = Coordinator(config, kafka.connect_coordinator(config, client="coordinator"))
+    coordinator = Coordinator(config, kafka.connect_coordinator(config, client="coordinator"), environment=IN_TESTS)
     is_stopping = threading.Event()
     thread = threading.Thread(target=coordinator.run, kwargs={"should_stop": is_stopping.is_set})
     thread.start()

@@ -626,8 +626,8 @@ def _one_of_each(lists: Iterable[Iterable[str]]) -> Iterator[str]:
 
 
 def make_coordinator(
-    config: CoordinatorConfig, connections: CoordinatorConnections, *, tracing: Tracing
+    config: CoordinatorConfig, connections: CoordinatorConnections, *, tracing: Tracing, environment: Environment = REAL
 ) -> Coordinator:
     """A coordinator whose forwards and questions make spans; with a tracing that is off nothing listens to it."""
     spans = CoordinatorSpans(tracing, check_topic=config.topics.check) if tracing.is_on else None
-    return Coordinator(config, connections, observer=spans)
+    return Coordinator(config, connections, environment=environment, observer=spans)

@@ -62,7 +62,7 @@ LOGGER = logging.getLogger("txlayer.coordinator")
 
 START_S = 30.0  # a group of real brokers may still wait for the session of a member that died
 STOP_S = 30.0
-_IN_TESTS = replace(REAL, keep_for_long=lambda: None)  # what else is in the process of a test is none of its business
+IN_TESTS = replace(REAL, keep_for_long=lambda: None)  # what else is in the process of a test is none of its business
 
 
 class RunningCoordinator:
@@ -82,7 +82,7 @@ class RunningCoordinator:
         within: timedelta | float = START_S,
     ) -> None:
         self._within = within
-        self.coordinator = Coordinator(config, connections or connect_coordinator(config), environment=_IN_TESTS)
+        self.coordinator = Coordinator(config, connections or connect_coordinator(config), environment=IN_TESTS)
         self.failure: BaseException | None = None
         self._log = BufferingHandler(sys.maxsize)  # of every coordinator of this process
         self._is_stopping = threading.Event()
