@@ -4,11 +4,13 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Literal
 
 import pytest
 
 from tests.conftest import Broker
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, Stage, numbers
 from tests.support.lab import Lab
@@ -252,6 +254,30 @@ def test_a_dead_letter_whose_partition_does_not_exist_yet_waits_and_is_kept_whol
     (letter,) = lab.read(stage.letters)
     assert (b"bad", b"bad", 1) == (letter.key, letter.value, letter.partition)
     assert numbers(20) == stage.journal.values(b"good")
+
+
+@pytest.mark.fault("consumer: a dead letter is refused for another reason than its size")
+@pytest.mark.promise("P9")
+@pytest.mark.slow
+@OF_HANDLERS
+def test_while_the_dead_letter_topic_is_gone_what_needs_it_waits_and_all_else_goes_on(lab: Lab) -> None:
+    stage = Stage(lab)
+    stage.write(b"bad", key=b"k")
+    with stage.consumer(reject_bad, kafka_transaction_timeout=timedelta(seconds=2)):
+        stage.wait_stored(1)
+        lab.delete_topic(stage.letters)
+        stage.write(b"bad", key=b"bad")
+        lab.write(stage.requests, encode_replay(ReplayRecord(ReplayKind.REPLAY, "r", 0, text="zoe: again")), key=b"k")
+        for n in range(3):
+            stage.write(b"%d" % n, key=b"good")
+            stage.journal.wait_for(n + 3)
+        lab.create(stage.letters)
+        stage.wait_stored(5)
+        wait_until(lambda: len(lab.read(stage.requests)) == 2, within=PATIENCE_S, what="the answer")
+
+    (letter,) = lab.read(stage.letters)
+    assert (b"bad", b"bad") == (letter.key, letter.value)
+    assert [b"0", b"1", b"2"] == stage.journal.values(b"good")
 
 
 @pytest.mark.fault("consumer: a parked key is replayed of which a dead letter has no content")

@@ -25,7 +25,14 @@ from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
 from txlayer.core.key_queue import ItemSource
 from txlayer.core.retry import Breaker, BreakerState
-from txlayer.errors import InstanceFencedError, InvariantError, RetriableError, TxLayerError, UsageError
+from txlayer.errors import (
+    ForbiddenTopicError,
+    InstanceFencedError,
+    InvariantError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
 from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 
 logger = Log("txlayer.consumer")
@@ -321,7 +328,7 @@ class Engine:
             if not assignments.writer.has_sent_nothing:
                 assignments.give_up()  # nothing may be stored over what it may have stored
                 raise
-            if isinstance(exc, UsageError | InvariantError):
+            if isinstance(exc, UsageError | InvariantError) and not isinstance(exc, ForbiddenTopicError):
                 raise
             # The queues know what is due, and none of it was stored: only the writer is of no use any more.
             extra = {"group": self._plan.group, "reason": str(exc)}

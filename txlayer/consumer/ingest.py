@@ -24,7 +24,7 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.key_queue import ItemSource, PartitionQueue
 from txlayer.core.messages import Headers, Undecodable
-from txlayer.errors import RetriableError
+from txlayer.errors import ForbiddenTopicError, NotAuthorisedError, RetriableError
 
 logger = Log("txlayer.consumer")
 
@@ -152,7 +152,7 @@ class Ingest:
                     self._add_while_there_is_room(
                         owned, count_max=count_max, bytes_max=bytes_max, give_up_at_ms=give_up_at_ms
                     )
-            except RetriableError as exc:
+            except (RetriableError, ForbiddenTopicError, NotAuthorisedError) as exc:  # of their topic alone
                 self._failed_tries.failed(owned.topic_partition, took_ms=self._now_ms() - began_ms)
                 logger.warning("dead_letters.unreadable", extra=owned.log_fields | {"reason": str(exc)})
                 return
