@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, QUICK, Gate, Stage
 from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import wait_until
+from txlayer.consumer import offsets, pools
 from txlayer.consumer.consumer import ConcurrentConsumer
 from txlayer.core.leases import LockKind, LockRecord, encode_lock, queue_name
 from txlayer.core.progress import StoredProgress, decode
@@ -148,3 +150,33 @@ def test_no_two_holders_get_one_token_when_the_first_one_wrote_its_lease_again(
     successor = stage.journal.seen[count].token
     assert successor is not None
     assert held < successor, f"the frozen holder's handler has {held}, its successor {successor}"
+
+
+@pytest.mark.promise("P10")
+@OF_HANDLERS
+def test_no_handler_begins_under_a_former_token_behind_one_that_has_the_new_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three messages are one chunk. The lease is written again while the first is handled, and a fourth is handled under it."""
+    monkeypatch.setattr(offsets, "ChunkSize", lambda _: SimpleNamespace(count=3, learn=lambda *_: None))
+    monkeypatch.setattr(
+        pools, "LOOK_S", PATIENCE_S
+    )  # the first does not take so long that the others are taken from it
+    gate = Gate()
+    for key in (b"a", b"b", b"c"):
+        stage.write(b"of three", key=key)
+    with stage.consumer(lambda m, c: gate(m, c) if m.key == b"a" else None, worker_count=2) as consumer:
+        gate.wait_for_one()
+        owned = next(iter(consumer._engine._assignments.owned.values()))
+        before = owned.lease.token
+        key, value = encode_lock(LockRecord(LockKind.CLAIM, queue_name(stage.group, stage.topic, 0), 0, "late"))
+        stage.lab.write(f"{stage.namespace}.locks", value, key=key)
+        wait_for_another_token(owned, before)
+        stage.write(b"fourth", key=b"d")
+        stage.journal.wait_for(2)
+        gate.is_open.set()
+        stage.wait_stored(4)
+
+    tokens = [seen.token for seen in stage.journal.seen]
+    assert [before, owned.lease.token] == tokens[:2]
+    assert tokens == sorted(tokens, key=lambda token: token or 0)

@@ -354,6 +354,7 @@ class Assignments:
             queue: self._token_for(queue, self._tokens[queue], last=self.owned[queue].queue.token) for queue in queues
         }
         for queue, token in tokens.items():
+            self._dispatcher.cut(self.owned[queue])  # what has not begun shall not begin under the former token
             if token is not None:
                 self.owned[queue].queue.token = token
         self._store_all()
