@@ -304,7 +304,8 @@ class StoringGroupReader(GroupReader, Protocol):
         """Wait for the outstanding store, then store these offsets and wait for the acknowledgement; raises as `take_stored`.
 
         Raises:
-            BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen.
+            BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen. Until it is answered, `read` may raise this
+                as well, and what `resume_at` says counts from the next `read` that does not.
         """
 
 

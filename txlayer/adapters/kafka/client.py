@@ -581,6 +581,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._begun: _Store | None = None
         self._is_in_callback = False
         self._deadline = self._given_up = Deadline("txlayer-store-offsets")
+        self._positions: Mapping[TopicPartition, int] | None = None
 
     def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
         self._hook = on_revoke
@@ -588,8 +589,22 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=taken, on_lost=lost)
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        if not self._is_closed:
+        # Each call of the client would wait for the answer: then they are for the next read.
+        self._positions = positions if self._given_up.is_at_work else None
+        if self._positions is None and not self._is_closed:
             super().resume_at(positions)
+
+    def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
+        if self._given_up.is_at_work:
+            raise BrokerUnavailableError(
+                "a store of offsets is still not answered",
+                bootstrap_servers=self._config.bootstrap_servers,
+                waited_ms=0,
+            )
+        if self._positions is not None:
+            positions, self._positions = self._positions, None
+            super().resume_at(positions)
+        return super().read(record_count_max=record_count_max, timeout_s=timeout_s)
 
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         if self._begun is not None:
