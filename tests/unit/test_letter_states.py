@@ -139,6 +139,14 @@ def test_pauses_are_answered_requests_where_the_group_knows_whether_it_is_paused
     assert ((0, 1),) == answered(pause, result, with_pauses=True)
 
 
+def test_a_pause_and_a_resume_of_one_name_have_a_result_each() -> None:
+    pause, resume = (ReplayRecord(kind, "a", None) for kind in (ReplayKind.PAUSE, ReplayKind.RESUME))
+    result = ReplayRecord(RESULT, "a", None, ReplayOutcome.HANDLED)
+
+    assert ((0, 1),) == answered(pause, resume, result, with_pauses=True)
+    assert ((0, 2),) == answered(pause, resume, result, result, with_pauses=True)
+
+
 @pytest.mark.promise("P11")
 def test_requests_of_one_name_count_too() -> None:
     asked, handled = ReplayRecord(REPLAY, "a", 7), ReplayRecord(RESULT, "a", 7, ReplayOutcome.HANDLED)

@@ -368,7 +368,10 @@ class AnsweredRequests:
             return
         name = record.request_id, record.dead_letter_offset
         if record.outcome is not None:
-            found = self._open.pop(name, ())
+            found = self._open.pop(name, [])
+            if record.dead_letter_offset is None and len(found) > 1:
+                # Each pause and each resume has a result of its own, in their order.
+                self._open[name], found = found[1:], found[:1]
             self._open_count -= len(found)
             self._answered.extend(found)
         elif self._open_count < self._count_max:
