@@ -290,6 +290,21 @@ def test_a_slow_broker_is_asked_again_and_again_and_nothing_starts_over(unavaila
     assert shard.asked_end is not None
 
 
+def test_after_an_error_of_a_kind_that_nobody_knows_it_is_logged_once_and_asked_again_soon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ends, later, shard, world = asker()
+    later.answer = ValueError("as planned")
+    for _ in range(3):
+        fail_once(ends, later, shard, world)
+    assert ["ValueError"] == [type(r.exc_info[1]).__name__ for r in caplog.records if r.exc_info]
+    later.answer = 7
+    ends.ask([shard], wall_ms=1)
+    later.calls.pop()()
+    ends.take()
+    assert shard.asked_end is not None
+
+
 def test_a_partition_of_op_that_is_not_available_for_long_is_an_error() -> None:
     ends, later, shard, world = asker()
     later.answer, later.unavailable = BrokerUnavailableError("no leader"), frozenset({0})

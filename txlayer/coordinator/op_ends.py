@@ -4,6 +4,7 @@ For example: of one key, a message is due at 10:00 and another at 10:01. At 10:0
 coordinator asks where op ends, and releases the second one when it has read op up to there. Nothing is asked while nothing is due.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
@@ -30,7 +31,7 @@ GIVE_UP_S = 30.0  # a question that takes longer hangs; the next one is asked be
 class _Answer(NamedTuple):
     number: int
     ends: list[tuple[Shard, OpEnd]]
-    failure: TxLayerError | None = None
+    failure: Exception | None = None
     are_missing: bool = False  # partitions of op that were asked about are not available
 
 
@@ -84,14 +85,11 @@ class OpEnds:
             # Also what an open Kafka transaction hides: a commit behind it was appended before the line that releases another one.
             found = self._connections.end_offsets_in_background([(op, p) for p in partitions], is_committed=False)
             ends = [(s, OpEnd(found[op, s.ledger.partition], now_ms, wall_ms, asked_at)) for s, now_ms in asked]
-            answer = _Answer(number, ends)
+            self._answers.append(_Answer(number, ends))
         except TxLayerError as exc:
-            answer = _Answer(number, [], exc, self._are_missing(partitions))
-        except Exception:
-            # Border of a thread whose result is not read: the error is logged here or lost.
-            logger.exception("op_ends.unknown")
-            return
-        self._answers.append(answer)
+            self._answers.append(_Answer(number, [], exc, self._are_missing(partitions)))
+        except Exception as exc:  # noqa: BLE001 - border of a thread whose result is not read: `take` logs it
+            self._answers.append(_Answer(number, [], exc))
 
     def _are_missing(self, partitions: AbstractSet[int]) -> bool:
         try:
@@ -118,7 +116,9 @@ class OpEnds:
                 self._failing_since = None
                 continue
             if self._failing_since is None:
-                logger.info("op_ends.unknown", extra={"reason": str(failure)})
+                is_known = isinstance(failure, TxLayerError)
+                level, exc_info = (logging.INFO, None) if is_known else (logging.ERROR, failure)
+                logger.log(level, "op_ends.unknown", extra={"reason": str(failure)}, exc_info=exc_info)
                 self._failing_since = self._asked_at
             if are_missing and self._clock() - self._failing_since >= self._patience_s:
                 raise RetriableError(
