@@ -1,12 +1,15 @@
 """`AsyncTransactionalProducer` over a log in memory: the same words, awaited, with few wake-ups of the loop."""
 
 import asyncio
+import gc
 import inspect
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -226,6 +229,40 @@ async def test_tasks_whose_start_fails_together_share_the_next_one() -> None:
 
         # One that failed, and one that both share: another one would never be closed.
         assert 2 == log.stage.asked.count(HALF)
+
+
+class Body:
+    """What a local transaction has in hand."""
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_what_a_failed_local_transaction_held_is_freed_without_the_garbage_collector(*, is_coroutine: bool) -> None:
+    alive = WeakSet[Body]()
+
+    def raises(_tx: Any) -> None:
+        body = Body()
+        alive.add(body)
+        raise KeyError("as planned")
+
+    async def as_coroutine(tx: Any) -> None:
+        raises(tx)
+
+    async def run() -> None:
+        async with opened() as log:
+            task = await log.producer.submit(ORDER, as_coroutine if is_coroutine else raises)
+            with suppress(KeyError):
+                await task
+            del task
+            await asyncio.sleep(0)
+            assert not alive
+
+    logging.disable()  # a log record that pytest keeps would keep an error's frames
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
+        logging.disable(logging.NOTSET)
 
 
 @in_a_loop

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from txlayer.adapters.ports import Barrier
 from txlayer.adapters.telemetry import Log, showable
@@ -84,8 +84,7 @@ class LoopEngine:
                         self._waiting.discard(future)
                 wait = next(run)
         except StopIteration as stop:
-            value: T = stop.value
-            return value
+            return cast("T", stop.value)  # no variable keeps it: it may be an error that knows this frame
         finally:
             run.close()
 
@@ -168,7 +167,10 @@ class AsyncSubmittedTransaction(PendingTransaction):
         steps.resolve(engine, self, resolution)
         result = await self._started.drive(steps.result(engine, self))
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # as in `run_local_transaction`
         return result
 
 

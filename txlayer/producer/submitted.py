@@ -49,21 +49,24 @@ def run_local_transaction(
     error: BaseException | None = None
     ending = Ending(UNKNOWN)
     try:
-        if local is not None:
-            local.begin()
-        said = yield BarrierCall(call)
-        ending = Ending(said_by_local_transaction(said))
-    except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; raised again as it was
-        said, error = None, exc
-    if local is not None:
-        asking = local.said_steps(said, txn_id=txn.txn_id, nonce=txn.nonce, has_failed=error is not None)
         try:
-            ending = yield from asking
-        except BaseException as exc:  # noqa: BLE001 - border: the user's database, or cancelled
-            return UNKNOWN, error or exc
-    if ending.misfit is not None:
-        error = error or LifecycleError(ending.misfit, state=PREPARED.value)
-    return ending.resolution, error
+            if local is not None:
+                local.begin()
+            said = yield BarrierCall(call)
+            ending = Ending(said_by_local_transaction(said))
+        except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; raised again as it was
+            said, error = None, exc
+        if local is not None:
+            asking = local.said_steps(said, txn_id=txn.txn_id, nonce=txn.nonce, has_failed=error is not None)
+            try:
+                ending = yield from asking
+            except BaseException as exc:  # noqa: BLE001 - border: the user's database, or cancelled
+                return UNKNOWN, error or exc
+        if ending.misfit is not None:
+            error = error or LifecycleError(ending.misfit, state=PREPARED.value)
+        return ending.resolution, error
+    finally:
+        del error  # it knows this frame
 
 
 class LocalWork(NamedTuple):

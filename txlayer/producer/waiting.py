@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from txlayer.errors import LifecycleError
 
@@ -77,8 +77,7 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
                     raise TimeoutError(f"not acknowledged within {timeout_s} s")
             wait = next(run)
     except StopIteration as stop:
-        value: T = stop.value
-        return value
+        return cast("T", stop.value)  # no variable keeps it: it may be an error that knows this frame
     finally:
         run.close()
 
