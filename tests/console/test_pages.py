@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import count
 from typing import Any
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
 from txlayer.console import show
 from txlayer.console.access import AccessRules
-from txlayer.console.acting import Desk, Jobs
+from txlayer.console.acting import LONG_COUNT_MAX, THREAD_COUNT, Desk, Jobs
 from txlayer.core.codec import HALF_HEADER, encode_op
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.leases import LockKind
@@ -755,6 +755,18 @@ def test_a_page_waits_for_an_answer_only_so_long(monkeypatch: pytest.MonkeyPatch
         desk.close()
 
     asyncio.run(ask())
+
+
+def test_pages_that_read_far_back_leave_threads_to_the_others(site: Site) -> None:
+    site.stage.half(txn_key("a"))
+    with ExitStack() as others:
+        for _ in range(LONG_COUNT_MAX):
+            others.enter_context(site.console.desk.reading(7 * 86_400_000))
+        for address in ("/transaction?id=x&since=7d", "/search?by=query&what=x&since=7d", "/requests?since=7d"):
+            assert "try again" in site.get(address, status=503)
+        site.get("/transaction?id=x&since=1h", status=404)
+    site.get("/transaction?id=x&since=7d", status=404)
+    assert LONG_COUNT_MAX < THREAD_COUNT
 
 
 def test_a_job_runs_once_at_a_time_and_says_how_it_failed() -> None:

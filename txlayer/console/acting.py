@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
@@ -111,6 +112,8 @@ T = TypeVar("T")
 logger = logging.getLogger("txlayer.console")
 
 THREAD_COUNT = 8
+LONG_COUNT_MAX = 4  # threads that read further back than `LONG_MS`; the others are for the other pages
+LONG_MS = 2 * 60 * 60_000
 WAITING_MAX = 32  # questions that are asked or wait for a thread; a further one is refused
 DEADLINE_S = 15.0
 """How long a page waits for an answer. The question goes on: its thread is free when the client gives up."""
@@ -125,6 +128,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="txlayer-page")
+        self._long = threading.Semaphore(LONG_COUNT_MAX)
         self._count = 0
 
     async def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -138,6 +142,18 @@ class Desk:
             return await asyncio.wait_for(asyncio.wrap_future(future), DEADLINE_S)
         except TimeoutError:
             raise OverdueError("the cluster did not answer in time", waited_ms=int(DEADLINE_S * 1000)) from None
+
+    @contextmanager
+    def reading(self, length_ms: int) -> Iterator[None]:
+        """In a question: around the reading of so much of a log. RetriableError: too many of them read that far back."""
+        is_long = length_ms > LONG_MS
+        if is_long and not self._long.acquire(blocking=False):
+            raise RetriableError("other pages read far back just now; try again in a moment")
+        try:
+            yield
+        finally:
+            if is_long:
+                self._long.release()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -286,7 +286,7 @@ async def all_of_them(console: Console, request: Request) -> Response:
 
     def read() -> requests.FoundRequests:
         since_ms = max(console.clients.history().now_ms() - length_ms, 0)
-        with closing(console.connect()) as connections:
+        with console.desk.reading(length_ms), closing(console.connect()) as connections:
             return requests.read_requests(connections, since_ms=since_ms)
 
     found, has_more = await console.desk.call(read)

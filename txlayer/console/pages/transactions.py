@@ -121,7 +121,8 @@ def _settled_ids(console: Console, query_id: str, length_ms: int) -> list[str]:
     if console.view.rows.page(Wanted(Filter(query_id=query_id), limit=1), now_ms=console.now_ms()).count:
         return []
     reader = console.clients.history()
-    return reader.ids_of(query_id, start=HistoryStart(max(reader.now_ms() - length_ms, 0)))
+    with console.desk.reading(length_ms):
+        return reader.ids_of(query_id, start=HistoryStart(max(reader.now_ms() - length_ms, 0)))
 
 
 # --- one of them ------------------------------------------------------------------------------------------------------
@@ -208,9 +209,11 @@ def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values
         rows = list(rows_of(console.view, keys, now_ms=console.now_ms()).values())
     else:
         rows = console.view.rows.page(Wanted(txn_id=what), now_ms=console.now_ms()).rows
-        since_ms = _since_ms(reader.now_ms(), what, since, rows)
+        now_ms = reader.now_ms()
+        since_ms = _since_ms(now_ms, what, since, rows)
         partitions = sorted({row.partition for row in rows}) if rows and not since else None
-        histories, since_ms = histories_of(reader, what, since_ms=since_ms, partitions=partitions)
+        with console.desk.reading(now_ms - since_ms):
+            histories, since_ms = histories_of(reader, what, since_ms=since_ms, partitions=partitions)
     attempts = []
     unsettled = {row.txn.key for row in rows}
     shown = sorted(histories, key=lambda history: f"{history.txn_id}/{history.nonce}" in unsettled)[
