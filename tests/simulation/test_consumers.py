@@ -23,7 +23,7 @@ FOUND = {
 }
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first one red again.)"""
 
-FIXED_COUNT = 165
+FIXED = (*range(165), 406)  # in the last one a table refuses a write
 QUICK_COUNT = 20
 """Of the fixed ones, in `make check`."""
 FRESH_S = 2.0
@@ -62,7 +62,7 @@ def test_consumers_keep_their_promises_in_some_worlds_with_faults() -> None:
 @pytest.mark.slow
 @pytest.mark.promise("P9", "P10")
 def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
-    red, seen = look_at(make_consumer_plan, range(FIXED_COUNT))
+    red, seen = look_at(make_consumer_plan, FIXED)
 
     assert {} == red, "make simulate WORLD=consumers SEED=n shows it"
     # There was something to judge, and the faults did happen.

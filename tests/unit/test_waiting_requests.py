@@ -46,7 +46,9 @@ class Queues:
 
 
 def empty_queue() -> PartitionQueue[Any]:
-    return PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000)
+    queue = PartitionQueue[Any](topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000)
+    queue.learn_answered(())
+    return queue
 
 
 def owned_with(queues: object, topic: str = "orders") -> OwnedPartition:
@@ -116,6 +118,21 @@ def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
     first, second = (owned.replay_partition[0] for owned in found)
     assert [([first], [False, True]), ([first, second], [False, False])] == rounds[:2]
     assert rounds[1] == rounds[2]
+
+
+@pytest.mark.promise("P9")
+def test_results_are_looked_for_also_where_a_fetch_reported_that_all_was_read() -> None:
+    """A new leader may report less than there is: the request would be handled again."""
+    letters = Letters()
+    ingest = Ingest(group="g", letters=cast("Any", letters), now_ms=lambda: 1_000)
+    owned = owned_with(Queues(knows_replays=False))
+    asked = encode_replay(ReplayRecord(ReplayKind.DROP, "a", 7))
+    record = MemoryRecord(*owned.replay_partition, None, asked, None, (1, 0), log_offset=0)
+    ingest.add([record], {owned.replay_partition: owned})
+
+    ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
+
+    assert ["g.orders.replay"] == letters.looked
 
 
 @pytest.mark.promise("P9")

@@ -110,9 +110,7 @@ class Engine:
             now_ms=self._now_ms,
         )
         self._letters = DeadLetterReader(connections, clock=self._clock)
-        self._ingest = Ingest(
-            group=plan.group, letters=self._letters, now_ms=self._now_ms, known_end=self._reader.known_end
-        )
+        self._ingest = Ingest(group=plan.group, letters=self._letters, now_ms=self._now_ms)
         timeout_ms = milliseconds(config.kafka_transaction_timeout)
         self._completions = Completions(
             group=plan.group, now_ms=self._now_ms, cut=self._dispatcher.cut, kafka_transaction_timeout_ms=timeout_ms

@@ -65,17 +65,9 @@ class DeadLetterRecord(RecordView):
 class Ingest:
     """Adds records to queues. The engine's thread uses it."""
 
-    def __init__(
-        self,
-        *,
-        group: str,
-        letters: DeadLetterReader,
-        now_ms: Callable[[], int],
-        known_end: Callable[[TopicPartition], int | None] = lambda _tp: None,
-    ) -> None:
+    def __init__(self, *, group: str, letters: DeadLetterReader, now_ms: Callable[[], int]) -> None:
         self._group = group
         self._letters = letters
-        self._known_end = known_end
         self._now_ms = now_ms
         self._failed_tries = FailedTries(now_ms)  # of queues whose dead letters could not be read
         self._stopped_at: TopicPartition | None = None  # the queue at which the last call gave up
@@ -202,29 +194,19 @@ class Ingest:
                 owned.queue.end_pause()
 
     def _look_for_results(self, owned: OwnedPartition) -> bool:
-        """Go on finding out which requests have ended, if that is not known; True if their topic had to be read for it."""
+        """Go on finding out which requests have ended, if that is not known; True if their topic had to be read for it.
+
+        Their results may be behind what was read. The end that a fetch reports does not tell: that of a new leader may be too low.
+        """
         if owned.queue.knows_replays or not owned.requests:
             return False
         if owned.search is None:
-            if not self._may_be_answered(owned):
-                owned.queue.learn_answered(())
-                return False
             answered = AnsweredRequests(with_pauses=owned.queue.had_progress)
             owned.search = ResultSearch(owned.requests[0][0].offset(), answered)
         if self._letters.look_for_results(*owned.replay_partition, owned.search):
             owned.queue.learn_answered(owned.search.found.runs)
             owned.search = None
         return True
-
-    def _may_be_answered(self, owned: OwnedPartition) -> bool:
-        """True if a result is among what was read, or may be behind it. Only the owner writes results.
-
-        The fetch that brought the requests also reported the end of their partition; without a known end, all was read.
-        """
-        end = self._known_end(owned.replay_partition)
-        if end is not None and owned.next_offsets[owned.replay_partition] < end:
-            return True
-        return any(not isinstance(said, Undecodable) and said.outcome is not None for _, said in owned.requests)
 
     def _add_messages(self, owned: OwnedPartition, records: list[Any]) -> None:
         last = records[-1].offset()
