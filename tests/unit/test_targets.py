@@ -8,7 +8,7 @@ import pytest
 
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.ports import TopicLimits
-from txlayer.config import CoordinatorConfig
+from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.targets import (
     BATCH_BYTES_MAX,
     BATCH_OVERHEAD_BYTES,
@@ -18,10 +18,12 @@ from txlayer.coordinator.targets import (
     TARGETS_MAX,
     TRUST_AGAIN_S,
     TRY_AGAIN_MAX_S,
+    Availability,
     Targets,
 )
 from txlayer.core.messages import ParkReason
 from txlayer.errors import BrokerUnavailableError, InvariantError, NotAuthorisedError
+from txlayer.runtime.environment import Environment
 
 LOOK_S = 0.002
 HOLD_S = CoordinatorConfig().hold_after.total_seconds()
@@ -429,6 +431,26 @@ def test_a_topic_that_accepted_for_long_is_looked_at_soon_when_it_refuses_again(
         while cluster.refusal() is not None:
             cluster.now += 1
             book.mended(needed={"orders"})
+
+
+@pytest.mark.parametrize("is_widening", [False, True])
+def test_an_error_of_a_question_in_the_background_that_nobody_knows_is_logged(
+    *, is_widening: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster("orders")
+    background: Any = cluster
+    cluster.book.learn({"orders"})
+    cluster.answers = dict.fromkeys(("orders", SystemTopics("txlayer").half), ValueError("as planned"))
+    cluster.now = REFRESH_S + 1
+    if is_widening:
+        cluster.book.has_widened(background)
+    else:
+        environment = Environment(clock=lambda: cluster.now, background=background)
+        available = Availability(background, SystemTopics("txlayer"), environment=environment)
+        available.has_any_again([0])
+    cluster.aside.pop()()
+
+    assert ["ValueError"] == [type(r.exc_info[1]).__name__ for r in caplog.records if r.exc_info]
 
 
 def book_of(*patterns: str) -> Targets:

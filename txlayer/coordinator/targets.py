@@ -145,6 +145,8 @@ class Targets:
                 self._refreshed.append((topic, limits))
         except TxLayerError as exc:
             logger.info("targets.unknown", extra={"reason": str(exc)})
+        except Exception:
+            logger.exception("targets.unknown")  # as in `GroupPresence._look`
         finally:
             self._is_refreshing = False
 
@@ -405,6 +407,8 @@ class Availability:
             self._answer = self._missing(self._connections.topic_limits_in_background)
         except TxLayerError as exc:
             logger.info("targets.unknown", extra={"reason": str(exc)})
+        except Exception:
+            logger.exception("targets.unknown")  # as in `GroupPresence._look`
 
     def _missing(self, limits_of: Callable[[str], TopicLimits | None]) -> frozenset[int]:
         return frozenset(p for topic in self._topics if (limits := limits_of(topic)) for p in limits.unavailable)
