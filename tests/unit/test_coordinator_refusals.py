@@ -394,6 +394,35 @@ def test_a_coordinator_that_began_with_fewer_partitions_takes_none_of_the_new_on
     assert {} == stage.on_doubt()
 
 
+@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
+@pytest.mark.promise("P1")
+def test_a_coordinator_that_began_with_fewer_partitions_keeps_nothing_aside_that_is_in_the_right_one_by_now() -> None:
+    """One that was frozen while its topics were widened has partitions of the former number alone: others of its group have the new ones."""
+    stage, key = StillCoordinator(), "t8/0000000a"
+    topics, is_widened = stage.topics, False
+
+    def goes_on() -> bool:
+        nonlocal is_widened
+        if stage.world.passed_s > 5 and not is_widened:
+            is_widened = True
+            widen(stage.kafka, (topics.doubt, topics.op, topics.half), 3)
+            stage.commit(key, stage.half(key))
+        return stage.world.passed_s > 60
+
+    counts = [half_partition(ordering_key=None, txn_id="t8", partition_count=count) for count in (2, 3)]
+    assert [1, 0] == counts
+    with pytest.raises(TopicMismatchError, match="more partitions while this coordinator ran"):
+        stage.run(goes_on, seconds=60)
+
+    assert {} == stage.on_doubt()
+    assert [] == stage.kafka.records(topics.doubt)
+    places = {(name, 2): START_OF_LOG for name in (topics.half, topics.op)}
+    stage.kafka.cluster._append(places, stage.kafka.cluster.groups[topics.coordinator_group].stored)
+    stage.start()
+    stage.work(seconds=20)
+    assert 1 == len(stage.kafka.records("orders"))
+
+
 @pytest.mark.fault("broker: a real topic gets more partitions while a coordinator runs")
 @pytest.mark.promise("P6")
 def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topic_was_widened() -> None:

@@ -27,6 +27,7 @@ from txlayer.coordinator.recovery import (
     empty_ledgers,
     encode_stored,
     first_partition_count,
+    got_more_partitions,
     ledger_settings,
 )
 from txlayer.coordinator.refusals import Refusals
@@ -569,7 +570,13 @@ class Coordinator:
 
         Raises:
             RetriableError: one takes larger messages now. Start over, so that the transaction is decided again.
+            TopicMismatchError: half has more partitions than at the start: what seems misplaced is not.
         """
+        if any(each.why.reason is ParkReason.MISPLACED for _, batch in batches for each in batch.quarantined):
+            limits = self._connections.topic_limits(self._topics.half)
+            if limits is not None and limits.partition_count != self._partition_count:
+                found = f"{limits.partition_count} partitions"
+                raise got_more_partitions(self._topics, partition_count=self._partition_count, found=found)
         parked = {
             p: {
                 (keep.txn.key, topic)

@@ -130,14 +130,18 @@ def assigned_partitions(assignment: Assignment, topics: SystemTopics, *, partiti
             found=str(sorted(ops)),
         )
     if max(halves, default=0) >= partition_count:
-        raise TopicMismatchError(
-            "the topics of the namespace got more partitions while this coordinator ran; records would seem to be in the wrong "
-            "one. Start it again",
-            topic=topics.half,
-            expected=str(partition_count),
-            found=f"partition {max(halves)}",
-        )
+        raise got_more_partitions(topics, partition_count=partition_count, found=f"partition {max(halves)}")
     return sorted(halves)
+
+
+def got_more_partitions(topics: SystemTopics, *, partition_count: int, found: str) -> TopicMismatchError:
+    return TopicMismatchError(
+        "the topics of the namespace got more partitions while this coordinator ran; records would seem to be in the wrong "
+        "one. Start it again",
+        topic=topics.half,
+        expected=str(partition_count),
+        found=found,
+    )
 
 
 def ledger_settings(config: CoordinatorConfig, *, partition_count: int) -> LedgerSettings:
