@@ -5,17 +5,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from tests.support.raw import RawWriter
-from tests.support.role_acts import Stage, make_stage, running
+from tests.support.role_acts import Stage, count, make_stage, running
 from tests.support.tls_broker import TlsBroker, User
+from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import CoordinatorConfig
+from txlayer.consumer.consumer import OrderedConsumer
+from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.acls import Operation
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, dead_letter_topic, encode_replay, replay_topic
+from txlayer.core.retry import Reject
 from txlayer.testing.stage import RunningCoordinator
 
 pytestmark = pytest.mark.kafka
@@ -114,3 +120,44 @@ def test_a_coordinator_that_may_not_write_op_parks_what_a_policy_would_decide_an
         stage.arena.wait_until_visible(left.txn_id, topics=[stage.small])
 
     assert "too-old" == summary.reason
+
+
+@pytest.mark.fault("consumer: a dead letter is refused for another reason than its size")
+@pytest.mark.promise("P9")
+@pytest.mark.nightly  # contract/test_refused_dead_letters.py has the same with a topic that is gone
+def test_a_dead_letter_that_may_not_be_written_or_read_waits_and_all_else_goes_on(
+    guarded: TlsBroker, user: User
+) -> None:
+    stage = make_stage(guarded)
+    letters, requests = dead_letter_topic(stage.group, stage.small), replay_topic(stage.group, stage.small)
+    acls = [right.acl for right in stage.rights("consumer", user)]
+    kept = [acl for acl in acls if (acl.name, acl.operation) != (letters, Operation.WRITE)]
+    guarded.allow([replace(acl, operation=Operation.DESCRIBE) if acl.name == letters else acl for acl in kept])
+    handled: list[bytes | None] = []
+    consumer = OrderedConsumer(
+        group=stage.group,
+        topics=[stage.small],
+        start_at="earliest",
+        session_timeout=timedelta(seconds=3),
+        **stage.settings(user),
+    )
+
+    @consumer.handler
+    def handle(message: ReceivedMessage, _context: Context) -> Reject | None:
+        handled.append(message.value)
+        return Reject("as planned") if message.value == b"bad" else None
+
+    with consumer:
+        writer = RecordWriter(guarded.open_servers)
+        writer.write([Record(stage.small, b"bad", b"bad")])
+        wait_until(lambda: consumer.stats().replaced_count, within=60, what="a try to write")
+        writer.write([Record(requests, encode_replay(ReplayRecord(ReplayKind.REPLAY, "r", 0)), b"k")])
+        for n in range(3):
+            writer.write([Record(stage.small, b"%d" % n, b"good")])
+            wait_until(partial(handled.count, b"%d" % n), within=60, what="another key")
+        assert not count(guarded.open_servers, letters)
+        guarded.allow(acls)
+        wait_until(lambda: count(guarded.open_servers, letters), within=120, what="the dead letter")
+        wait_until(lambda: count(guarded.open_servers, requests) == 2, within=120, what="the answer")
+
+    assert [b"bad", b"0", b"1", b"2"] == handled[:4]
