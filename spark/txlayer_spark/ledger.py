@@ -1070,19 +1070,15 @@ def _is_unknown() -> Column:
 
     What an open Kafka transaction alone hides is decided, and not on doubt: it holds back no other.
     """
-    is_lacking = is_committed() & (F.coalesce("v_distinct", F.lit(0)) < F.col("count"))
-    is_lacking = is_lacking & (F.coalesce(doubt_state(), F.lit("")) == "")
+    # What doubt keeps is there, unless a message of it is visible already.
+    is_kept = (F.coalesce(doubt_state(), F.lit("")) != "") & (has_times() | F.isnull("v_n"))
     # What was cancelled is settled, whatever of it is visible.
-    is_lacking = is_lacking & ~(is_abandoned() & has_times())
+    is_unsure = F.isnotnull("unsure") & ~is_kept & ~(is_abandoned() & has_times())
     # One that is scheduled holds back no other.
     return (F.coalesce(doubt_state(), F.lit("")) != SCHEDULED) & (
         (F.col("verdict") == "out_of_window")
         | ((F.col("verdict") == MAY_WAIT) & ~is_abandoned())
-        # By an incomplete commit, which parks it, nothing of it may have been visible.
-        | ((F.col("verdict") == "leaked") & is_lacking & F.isnull("d_parked_ms"))
-        | (F.col("verdict").isin(*_CERTAIN) & is_lacking)
-        | ((F.col("verdict") == "open") & is_lacking & F.isnotnull("hidden_gone_n"))
-        | (F.col("verdict").isin(*_CERTAIN) & F.isnull(decision()))
+        | (F.col("verdict").isin("leaked", "open", *_CERTAIN) & ((F.col("unsure") == 2) | is_unsure))
     )
 
 
@@ -1109,7 +1105,7 @@ def with_ahead(stored: DataFrame, ahead: DataFrame) -> DataFrame:
     waits = (is_behind & ~F.col("is_on_doubt")) | (F.col("young") < first)
     stored_ms = F.coalesce("more.h_first_ms", "h_last_ms")
     is_told = F.isnull("more.d_last") | (stored_ms >= F.col("told_from_ms"))
-    is_in_place = is_told & F.isnull("more.d_parked_ms")
+    is_in_place = is_told & F.isnull("more.d_parked_ms") & ~has_times()
     is_unsure = may_wait & (F.col("unknown") < first)
     found = stored.join(F.broadcast(ahead), ["h_key", "half_partition"], "left")
     found = found.withColumns(

@@ -76,20 +76,23 @@ _MORE: Mapping[str, str | None] = {
     "v_topics": "topics",
     "v_distinct": "v_n",
     **dict.fromkeys(("o_rollback", "o_rollback_ms", "o_abandon", "o_abandon_ms", "o_unknown")),
-    **dict.fromkeys(("c_asked", "c_first_ms", "c_last_ms", "c_refused", "d_last", "d_parked_ms", "hidden_gone_n")),
+    **dict.fromkeys(("c_asked", "c_first_ms", "c_last_ms", "c_refused", "d_last", "d_parked_ms", "unsure")),
 }
 """What is in `more`, and the column that nearly every transaction repeats in it (None: it has nothing there). `more` is null
 for a transaction that is so in all of them: one message, decided by one commit, visible, never asked about."""
 
 
-def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
+def to_stored(judged: DataFrame, *, keeps_core: bool, is_unknown: Column | None = None) -> DataFrame:
     """Cores with the columns of `with_distinct`, `verdict` and `is_settled` → rows as they are stored.
 
     With `keeps_core`, those that are not settled hold their core too: it is what the next run carries on. Those without one are
-    exact, folded from every record.
+    exact, folded from every record. `is_unknown`: whether op may lack lines of one of these.
     """
     merged = judged.withColumns({name: F.coalesce(*columns) for name, columns in _MERGED.items()})
-    merged = merged.withColumn("hidden_gone_n", F.when(F.col("hidden_gone_n") > 0, F.col("hidden_gone_n")))
+    # 1: what is missing may have been visible and be gone; 2: op may lack lines of it.
+    is_unsure = (F.col("lost_n") == 0) & (F.col("gone_n") + F.col("hidden_gone_n") > 0)
+    unsure = F.when(F.lit(False) if is_unknown is None else is_unknown, 2).when(is_unsure, 1)
+    merged = merged.withColumn("unsure", unsure.cast("bigint"))
     # An attempt without its first half record was before all that are there. The place of an unplaced one is not known.
     is_before = (F.shiftright("h_begin", OFFSET_BITS) > 0) | F.col("is_unplaced")
     begin = F.when(is_before, -1).otherwise(F.col("h_first"))

@@ -115,6 +115,11 @@ def _may_lack_lines(judging: Judging) -> Column:
     return found
 
 
+def is_unknown(judging: Judging) -> Column:
+    """Whether the records do not say what was decided."""
+    return sure(_may_lack_lines(judging)) | (_none("h_n") & _none("k_n"))
+
+
 _NEVER = 1 << 60  # later than any time
 
 
@@ -135,7 +140,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     committed, rolled_back = ledger.is_committed(), ledger.is_rolled_back() | ledger.was_ended_without_half()
     visible, hidden = _has("v_n"), _none("v_n")
     is_known = _has("h_n") | F.isnotnull("d_last")
-    unknown = sure(_may_lack_lines(judging)) | (_none("h_n") & _none("k_n"))
+    unknown = is_unknown(judging)
     whole = (F.col("v_distinct") == _count()) & _none("lost_n") & _none("gone_n") & _none("hidden_n")
     released = F.isnotnull("released")
     state = F.coalesce(ledger.doubt_state(), F.lit(""))

@@ -455,6 +455,8 @@ overtaken_by_one_of_its_ordering_key: out_of_order
     half order=commit, half txn=other/00000009 order=commit, C 0, C 1, show 1 0
 visible_before_an_undecided_one_of_its_ordering_key: out_of_order
     half txn=ahead/0000000c order=prepare, half order=prepare, C 1, show 1
+scheduled_and_visible_before_an_undecided_one_of_its_ordering_key: ok
+    half txn=ahead/0000000c order=prepare, half order=prepare options=d0, C 1, show 1
 visible_before_a_parked_one_of_its_ordering_key: ok
     half txn=ahead/0000000c order=prepare, half order=prepare, keep parked 0 reason=checks-exhausted, C 1, show 1
 # Half has a second copy of the one ahead, and its line names the record that half has lost: its place is not judged.
@@ -526,6 +528,20 @@ behind_one_of_its_ordering_key_that_was_cancelled_and_of_which_lines_may_be_gone
     lines 1|U|gone/00000000|orders|9|1700000000000|producer||, half 0/3 txn=ahead/0000000c order=prepare,
     half 1/3 txn=ahead/0000000c topic=other order=prepare, half 2/3 txn=ahead/0000000c options=d+60000 order=prepare, C 2, show 0,
     A 2, half order=prepare, C 3, starts other=5 op=1
+behind_one_of_its_ordering_key_that_is_visible_in_part_before_its_time: lost
+    half 0/2 txn=ahead/0000000c order=prepare options=d+60000, half 1/2 txn=ahead/0000000c order=prepare options=d+60000,
+    half order=prepare, C 1, show 0, C 2
+behind_one_of_its_ordering_key_that_is_visible_in_part_before_its_decision: lost
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, show 0, C 1, C 2
+behind_one_of_its_ordering_key_that_is_visible_twice_in_part: lost
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare, half order=prepare, C 1, show 0 0, C 2
+# A part of it is visible, and the rest may be gone, whatever doubt says.
+behind_one_of_its_ordering_key_that_is_held_and_visible_in_part: out_of_window
+    half 0/2 txn=ahead/0000000c order=prepare, half 1/2 txn=ahead/0000000c order=prepare topic=other, half order=prepare,
+    C 1, keep held 0 1 order=prepare, show 0 value=another, C 2, starts other=5
+behind_one_of_its_ordering_key_that_differs_and_of_which_lines_may_be_gone: out_of_window
+    lines 1|U|gone/00000000|orders|9|1700000000000|producer||, half txn=ahead/0000000c order=prepare, half order=prepare,
+    C 0, show 0 value=another, C 1, starts op=1
 # It was earlier in half than all that is there.
 behind_one_of_its_ordering_key_that_half_has_lost_but_for_a_record_behind_it: out_of_window
     half 0/2 txn=ahead/0000000c order=prepare, half order=prepare, half 1/2 txn=ahead/0000000c order=prepare, C 1,

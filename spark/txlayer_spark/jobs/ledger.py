@@ -18,7 +18,7 @@ from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Kind, Names, events, s
 from txlayer_spark.parse import TopicKind, kind_of
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
-from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column, with_less_fault
+from txlayer_spark.verdicts import Judging, is_final, is_transaction, is_unknown, verdict_column, with_less_fault
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long it is remembered how far an ordering key came after its last message: as long as half records are kept."""
@@ -456,7 +456,8 @@ def _fold_exactly(
     )
     found = shelf.put(folded, "exact", number)
     rows = with_less_fault(found.where(is_transaction()), judging, "txn_id", "nonce", "partition")
-    rows = to_stored(rows.withColumn("is_settled", _state(judging)), keeps_core=False)
+    rows = rows.withColumn("is_settled", _state(judging))
+    rows = to_stored(rows, keeps_core=False, is_unknown=is_unknown(judging))
     shelf.put_rows(rows, number, options=_WRITING, adds=True)
     if not sources.is_first:
         of_attempts = found.where((F.col("h_n") > 0) | (F.col("v_n") > 0))
