@@ -56,6 +56,17 @@ def test_what_was_stored_before_half_got_more_partitions_is_judged_as_before(key
     log.add(DOUBT, before, key=f"origin/{HALF}/{before}/{half.offset}".encode(), value=half.value, headers=half.headers)
     assert ("", "nothing") == both(log)
 
+    # A person ended it there, and compaction took what named the transaction.
+    log.records[-1] = replace(log.records[-1], value=None, headers=[])
+    assert ("", "nothing") == both(log)
+
+
+def test_a_line_that_was_given_up_and_ended_on_doubt_counts_for_nothing() -> None:
+    log, _ = written("half, R 0, C 0, show 0")
+    log.add(DOUBT, key=f"origin/{OP}/0/0:0".encode())
+
+    assert ("ok", "ok") == both(log)
+
 
 @pytest.mark.parametrize("mode", ["", ",op"])
 def test_the_order_of_a_key_begins_anew_where_half_got_more_partitions(mode: str) -> None:

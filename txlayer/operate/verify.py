@@ -182,6 +182,8 @@ class TraceRecords:
         """{op partition: the append time of the first record that was read}."""
         self.real_first_ms: dict[TopicPartition, int] = {}
         """{partition of a real topic: the earliest append time there, where the broker keeps append times}."""
+        self.ended_asides: set[tuple[int, int, int]] = set()
+        """Those of quarantined records that a person has ended (as `QuarantineTrace`)."""
         self._edge: set[str] = set()  # ids of transactions whose first half record may lie before the window
         self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
 
@@ -292,17 +294,21 @@ class TraceRecords:
     def _quarantined(self, record: Record) -> None:
         """What a coordinator kept aside is no part of the transaction that it names; most name none."""
         kept = codec.parse_quarantine_key(record.key())
-        if kept is None or record.value() is None:
+        if kept is None:
             return
         origin, line = kept
+        place = (origin.partition, origin.offset, -1 if line is None else line)
+        if record.value() is None:  # without the transaction that it named
+            if origin.topic == (self._topics.half if line is None else self._topics.op):
+                self.ended_asides.add(place)
+            return
         named: HalfHeader | OpMessage | Undecodable | None = None
         if line is not None:
             named = codec.decode_op((record.value() or b"").decode("ascii", "replace"))
         elif origin.topic == self._topics.half:
             named = codec.half_of(record.headers())
         if named is not None and not isinstance(named, Undecodable):
-            trace = QuarantineTrace(origin.partition, origin.offset, -1 if line is None else line)
-            self._trace_index.keep(txn_id_of(named.key), trace)
+            self._trace_index.keep(txn_id_of(named.key), QuarantineTrace(*place))
 
     def begin_slice(self) -> None:
         """Forget which committed records were seen: another slice of offsets begins."""
@@ -524,6 +530,7 @@ class WindowReader:
             partition_counts={topic: number or 0 for topic, number in counts.items()},
             is_past=asked.until_ms is not None,
             hiding_waits=hiding_waits,
+            ended_asides=frozenset(traces.ended_asides),
         )
         return WindowReading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
 
