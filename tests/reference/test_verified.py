@@ -176,6 +176,17 @@ def test_one_that_was_visible_before_its_time_hides_no_loss_behind_it() -> None:
     assert ("lost", "lost") == both(log)
 
 
+def test_one_whose_half_records_go_on_behind_the_window_is_not_undecided_before_others_of_its_key() -> None:
+    """The line that rolled it back names a half record that came later than what was read."""
+    log, _ = written(
+        "half 0/2 txn=ahead/0000000c order=prepare, half order=prepare, C 1, keep open 0 order=prepare count=2, "
+        "at 1700001200000, half 1/2 txn=ahead/0000000c order=prepare, R 2, ended 0 txn=ahead/0000000c, show 1"
+    )
+
+    assert ("ok", "ok") == both(log)
+    assert "ok" == verified(log.history(), now_ms=NOW_MS, until_ms=1_700_000_000_030).words[KEY]
+
+
 def young(log: Log, age_ms: int) -> tuple[dict[str, str], dict[str, str]]:
     """What the model and verify say of the one ahead and of the other, so long after the newest record."""
     now_ms, history = log.now_ms + age_ms, log.history()

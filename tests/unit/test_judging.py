@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -341,3 +342,18 @@ def test_a_line_behind_the_end_of_half_is_read_if_the_window_has_no_end() -> Non
 
 def test_an_offset_of_thousands_of_digits_is_malformed_and_stops_nothing() -> None:
     assert ["well"] == kept_ids(commit("odd", last_offset="9" * 10_000), commit("well", last_offset="150"))
+
+
+@pytest.mark.parametrize("born_ms", [5, 6])
+def test_records_that_name_no_half_record_take_no_time_of_all_attempts_of_their_id(born_ms: int) -> None:
+    """For example of another namespace, whose producers use the same id again and again, too."""
+    count = 3_000
+    halves = [HalfTrace(f"{n:08x}", 0, n, 0, 1, "orders", 1, n, "", False, 0, born_ms=5) for n in range(count)]
+    forwards = [ForwardTrace("orders", 0, n, 0, count + n, 1, 1, True, born_ms=born_ms) for n in range(count)]
+    began_s = process_time()
+
+    found = judge(Traces("same", halves=halves, forwards=forwards), replace(WINDOW, ends={0: count}, starts={0: 0}))
+
+    assert {Verdict.ORPHAN, Verdict.OVERDUE} >= {each.verdict for each in found}
+    assert 2 * count == len(found)
+    assert process_time() - began_s < 3  # 14 s where each was compared with every attempt

@@ -13,7 +13,7 @@ have been stored, and no earlier one may be undecided.
 transactions it keeps only counts.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -574,16 +574,32 @@ def _give_out(traces: Traces, attempts: Collection[_Attempt], window: Window) ->
     owners = {position: attempt for attempt in attempts for position in attempt.offsets}
     stored = {(half.partition, half.offset): half for half in traces.halves}
     strangers = []
+    claims: Mapping[tuple[int, ...], list[_Attempt]] | None = None
     for forward in sorted(traces.forwards, key=lambda f: f.origin):
         position = (forward.half_partition, forward.half_offset)
         attempt, half = owners.get(position), stored.get(position)
         if half is None or not _is_claimed(half, forward):
-            attempt = _owner_on_doubt(forward, attempts, window)
+            claims = _claims(attempts, window) if claims is None else claims
+            place = (forward.half_partition, forward.index)
+            possible = [*claims.get(place, ()), *claims.get((*place, forward.count, forward.born_ms), ())]
+            attempt = _owner_on_doubt(forward, possible, window)
         if attempt is None:
             strangers.append(forward)
         else:
             attempt.shown.append((forward.index, forward))
     return strangers
+
+
+def _claims(attempts: Collection[_Attempt], window: Window) -> Mapping[tuple[int, ...], list[_Attempt]]:
+    """Whose a record may be that names no half record: by what it says of its message. An id may have very many attempts."""
+    found: defaultdict[tuple[int, ...], list[_Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        if attempt.was_on_doubt or window.starts.get(attempt.partition, 0):
+            for index, half in attempt.halves.items():
+                found[attempt.partition, index, half.count, half.born_ms].append(attempt)
+            for index in attempt.kept_at.keys() - attempt.halves:
+                found[attempt.partition, index].append(attempt)
+    return found
 
 
 def _owner_on_doubt(forward: ForwardTrace, attempts: Collection[_Attempt], window: Window) -> _Attempt | None:
@@ -604,8 +620,9 @@ def _owner_on_doubt(forward: ForwardTrace, attempts: Collection[_Attempt], windo
         else:
             is_claimed = half.partition == forward.half_partition and _is_claimed(half, forward)
         if is_claimed:
-            known = attempt.known_offsets
-            is_between = attempt.was_on_doubt and min(known) <= forward.half_offset <= max(known)
+            is_between = attempt.was_on_doubt and (
+                min(known := attempt.known_offsets) <= forward.half_offset <= max(known)
+            )
             (owners if is_between else others).append(attempt)
     if not owners and forward.half_offset < window.starts.get(forward.half_partition, 0):
         for attempt in others:
@@ -1052,7 +1069,7 @@ def _order_marks(
     edge_ms = window.cut_ms - window.grace_ms
     if attempt.is_first_known and any(at_ms >= edge_ms for at_ms in left_ms):
         marked.append((before, YOUNG))
-    if decision is None and is_in_half_order:
+    if decision is None and is_in_half_order and Verdict.OUT_OF_WINDOW not in kinds:
         is_on_doubt = attempt.doubt is not None and attempt.doubt.at_ms < edge_ms
         marked.append((before, ON_DOUBT if is_on_doubt else UNDECIDED))
     elif decision is None and not attempt.is_first_known and not may_have_been_parked:
