@@ -923,8 +923,9 @@ def decision() -> Column:
     return F.least("o_commit", "o_rollback", "o_abandon")
 
 
-def decision_offset() -> Column:
-    return F.shiftright(decision(), LINE_BITS + SOURCE_BITS)
+def offset_of(line: Column) -> Column:
+    """The offset in op of the packed position of a line."""
+    return F.shiftright(line, LINE_BITS + SOURCE_BITS)
 
 
 def doubt_state() -> Column:

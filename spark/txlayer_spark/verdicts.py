@@ -103,14 +103,21 @@ def _may_lack_lines(judging: Judging) -> Column:
         for start, until_ms in gaps
         if not start
     }
-    # What was decided before a later gap is certain.
+    # What was decided before a later gap is certain; of what was committed and is not on doubt, what was released as a whole, unless it
+    # may have been given up there, or what was given up.
+    is_timed = ledger.has_times()
+    may_be_abandoned = _none("v_n") & F.isnull("o_abandon") & sure(ledger.doubt_state() == "")
+    is_released = ~(is_timed & F.isnotnull("next_ms")) & ~may_be_abandoned
+    ended = F.coalesce(F.when(is_released, F.col("released")), F.when(~is_timed, F.col("o_abandon")))
+    is_on_doubt = ~is_timed & sure(ledger.doubt_state() != "")
+    ended = F.when(ledger.is_committed() & ~is_on_doubt, ended).otherwise(ledger.decision())
     found = F.coalesce(stored_ms, F.lit(0)) <= by_number(until, partition)
     for number, gaps in judging.op_gaps.items():
         for start, until_ms in gaps:
             if start:
                 end_ms = _NEVER if until_ms is None else until_ms + judging.clock_error_ms
                 is_older = F.coalesce(stored_ms, F.lit(0)) <= end_ms
-                is_certain = sure(ledger.decision_offset() < start)
+                is_certain = sure(ledger.offset_of(ended) < start)
                 found = sure(found) | ((partition == number) & is_older & ~is_certain)
     return found
 

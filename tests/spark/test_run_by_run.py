@@ -306,6 +306,51 @@ def test_of_two_runs_at_once_the_one_that_began_last_counts(
     assert at_the_end == last
 
 
+TAKEN = {
+    "released_at_its_time_by_a_line_that_is_gone": (
+        "timed, show 0, cut, release 0, taken, show 1, cut, U 0",
+        "out_of_window",
+    ),
+    "incomplete_at_first_and_committed_by_a_line_that_is_gone": (
+        "half 0/2, half 1/2, C 0, cut, C 1, taken, show 0 1, cut, U 0",
+        "out_of_window",
+    ),
+    "held_and_abandoned_by_a_line_that_is_gone": (
+        "half, C 0, keep held 0 reason=topic-missing, cut, A 0, taken, ended 0, cut, U 0",
+        "out_of_window",
+    ),
+    # It was decided and released before.
+    "committed_and_nowhere": ("half, C 0, cut, A 0, taken, cut, U 0", "lost"),
+    "parked_as_incomplete": (
+        "half 0/2, half 1/2, C 0, keep parked-committed 0 1 reason=incomplete, cut, A 0, taken, cut, U 0",
+        "parked",
+    ),
+    "abandoned": (
+        "half, C 0, keep held 0 reason=topic-missing, A 0, ended 0, cut, C 0, taken, cut, U 0",
+        "rolled_back",
+    ),
+    "rolled_back_and_visible": ("half, R 0, show 0, cut, C 0, taken, cut, U 0", "leaked"),
+    "released_as_a_whole_before": ("half options=d0, C 0, cut, C 0, taken, cut, show 0", "ok"),
+}
+
+
+@pytest.mark.fault(
+    "Spark: a topic is shortened by retention, compacted, deleted, or ends at the open Kafka transaction of a stranger"
+)
+def test_a_line_of_op_that_was_gone_before_it_was_read_makes_no_fault(spark: SparkSession, tmp_path: Path) -> None:
+    logs = {name: Steps().play(script) for name, (script, _) in TAKEN.items()}
+    numbers = {name: log.numbers() for name, log in logs.items()}
+    taken = {name: log.taken for name, log in logs.items()}
+    found = Increments({name: log.history() for name, log in logs.items()}, numbers, taken=taken)
+
+    *_, last, at_once = found.run(spark, str(tmp_path))
+
+    for rows in (last, at_once):
+        assert {name: [word] for name, (_, word) in TAKEN.items()} == {
+            name: [verdict for _, _, verdict in found.of(name, rows)] for name in TAKEN
+        }
+
+
 HISTORIES = 40
 # Read when the file is: while a test runs nothing of TXLAYER_ is set.
 FIRST = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))

@@ -2,8 +2,9 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -12,7 +13,7 @@ from tests.reference import steps
 from tests.reference.steps import Log
 from tests.reference.wire import History, Record
 from tests.support.spark_histories import NAMESPACE, TogetherJudged, is_system, row_of
-from txlayer_spark.catalog import BatchFolder, Catalog, Reader
+from txlayer_spark.catalog import BatchFolder, Catalog, Gap, Reader
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.parse import BRONZE
 
@@ -29,6 +30,7 @@ class Steps(Log):
     """A history with cuts in it, and an hour after each."""
 
     cuts: list[int] = field(default_factory=list)
+    taken: set[Place] = field(default_factory=set)
 
     def cut(self) -> None:
         """What is added from here on is read by a later call of bronze."""
@@ -48,7 +50,7 @@ class Steps(Log):
 
 
 class Cut(steps.Steps):
-    """Further steps: `cut`; `days 5`, which pass."""
+    """Further steps: `cut`; `days 5`, which pass; `taken`: retention takes the record before this step, and bronze never reads it."""
 
     log: Steps
 
@@ -57,6 +59,10 @@ class Cut(steps.Steps):
 
     def days(self, count: int) -> None:
         self.log.now_ms += count * 24 * HOUR_MS
+
+    def taken(self) -> None:
+        record = self.log.records[-1]
+        self.log.taken.add((record.topic, record.partition, record.offset))
 
 
 class Increments:
@@ -68,14 +74,18 @@ class Increments:
         numbers: Mapping[str, Mapping[Place, int]],
         *,
         cuts_ms: Sequence[int] = (),
+        taken: Mapping[str, Collection[Place]] = MappingProxyType({}),
     ) -> None:
-        """Nothing is written yet."""
+        """Nothing is written yet. `taken`: records that are gone before they are read."""
         self._together = TogetherJudged(histories)
         self._number: dict[Place, int] = {}
+        self._gaps: list[Gap] = []
         for name, renamed in self._together.renamed.items():
             for (topic, partition, offset), number in numbers[name].items():
                 place = (renamed.topic(topic), renamed.partition(topic, partition), offset)
                 self._number[place] = number
+                if (topic, partition, offset) in taken.get(name, ()):
+                    self._gaps.append(Gap(*place, offset + 1))
         records = self._together.records
         count = 1 + max(self._number.values(), default=0)
         self._cuts_ms = cuts_ms or [
@@ -102,7 +112,9 @@ class Increments:
         return [*found, judged(spark, root, "at-once", **settings)]
 
     def _write(self, spark: SparkSession, catalog: Catalog, number: int, cut_ms: int) -> None:
+        gone = {gap[:3] for gap in self._gaps}
         records = [r for r in self._together.records if self._of(r) == number]
+        records = [r for r in records if (r.topic, r.partition, r.offset) not in gone]
         for reader in (0, 1):
             rows = [row_of(r, cut_ms=cut_ms, batch=number) for r in records if is_system(r.topic) is (reader == 0)]
             frame = spark.createDataFrame(rows, BRONZE).drop("folder").coalesce(1)
@@ -110,7 +122,12 @@ class Increments:
             frame.write.partitionBy("kind", "day").parquet(catalog.path_of(folder))
         state = self._together.state(*self._together.named())
         readers = tuple(Reader(**{**asdict(r), "at_ms": cut_ms, "last_batch": number}) for r in state.readers)
-        catalog.store(replace(state, readers=readers, number=catalog.state().number))
+        gaps = [gap for gap in self._gaps if self._number[gap[:3]] <= number]
+        noted_ms = {gap.name: self._cuts_ms[self._number[gap[:3]]] for gap in gaps}
+        gaps += state.gaps
+        catalog.store(
+            replace(state, readers=readers, number=catalog.state().number, gaps=tuple(sorted(gaps)), noted_ms=noted_ms)
+        )
 
     def of(self, name: str, rows: Sequence[Any]) -> list[Word]:
         """What rows say of one history, its ids as they were."""
