@@ -626,6 +626,13 @@ print(json.dumps(ended))
 """
 
 
+def test_a_folder_of_delta_is_named_in_spark_s_own_catalog_whatever_the_default_one_is(spark: SparkSession) -> None:
+    """With `spark.sql.defaultCatalog` another one, Spark finds no folder under a name without a catalog."""
+    settings = TableSettings(data="data", format=Format.DELTA, into="/data/tables")
+
+    assert "spark_catalog.delta.`/data/tables/bronze`" == Table(spark, settings, "bronze").name
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", WITH_JARS, ids=lambda kind: kind.value)
 def test_delta_and_iceberg_answer_every_question(broker: Broker, tmp_path: Path, kind: Format) -> None:

@@ -274,7 +274,8 @@ class Table:
         self._spark, self._format, self._table = spark, settings.format, name
         is_folder = "/" in settings.into or self._format is Format.PARQUET  # a schema has no slash
         self.path = f"{settings.into.rstrip('/')}/{name}" if is_folder else ""
-        self.name = f"{self._format.value}.`{self.path}`" if self.path else f"{settings.into}.{name}"
+        # Only this catalog knows folders, and the session's own may be another one.
+        self.name = f"spark_catalog.{self._format.value}.`{self.path}`" if self.path else f"{settings.into}.{name}"
         if self.path and self._format is Format.ICEBERG:
             # Iceberg needs a catalog: one of files, for this folder.
             catalog = f"txlayer_{crc32(settings.into.encode()):08x}"
