@@ -509,7 +509,6 @@ class WindowReader:
         self._read("op", {p: r for p, r in others.items() if p[0] == topics.op}, traces.op)
         self._read("doubt", {p: r for p, r in others.items() if p[0] == topics.doubt}, traces.doubt)
         self._read_real(*real_ranges, traces)
-        held_back = self._still_held_back()
         window = Window(
             half_topic=topics.half,
             starts=traces.half_starts,
@@ -532,7 +531,7 @@ class WindowReader:
             hiding_waits=hiding_waits,
             ended_asides=frozenset(traces.ended_asides),
         )
-        return WindowReading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
+        return WindowReading(window, tuple(wanted), dict(self._counts), self._still_held_back(), traces.strange_count)
 
     # --- where to begin and to end ------------------------------------------------------------------------------------
 
