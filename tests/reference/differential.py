@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tests.reference.histories import Made, make, seeds
-from tests.reference.model import BROKEN_HEADERS, Kind, Report, judge, verdict
+from tests.reference.model import BROKEN_HEADERS, VERDICTS, Kind, Report, Transaction, judge, verdict
 from tests.reference.verified import Admin, Cluster, verified
 from tests.reference.wire import History, Record, parse_half, parse_origin
 from tests.support.checker import Judge
@@ -148,8 +148,8 @@ def with_verify(
         alone = judge(replace(without(made.history, report, later), settings=settings))
         orders = {txn.key: verdict(txn) for txn in alone.transactions.values()}
         words |= {key: orders[key] for key, word in words.items() if word == "out_of_order"}
-        lacking = {t.key for t in report.transactions.values() if len({m.index for m in t.at.values()}) < t.count}
-        words |= {key: "out_of_window" for key in words.keys() & lacking if told.words.get(key) == "out_of_window"}
+        lacking = [t for t in report.transactions.values() if len({m.index for m in t.at.values()}) < t.count]
+        words |= {t.key: told.words[t.key] for t in lacking if t.key in words and told.words.get(t.key) in faults_of(t)}
         orphans -= naming_later(made.history, report)
     # Without a half record there is no verdict of verify's.
     found = [
@@ -161,6 +161,12 @@ def with_verify(
         f"{place}: {'only the model' if place in orphans else 'only verify'} says that it belongs to nobody"
         for place in sorted(orphans ^ told.orphans)
     ]
+
+
+def faults_of(txn: Transaction) -> set[str]:
+    """What may be said of one that lacks half records if they may follow: `out_of_window`, and if it is undecided without them, each of its faults."""
+    kinds = {finding.kind for finding in txn.findings} if txn.state == "unknown" else set[Kind]()
+    return {"out_of_window"} | {word for word, wanted in VERDICTS if kinds & wanted}
 
 
 def without(history: History, report: Report, keys: Collection[str]) -> History:
