@@ -99,6 +99,7 @@ def test_how_long_each_attempt_took_is_counted_by_size(stage: Stage, workers: st
     assert figures.attempt_s == total > 0
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @OF_HANDLERS
 def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_neighbours_do_not(stage: Stage) -> None:
@@ -118,6 +119,7 @@ def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_n
     assert (20, 1) == (figures.handled, figures.dead_lettered)
 
 
+@pytest.mark.slow
 @OF_HANDLERS
 def test_what_a_handler_in_a_process_raises_stands_in_the_dead_letter(stage: Stage) -> None:
     stage.write(b"0")

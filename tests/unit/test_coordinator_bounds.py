@@ -143,6 +143,7 @@ def test_invented_topics_are_forgotten_by_a_coordinator_at_work(monkeypatch: pyt
     assert len(coordinator.view().targets) <= 8
 
 
+@pytest.mark.slow
 @pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 @pytest.mark.promise("P7", "P11")
 def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commit_for_long() -> None:
@@ -176,6 +177,7 @@ def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commi
     assert latest_s < 12
 
 
+@pytest.mark.slow
 @pytest.mark.fault("data: half records invent very many names of real topics")
 @pytest.mark.promise("P11")
 def test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +214,7 @@ def test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting(monkeyp
     assert seen_s - committed_s < 10
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_a_turn_asks_about_topics_for_one_time_however_many_partitions_name_them(
@@ -286,6 +289,7 @@ def test_rebuilds_become_seldom_while_nothing_goes_through_although_each_take_ov
     assert count == closed_count
 
 
+@pytest.mark.slow
 @pytest.mark.fault("coordinator: is short of memory")
 @pytest.mark.promise("P11")
 def test_the_ledgers_of_before_are_freed_before_a_rebuild_makes_others() -> None:
@@ -456,6 +460,7 @@ def test_headers_that_could_not_be_read_on_doubt_are_read_in_half() -> None:
     assert [WHY_HEADER] == whys
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("is_shortened", [False, True])
 def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_whole(*, is_shortened: bool) -> None:

@@ -74,6 +74,7 @@ def committed_for_one_time(stage: StillCoordinator, count: int) -> list[str]:
     return keys
 
 
+@pytest.mark.slow
 def test_very_many_that_are_due_at_once_are_released_in_pieces() -> None:
     stage, count = StillCoordinator(), 2_500
     keys = committed_for_one_time(stage, count)

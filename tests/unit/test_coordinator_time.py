@@ -166,6 +166,7 @@ def test_a_partition_that_is_quiet_for_long_grows_old_by_itself() -> None:
     assert {A} == set(stage.on_doubt())
 
 
+@pytest.mark.slow
 @pytest.mark.fault("coordinator: restarts again and again in a partition that gets no records")
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize(

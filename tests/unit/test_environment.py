@@ -56,6 +56,7 @@ def test_a_call_with_a_deadline_may_be_made_again_if_no_thread_can_be_started(mo
     deadline.close()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P11")
 def test_what_was_kept_for_long_and_is_given_up_is_freed_with_what_is_kept_next() -> None:
     class Itself:

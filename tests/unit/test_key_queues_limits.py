@@ -549,6 +549,7 @@ def bounded_memory(bytes_max: int) -> Iterator[None]:
     assert after - before <= bytes_max
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P11")
 def test_a_record_that_waits_for_long_keeps_nothing_of_those_that_came_and_went() -> None:
     stage = QueueStage([A])
@@ -571,6 +572,7 @@ def test_a_record_that_waits_for_long_keeps_nothing_of_those_that_came_and_went(
     assert 30_000 == stage.queue.figures().oldest_added_ms
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("way", ["alone", "in runs", "in batches", "as dead letters"])
 def test_a_handler_that_does_not_come_back_keeps_nothing_of_those_that_came_and_went_behind_its_message(
@@ -667,6 +669,7 @@ def test_keys_that_were_looked_up_among_the_parked_ones_are_not_kept_whatever_th
             queue.handled(queue.take(1, now_ms=0))
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
 def test_messages_of_a_parked_key_without_room_for_their_ends_become_one_dead_letter_each() -> None:
@@ -691,6 +694,7 @@ def test_messages_of_a_parked_key_without_room_for_their_ends_become_one_dead_le
     assert [at for at, key in enumerate(stage.log) if key == A] == [at for _, at, _ in stage.dead_letters]
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_postponed_messages_without_room_for_their_ends_do_not_begin_and_are_handled_once() -> None:
     draw, handled = random.Random(1), Counter[int]()
@@ -750,6 +754,7 @@ def test_a_postponed_message_without_room_for_its_end_keeps_no_request_that_may_
     assert stage.queue.needs_requests
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("steps", ["ask write fail", "write ask fail", "write fail ask"])
 def test_a_message_that_has_no_place_as_a_dead_letter_waits_for_the_replays_of_its_parked_key(steps: str) -> None:

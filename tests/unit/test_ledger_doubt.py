@@ -318,6 +318,7 @@ def test_a_commit_of_what_stands_there_on_a_lines_word_alone_is_incomplete() -> 
     assert {A: "incomplete"} == driver.reasons()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P11")
 def test_one_that_stays_on_doubt_keeps_no_settled_ones_in_memory() -> None:
     """The limits name 1,024 settled transactions, and as many as are open."""

@@ -532,6 +532,7 @@ def test_a_message_with_the_latest_time_is_forwarded_when_it_is_given_another_on
     assert 0 == driver.ledger.open_count
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P11")
 def test_times_that_are_not_awaited_any_more_leave_memory() -> None:
     driver, far_ms = PartitionDriver(), 30 * 24 * 60 * MINUTE

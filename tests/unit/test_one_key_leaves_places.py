@@ -144,6 +144,7 @@ def steps_until_others_ended(backlog_count: int, *, chunk_count: int) -> int:
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_count", [1, 10, 100])
 def test_a_key_with_a_backlog_of_100_000_delays_others_by_a_tenth_at_most(chunk_count: int) -> None:
     alone = steps_until_others_ended(0, chunk_count=chunk_count)

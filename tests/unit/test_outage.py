@@ -103,6 +103,7 @@ def test_an_hour_without_the_database_makes_no_dead_letter(caplog: pytest.LogCap
     assert "closed" == outage.engine.stats().topics[EARLY[0]].breaker
 
 
+@pytest.mark.slow
 def test_without_a_breaker_an_hour_makes_dead_letters_of_all() -> None:
     outage = Outage({})
     outage.pass_time(OUTAGE_S)

@@ -87,6 +87,7 @@ def test_whatever_fails_and_is_parked_fits() -> None:
     assert list(offsets) == progress.stored(snapshot.version)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P11")
 def test_the_partition_is_full_before_runs_have_no_room() -> None:
     progress = Progress(0)

@@ -227,6 +227,7 @@ def test_a_bitmap_ends_where_a_reader_would_stop(beyond: int, fit_count: int) ->
     assert (beyond > 0) == is_cut
 
 
+@pytest.mark.slow
 def test_dice_cannot_be_compressed_and_are_cut_to_what_fits() -> None:
     dice = b"".join(sha256(str(n).encode()).digest() for n in range(2_000))
     bits = bin(int.from_bytes(b"\x01" + dice, "big"))[3:]

@@ -108,6 +108,7 @@ def loop_of_its_own() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("consumer: a handler takes long beside quick ones")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(

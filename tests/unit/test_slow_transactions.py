@@ -122,6 +122,7 @@ def test_a_record_out_of_form_that_takes_too_long_is_kept_aside_by_its_place_alo
     assert (b"", True) == (kept[-1].value(), b" bytes, not kept whole" in why)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.promise("P1", "P11")
 @pytest.mark.parametrize("other_bytes", [1, BYTES // 4])
