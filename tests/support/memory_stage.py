@@ -7,7 +7,7 @@ from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.memory.cluster import MemberMetadata
 from txlayer.adapters.memory.readers import MemoryGroupReader
-from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
+from txlayer.adapters.memory.writers import MemoryIdempotentWriter, MemoryTransactionalWriter
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, ProducerConfig
 
@@ -33,10 +33,10 @@ class Stage:
         made.initialise(timeout_s=30)
         return made
 
-    def half_writer(self, **settings: Any) -> MemoryHalfWriter:
+    def half_writer(self, **settings: Any) -> MemoryIdempotentWriter:
         config = ProducerConfig(**settings)
         made: Any = self.kafka.connect_producer(config, client="p")
-        writer: MemoryHalfWriter = made.make_half_writer(batch_bytes_max=1000)
+        writer: MemoryIdempotentWriter = made.make_half_writer(batch_bytes_max=1000)
         return writer
 
     def member(self, client: str = "c") -> MemoryGroupReader:

@@ -182,7 +182,7 @@ class PartitionDriver:
             return
         before = len(self.ledger.batch.reports)
         present = {GROUP} if is_present else frozenset[str]()
-        self.ledger.due(now_ms=min(now_ms, self.now_ms), move_count_max=moves, present=present)
+        self.ledger.let_time_pass(now_ms=min(now_ms, self.now_ms), move_count_max=moves, present=present)
         news = self.ledger.batch.reports[before:]
         expired, too_old = (
             tuple(r.key for r in news if (r.kind, r.detail) == (ReportKind.PARKED, reason.value))

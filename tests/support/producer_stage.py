@@ -18,7 +18,7 @@ import pytest
 from tests.support.waiting import wait_until
 from txlayer.adapters.memory import MemoryKafka, ThreadWorld
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.adapters.ports import Assignment, GroupReader, HalfWriter, Record, TopicLimits, TopicPartition
+from txlayer.adapters.ports import Assignment, GroupReader, IdempotentWriter, Record, TopicLimits, TopicPartition
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, CheckKind, CheckRecord, HalfHeader, Message, OpMessage, Resolution
@@ -42,7 +42,7 @@ PATIENCE_S = 10.0
 
 
 class StagedWriter:
-    """The cluster's `HalfWriter`, behind a queue that a test holds back and whose records it refuses."""
+    """The cluster's `IdempotentWriter`, behind a queue that a test holds back and whose records it refuses."""
 
     def __init__(self) -> None:
         self.stored: list[MemoryRecord] = []
@@ -52,7 +52,7 @@ class StagedWriter:
         self.fatal: TxLayerError | None = None
         self.is_closed = False
         self.poll_error: Exception | None = None
-        self.inner: HalfWriter | None = None
+        self.inner: IdempotentWriter | None = None
         self._is_held = False
         self._queued: deque[tuple[MemoryRecord, Any]] = deque()
         self._changed = threading.Condition()

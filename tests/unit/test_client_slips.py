@@ -13,7 +13,7 @@ from tests.support.commands import run_txlayer
 from txlayer import OrderedConsumer, TransactionalProducer
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import KafkaGroupReader, plain_consumer
-from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
+from txlayer.adapters.kafka.writers import KafkaIdempotentWriter, KafkaTransactionalWriter
 from txlayer.config import PROTECTED_CLIENT_SETTINGS, ClientConfig
 from txlayer.errors import ConfigError, ProducerFencedError
 
@@ -21,7 +21,7 @@ SECRET = "hunter2"
 
 
 def half(config: ClientConfig) -> object:
-    return KafkaHalfWriter(config, message_timeout_ms=1000, batch_bytes_max=1_000_000, linger_ms=1)
+    return KafkaIdempotentWriter(config, message_timeout_ms=1000, batch_bytes_max=1_000_000, linger_ms=1)
 
 
 def transactional(config: ClientConfig) -> object:
@@ -37,7 +37,7 @@ def admin(config: ClientConfig) -> object:
 
 
 def test_a_client_that_is_closed_refuses_a_record_with_an_error_of_ours() -> None:
-    writer = KafkaHalfWriter(
+    writer = KafkaIdempotentWriter(
         ClientConfig(bootstrap_servers="127.0.0.1:9"), message_timeout_ms=1000, batch_bytes_max=1_000_000, linger_ms=1
     )
     writer.close(0)

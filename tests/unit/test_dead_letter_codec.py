@@ -13,7 +13,7 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, Truncation
 from txlayer.core import dead_letters
 from txlayer.core.dead_letters import (
-    CUT_HEADER,
+    DLQ_CUT_HEADER,
     DLQ_HEADER,
     MESSAGE_LENGTH_MAX,
     TEXT_LENGTH_MAX,
@@ -80,7 +80,7 @@ def test_the_protocol_page_names_every_header_reason_kind_and_outcome() -> None:
     words = [*headers, *(r.value for r in DeadLetterReason), *(o.value for o in ReplayOutcome)]
     kinds = [kind.value for kind in ReplayKind]
 
-    assert [DLQ_HEADER, CUT_HEADER] == headers
+    assert [DLQ_HEADER, DLQ_CUT_HEADER] == headers
     assert [] == [word for word in words if f"`{word}`" not in text]
     assert [] == [kind for kind in kinds if f'"kind": "{kind}"' not in text]
 
@@ -221,12 +221,12 @@ def test_a_source_topic_is_read_from_a_name(name: str, topic: str | None) -> Non
 @pytest.mark.parametrize(
     ("headers", "value", "expected"),
     [
-        ([(CUT_HEADER, b"20000"), ("txl-dlq", b"1|")], None, True),
+        ([(DLQ_CUT_HEADER, b"20000"), ("txl-dlq", b"1|")], None, True),
         ([("tags", b"a"), ("txl-dlq", b"1|")], None, False),
-        ([("colour", b"red"), (CUT_HEADER, b"1"), ("txl-dlq", b"1|")], None, False),
-        ([(CUT_HEADER, b"1"), ("txl-dlq", b"1|")], b"a header of its own", False),
-        ([(CUT_HEADER, b"of its own"), ("txl-dlq", b"1|")], None, False),
-        ([(CUT_HEADER, None), ("txl-dlq", b"1|")], None, False),
+        ([("colour", b"red"), (DLQ_CUT_HEADER, b"1"), ("txl-dlq", b"1|")], None, False),
+        ([(DLQ_CUT_HEADER, b"1"), ("txl-dlq", b"1|")], b"a header of its own", False),
+        ([(DLQ_CUT_HEADER, b"of its own"), ("txl-dlq", b"1|")], None, False),
+        ([(DLQ_CUT_HEADER, None), ("txl-dlq", b"1|")], None, False),
         ([], None, False),
         (None, None, False),
     ],

@@ -247,7 +247,7 @@ def test_of_very_many_groups_only_so_many_wake_at_once() -> None:
     driver.crash(is_new_process=True)
     assert ([], 400) == (awake(driver), driver.ledger.open_count)
 
-    driver.ledger.due(now_ms=driver.now_ms + 60_000, move_count_max=100, present=())
+    driver.ledger.let_time_pass(now_ms=driver.now_ms + 60_000, move_count_max=100, present=())
 
     assert 100 == len(awake(driver))
 

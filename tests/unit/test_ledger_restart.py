@@ -390,7 +390,7 @@ def test_those_that_go_on_when_a_topic_is_mended_are_remembered_once(monkeypatch
     most = 0
     while driver.ledger.doubt_index.held:
         driver.advance()
-        driver.ledger.due(now_ms=driver.now_ms, move_count_max=100)
+        driver.ledger.let_time_pass(now_ms=driver.now_ms, move_count_max=100)
         most = max(most, len(driver.ledger._mended))
         driver.publish()
 

@@ -179,7 +179,7 @@ def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
     old.ensure_extras().moved_ms -= 8 * DAY_MS
     ledger.doubt_index.hold(old)
 
-    ledger.due(now_ms=driver.now_ms, move_count_max=3)
+    ledger.let_time_pass(now_ms=driver.now_ms, move_count_max=3)
 
     # One of three places is taken by the one that was held too long.
     assert [A] == [report.key for report in ledger.batch.reports]

@@ -247,7 +247,7 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(shape: HalfO
             raw = half_header(f"{txn_id}/0000000a", options=given)
             ledger.fold_half(offset, 1_800_000_000_000, raw, half_record(raw, value=b""))
         for round_ in range(4):
-            ledger.due(now_ms=1_800_000_000_000 + 61_000 + round_, move_count_max=1_000)
+            ledger.let_time_pass(now_ms=1_800_000_000_000 + 61_000 + round_, move_count_max=1_000)
             keys = ledger.batch.to_doubt
             ledger.published({k: ledger.doubt_index.next_offset + n for n, k in enumerate(keys)})
             ledger.positions()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from txlayer.adapters.ports import (
     Administration,
     GroupReader,
-    HalfWriter,
+    IdempotentWriter,
     LogReader,
     StoringGroupReader,
     TopicLimits,
@@ -66,7 +66,7 @@ class Clients:
     shared_questions: Callable[..., SharedQuestions]
     reader: Callable[..., LogReader]
     writer: Callable[..., TransactionalWriter]
-    half_writer: Callable[..., HalfWriter]
+    idempotent_writer: Callable[..., IdempotentWriter]
     group_reader: Callable[..., GroupReader]
     storing_group_reader: Callable[..., StoringGroupReader]
     serialize: Callable[..., bytes | None]
@@ -77,9 +77,9 @@ class Clients:
         """The reader of transaction histories; it makes clients for each call, so any thread may call it."""
         return LogHistoryReader(self)
 
-    def operator_writer(self, batch_bytes_max: int) -> HalfWriter:
+    def operator_writer(self, batch_bytes_max: int) -> IdempotentWriter:
         """A writer of an operator's records, whose batches have at most so many bytes."""
-        return self.half_writer(
+        return self.idempotent_writer(
             batch_bytes_max=batch_bytes_max, message_timeout_ms=OPERATOR_WRITE_MS, linger_ms=LINGER_MS
         )
 
@@ -108,9 +108,9 @@ class ProducerConnections:
         self.serialize = clients.serialize  # the serializer may append to `headers`; its exception propagates unchanged
         self.history = clients.history
 
-    def make_half_writer(self, *, batch_bytes_max: int, linger_ms: float = LINGER_MS) -> HalfWriter:
+    def make_half_writer(self, *, batch_bytes_max: int, linger_ms: float = LINGER_MS) -> IdempotentWriter:
         """A writer; one batch of its records is smaller than `batch_bytes_max`, and begins `linger_ms` after its first record."""
-        return self._clients.half_writer(
+        return self._clients.idempotent_writer(
             batch_bytes_max=batch_bytes_max,
             message_timeout_ms=milliseconds(self._config.prepare_timeout),
             linger_ms=linger_ms,
@@ -254,9 +254,9 @@ class ConsumerConnections(_Connected):
             instance_id=config.instance_id,
         )
 
-    def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+    def make_log_writer(self, *, batch_bytes_max: int) -> IdempotentWriter:
         """An idempotent writer of single records (locks, requests); the caller names their partition."""
-        return self._clients.half_writer(
+        return self._clients.idempotent_writer(
             batch_bytes_max=batch_bytes_max,
             message_timeout_ms=milliseconds(self.config.store_timeout),
             linger_ms=LINGER_MS,
@@ -272,7 +272,7 @@ def kafka_clients(config: ClientConfig) -> Clients:
     """Clients of real Kafka with these settings; each connects at its first use."""
     from txlayer.adapters.kafka.admin import KafkaAdmin, SharedAdmin
     from txlayer.adapters.kafka.client import KafkaGroupReader, KafkaStoringGroupReader, PlainReader, serialize
-    from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
+    from txlayer.adapters.kafka.writers import KafkaIdempotentWriter, KafkaTransactionalWriter
 
     return Clients(
         config=config,
@@ -280,7 +280,7 @@ def kafka_clients(config: ClientConfig) -> Clients:
         shared_questions=partial(SharedAdmin, config),
         reader=partial(PlainReader, config),
         writer=partial(KafkaTransactionalWriter, config),
-        half_writer=partial(KafkaHalfWriter, config),
+        idempotent_writer=partial(KafkaIdempotentWriter, config),
         group_reader=partial(KafkaGroupReader, config),
         storing_group_reader=partial(KafkaStoringGroupReader, config),
         serialize=serialize,

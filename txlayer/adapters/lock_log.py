@@ -7,7 +7,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.errors import PASSING_CODES, Code, translate_error
-from txlayer.adapters.ports import HalfWriter, LogReader, TopicPartition, append_time_of, limits_of, no_append_time
+from txlayer.adapters.ports import (
+    IdempotentWriter,
+    LogReader,
+    TopicPartition,
+    append_time_of,
+    limits_of,
+    no_append_time,
+)
 from txlayer.adapters.readers import records_of
 from txlayer.adapters.telemetry import Log
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LockRecord, decode_lock, encode_lock, lock_partition
@@ -54,7 +61,7 @@ class LockLog:
         self._history_ms = HISTORY_EXPIRY_COUNT * expiry_ms
         self._clock = clock
         self._reader: LogReader | None = None
-        self._writer: HalfWriter | None = None
+        self._writer: IdempotentWriter | None = None
         self._partition_count = 0
         self._positions: dict[int, int] = {}
         self._behind: dict[int, int] = {}

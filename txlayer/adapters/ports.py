@@ -106,8 +106,8 @@ class TopicLimits(NamedTuple):
     topic_id: str = ""  # a topic that is deleted and made anew has another
 
 
-class HalfWriter(Protocol):
-    """Writes half and op records: acknowledged by all replicas, in order per partition, not duplicated by retries.
+class IdempotentWriter(Protocol):
+    """Writes records of half, op and locks, and those of operators: acknowledged by all replicas, in order per partition, not duplicated by retries.
 
     Any thread may call `produce`. Reports come in the order of acknowledgement, only from within `poll` and `close`.
     """
@@ -146,7 +146,7 @@ class TransactionalWriter(Protocol):
     transactional_id: str
     batch_bytes_max: int
 
-    produce: Callable[..., None]  # as in `HalfWriter`; a refused record makes `flush` or `commit` fail
+    produce: Callable[..., None]  # as in `IdempotentWriter`; a refused record makes `flush` or `commit` fail
 
     def initialise(self, *, timeout_s: float) -> None:
         """Fence every earlier holder of the id and end what it left open.

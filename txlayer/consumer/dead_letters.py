@@ -15,7 +15,7 @@ from txlayer.adapters.ports import LogReader, Record, StoredOffset, TopicPartiti
 from txlayer.adapters.readers import Range, records_of, runs_of
 from txlayer.consumer.context import ReceivedMessage, size_in_memory
 from txlayer.core.dead_letters import (
-    CUT_HEADER,
+    DLQ_CUT_HEADER,
     DLQ_HEADER,
     AnsweredRequests,
     DeadLetter,
@@ -111,7 +111,7 @@ class DeadLetterWriter(KafkaTransactions):
                 key, size_bytes = None, size_bytes + len(key or b"")
             sender = ReceivedMessage(record)
             letter = letter._replace(txn_id=sender.txn_id or "", producer_group=sender.producer_group or "")
-            left = [(CUT_HEADER, b"%d" % size_bytes), (DLQ_HEADER, encode_dead_letter(letter))]
+            left = [(DLQ_CUT_HEADER, b"%d" % size_bytes), (DLQ_HEADER, encode_dead_letter(letter))]
             return Entry(topic, partition, key, None, left)
         own = (DLQ_HEADER, encode_dead_letter(letter))
         return Entry(topic, partition, record.key(), record.value(), [*headers, own])

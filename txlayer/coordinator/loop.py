@@ -449,7 +449,7 @@ class Coordinator:
         peak_ms = shard.peak_ms()
         if peak_ms is not None:
             now_ms = min(peak_ms, shard.time.now_ms())
-            shard.ledger.due(now_ms=now_ms, move_count_max=self._moves_max, present=self._present)
+            shard.ledger.let_time_pass(now_ms=now_ms, move_count_max=self._moves_max, present=self._present)
 
     def _on_tick(self, batches: list[tuple[int, Batch]], *, read_result: ReadResult) -> None:
         self._report_untimely()
@@ -480,7 +480,7 @@ class Coordinator:
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
                 counted_ms = shard.counted_ms(now_ms, self._group, self._topics, read_result=read_result, now=now)
-                ledger.due(now_ms=counted_ms, move_count_max=moves_max, present=self._present)
+                ledger.let_time_pass(now_ms=counted_ms, move_count_max=moves_max, present=self._present)
                 probed_ms = min(wall_ms, shard.op_read_wall_ms)
                 if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=probed_ms):
                     shard.probed_at = now

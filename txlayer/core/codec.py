@@ -1,4 +1,4 @@
-"""Encodes and decodes the keys, values and headers of txlayer's records: every header name and every version is defined here.
+"""Encodes and decodes the keys, values and headers of txlayer's records. `core/dead_letters.py` has the headers of dead letters.
 
 Decoders do not raise on malformed bytes: they return `Undecodable`. docs/explanation/protocol.md specifies the formats,
 with test vectors for other languages.

@@ -82,7 +82,7 @@ class ReplayRecord(NamedTuple):
 
 
 DLQ_HEADER = "txl-dlq"  # on a dead letter: the reason, the origin, the number of attempts, the consumer group
-CUT_HEADER = "txl-dlq-cut"
+DLQ_CUT_HEADER = "txl-dlq-cut"
 """On a dead letter that its topic refused whole: its size in bytes at its origin. Value and headers are left out."""
 MESSAGE_LENGTH_MAX = 500
 """Characters of an error's message: a sentence and a position. It may contain users' values, so not more."""
@@ -200,7 +200,9 @@ def is_cut(headers: Headers | None, value: bytes | None) -> bool:
     header `txl-dlq-cut` has a value, or that header is no number.
     """
     given = headers or ()
-    return value is None and [name for name, _ in given] == [CUT_HEADER, DLQ_HEADER] and (given[0][1] or b"").isdigit()
+    return (
+        value is None and [name for name, _ in given] == [DLQ_CUT_HEADER, DLQ_HEADER] and (given[0][1] or b"").isdigit()
+    )
 
 
 def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from txlayer.adapters.ports import HalfWriter, TopicLimits, limits_of
+from txlayer.adapters.ports import IdempotentWriter, TopicLimits, limits_of
 from txlayer.config import SystemTopics
 from txlayer.core.history import operator_reason
 from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, UsageError
@@ -86,7 +86,7 @@ ROUND_S = 0.1  # how long one look for acknowledgements waits
 class OperatorWriter:
     """Writes op records that each are one line. One thread uses it, once."""
 
-    def __init__(self, writer: HalfWriter, *, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, writer: IdempotentWriter, *, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
         self._topic = topic
         self._clock = clock

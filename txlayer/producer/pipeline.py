@@ -18,7 +18,7 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txlayer.adapters.ports import HalfWriter
+from txlayer.adapters.ports import IdempotentWriter
 from txlayer.adapters.telemetry import Log
 from txlayer.core import codec
 from txlayer.core.messages import NONCE_LENGTH, ROLLBACK, UNKNOWN, Resolution
@@ -466,7 +466,7 @@ class Pipeline:
 
     def __init__(
         self,
-        writer: HalfWriter,
+        writer: IdempotentWriter,
         *,
         group: str,
         half_topic: str,

@@ -10,8 +10,8 @@ transaction begins, if
 
 One error replaces it within its Kafka transaction, which is then written again: `error_replaces_producer`. Only the `Publisher`
 asks this. After any other error a producer is given up, with its name: the outcome of its Kafka transaction is unknown. A coordinator builds its state again from
-the stored offsets. A consumer takes its queues over again; if no offset was sent, it only takes a writer of another name
-(`Assignments.replace_writer`). Producers of half and op records are not transactional: after a fatal error (`FencedError`) the
+the stored offsets. A consumer takes its queues over again. If no offset was sent and the error does not end it, it only takes a
+writer of another name (`Assignments.replace_writer`). Producers of half and op records are not transactional: after a fatal error (`FencedError`) the
 user makes a new one, and `run_responder` does so itself.
 """
 

@@ -15,7 +15,7 @@ from txlayer.adapters import connect
 from txlayer.adapters.errors import Code
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local.server import free_ports
-from txlayer.adapters.kafka.writers import KafkaHalfWriter
+from txlayer.adapters.kafka.writers import KafkaIdempotentWriter
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import ClientConfig, CoordinatorConfig, ProducerConfig
 from txlayer.errors import BrokerUnavailableError, FencedError
@@ -142,7 +142,7 @@ def test_a_client_that_can_write_nothing_any_more_says_so_and_raises_nothing_of_
     with MockCluster() as cluster:
         cluster.create_topic("orders", partitions=1)
         config = ProducerConfig(bootstrap_servers=cluster.bootstrap_servers)
-        writer = KafkaHalfWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000, linger_ms=1)
+        writer = KafkaIdempotentWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000, linger_ms=1)
         reports: list[Any] = []
         cluster.refuse(PRODUCE, Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
@@ -165,7 +165,7 @@ def test_a_record_that_the_broker_has_already_is_stored_and_nobody_tells_where(c
     with MockCluster() as cluster:
         cluster.create_topic("orders", partitions=1)
         config = ProducerConfig(bootstrap_servers=cluster.bootstrap_servers)
-        writer = KafkaHalfWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000, linger_ms=1)
+        writer = KafkaIdempotentWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000, linger_ms=1)
         reports: list[tuple[Any, int | None]] = []
         cluster.refuse(PRODUCE, code)
 

@@ -143,7 +143,7 @@ logger = Log("txlayer.kafka")
 _PURGE_S = 1.0  # how long the reports of what was given up at the end may take
 
 
-class KafkaHalfWriter:
+class KafkaIdempotentWriter:
     """One client, used by all threads of one producer; `poll` and `close` by one of them."""
 
     def __init__(

@@ -20,7 +20,7 @@ from txlayer.adapters.memory.world import (
     ThreadWorld,
     World,
 )
-from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
+from txlayer.adapters.memory.writers import MemoryIdempotentWriter, MemoryTransactionalWriter
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, SystemTopics
@@ -60,7 +60,7 @@ def memory_clients(link: Link, config: ClientConfig) -> Clients:
         ),
         reader=partial(MemoryLogReader, link),
         writer=partial(MemoryTransactionalWriter, link),
-        half_writer=partial(MemoryHalfWriter, link),
+        idempotent_writer=partial(MemoryIdempotentWriter, link),
         group_reader=partial(MemoryGroupReader, link),
         storing_group_reader=partial(MemoryStoringGroupReader, link),
         serialize=_serialize,

@@ -526,8 +526,8 @@ class MemoryTransactionalWriter(TranslatedWriter):
 HALF_QUEUE_MAX = 100_000  # the client's `queue.buffering.max.messages`
 
 
-class MemoryHalfWriter:
-    """The `HalfWriter` of a cluster in memory. Any thread may `produce`; `poll` and `close` belong to one."""
+class MemoryIdempotentWriter:
+    """The `IdempotentWriter` of a cluster in memory. Any thread may `produce`; `poll` and `close` belong to one."""
 
     def __init__(self, link: Link, *, batch_bytes_max: int, message_timeout_ms: int, **_sending: object) -> None:
         self._link = link

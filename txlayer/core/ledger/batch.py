@@ -95,7 +95,7 @@ class Batch:
     line_count: int = 0
     byte_count: int = 0
     release_count: int = 0  # transactions on doubt that were tried without an op line
-    parked: set[str] = field(default_factory=set)  # with an ordering key: those behind them may go
+    parked: set[str] = field(default_factory=set)  # with an ordering key: those behind them may go; and scheduled ones
     returned: set[str] = field(default_factory=set)  # doubt says already that they were parked
     rollback_count: int = 0  # transactions that stay invisible for good
     answers: dict[Resolution, int] = field(default_factory=dict)  # to check-backs

@@ -1470,7 +1470,7 @@ class Ledger:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def due(self, *, now_ms: int, move_count_max: int, present: Collection[str] = frozenset()) -> None:
+    def let_time_pass(self, *, now_ms: int, move_count_max: int, present: Collection[str] = frozenset()) -> None:
         """Add to the batch what follows from the time alone: check-backs, moves to doubt, the end of asking and of holding.
 
         `present` contains the producer groups with a live responder. `now_ms` is 0 while no trusted time is known; then

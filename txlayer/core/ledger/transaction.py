@@ -554,7 +554,7 @@ def hold_or_park(
 
     `refusal`: why a broker refused one of its records. `is_beyond_limit`: it has more bytes than a transaction may have.
     Which topics refuse, and since when: coordinator/targets.py. Which records: coordinator/refusals.py. Parked elsewhere: one whose half
-    records are incomplete (`Ledger._next_event`), that is undecided (`Ledger._give_up`) or held (`Ledger.due`) for too long.
+    records are incomplete (`Ledger._next_event`), that is undecided (`Ledger._give_up`) or held (`Ledger.let_time_pass`) for too long.
     """
     if refusal is not None:
         return TxnEvent.RECORD_REFUSED, refusal

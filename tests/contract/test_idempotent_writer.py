@@ -9,14 +9,14 @@ import pytest
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import HalfWriter
+from txlayer.adapters.ports import IdempotentWriter
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, RetriableError
 
 BATCH_BYTES = 10_000
 
 
 @pytest.fixture
-def writer(lab: Lab) -> Iterator[HalfWriter]:
+def writer(lab: Lab) -> Iterator[IdempotentWriter]:
     connections = lab.producer(prepare_timeout=timedelta(seconds=20))
     made = connections.make_half_writer(batch_bytes_max=BATCH_BYTES)
     yield made
@@ -35,7 +35,7 @@ class Reports:
         self.errors.append(error)
         self.places.append((record.partition(), record.offset(), record.value()))
 
-    def wait_for(self, writer: HalfWriter, *, count: int) -> None:
+    def wait_for(self, writer: IdempotentWriter, *, count: int) -> None:
         def is_reported() -> bool:
             writer.poll(0.05)
             return len(self.errors) >= count
@@ -43,7 +43,7 @@ class Reports:
         wait_until(is_reported, within=40, what=f"{count} reports")
 
 
-def test_records_are_reported_in_order_with_their_places(lab: Lab, writer: HalfWriter) -> None:
+def test_records_are_reported_in_order_with_their_places(lab: Lab, writer: IdempotentWriter) -> None:
     topic = lab.topic(partitions=2)
     reports = Reports()
     for number in range(50):
@@ -60,7 +60,7 @@ def test_records_are_reported_in_order_with_their_places(lab: Lab, writer: HalfW
         assert of_one == [(r.offset, r.value) for r in lab.read(topic) if r.partition == partition]
 
 
-def test_nothing_is_reported_outside_of_poll(lab: Lab, writer: HalfWriter) -> None:
+def test_nothing_is_reported_outside_of_poll(lab: Lab, writer: IdempotentWriter) -> None:
     topic, reports = lab.topic(), Reports()
 
     writer.produce(topic, b"v", None, 0, reports, None, 0, [("h", b"1")])
@@ -70,7 +70,7 @@ def test_nothing_is_reported_outside_of_poll(lab: Lab, writer: HalfWriter) -> No
     assert [[("h", b"1")]] == [r.headers for r in lab.read(topic)]
 
 
-def test_a_record_that_is_too_large_is_refused_and_others_are_not(lab: Lab, writer: HalfWriter) -> None:
+def test_a_record_that_is_too_large_is_refused_and_others_are_not(lab: Lab, writer: IdempotentWriter) -> None:
     topic = lab.topic(partitions=2, settings={"max.message.bytes": "1000"})
     large, small = Reports(), Reports()
     writer.produce(topic, b"x" * 2_000, None, 0, large)
@@ -86,7 +86,7 @@ def test_a_record_that_is_too_large_is_refused_and_others_are_not(lab: Lab, writ
     assert writer.failure() is None
 
 
-def test_records_after_a_refused_one_are_written(lab: Lab, writer: HalfWriter) -> None:
+def test_records_after_a_refused_one_are_written(lab: Lab, writer: IdempotentWriter) -> None:
     topic = lab.topic(settings={"max.message.bytes": "1000"})
     reports = Reports()
     for value in (b"before", b"x" * 2_000, b"after"):
@@ -96,7 +96,7 @@ def test_records_after_a_refused_one_are_written(lab: Lab, writer: HalfWriter) -
     assert [b"before", b"after"] == [r.value for r in lab.read(topic)]
 
 
-def test_a_record_for_a_missing_topic_is_refused(writer: HalfWriter) -> None:
+def test_a_record_for_a_missing_topic_is_refused(writer: IdempotentWriter) -> None:
     topic, reports = unique_name("missing"), Reports()
     try:
         writer.produce(topic, b"v", None, 0, reports)
@@ -136,5 +136,5 @@ def test_what_close_has_no_time_for_is_reported_as_not_sent(lab: Lab) -> None:
         assert isinstance(error, RetriableError) or "PURGE_INFLIGHT" in str(error)
 
 
-def test_poll_comes_back_after_its_time(writer: HalfWriter) -> None:
+def test_poll_comes_back_after_its_time(writer: IdempotentWriter) -> None:
     assert 0 == writer.poll(0.05)
