@@ -1,4 +1,4 @@
-"""Spark reads the topics of a namespace: bronze, ledger, reconciliation, report, and streams for jobs of one's own."""
+"""Spark reads the topics of a namespace: bronze, ledger, reconciliation, report, and streams for your own jobs."""
 
 from txlayer_spark.bodies import AvroBody, JsonBody, ProtobufBody
 from txlayer_spark.jobs.ledger import read_ledger

@@ -1,12 +1,12 @@
 """Topics → typed rows, up to now (`read_topic`, `read_committed`) or as a stream (`stream_topic`, `committed_stream`).
 
-`whole_transactions` gives micro-batches in which no transaction is torn: rows whose other parts have not come yet are held back.
+`whole_transactions` gives micro-batches in which no transaction is torn: it holds rows back until the rest of their transaction comes.
 
 ::
 
-    <folder>/slot=0, slot=1, slot=2     what is held behind an epoch, by `epoch % 3`; a row without a transaction names the epoch and its batch
+    <folder>/slot=0, slot=1, slot=2     rows held after an epoch, by `epoch % 3`; a row without a transaction names the epoch and its batch
 
-What an epoch holds is written before the function is called. So a batch that is done again has the same rows.
+Held rows are written before the function is called. So a batch that is done again has the same rows.
 """
 
 import time
@@ -34,18 +34,18 @@ def read_topic(
     kafka_options: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """What a topic holds now, committed records alone, in typed columns; the columns stand in `parse`.
+    """What a topic holds now: committed records only, in typed columns (`parse.SCHEMAS`).
 
     Args:
         spark: A session with the Kafka connector.
         topic: Any topic of a namespace, a dead-letter or replay topic, or a real topic.
         bootstrap_servers: Brokers to ask first.
-        kind: What the topic holds, when its name does not say it.
+        kind: What the topic holds, if its name does not say it.
         kafka_options: Settings of Kafka's Java client, without the prefix `kafka.`.
         options: Options of Spark's Kafka source (`startingOffsets`, `endingOffsets`, …).
 
-    A record that is not of our form is a row whose `error` says why; the job goes on. A record of a real topic that
-    somebody else wrote has neither transaction nor error.
+    A malformed record is a row whose `error` says why; the job goes on. A record of a real topic that
+    another client wrote has neither transaction nor error.
     """
     raw = _loaded(spark.read, [topic], bootstrap_servers, kafka_options, options)
     return parse(raw, kind or kind_of(topic))
@@ -118,19 +118,19 @@ def committed_stream(
     """The messages of real topics as they become visible, from the first one on, once each under one checkpoint.
 
     One row per message: `topic`, `partition`, `offset`, `timestamp` (when it was forwarded), `key`, `value` and `headers` of
-    the user, `txn_id`, `index` and `count` within its transaction, `transaction` (which names its transaction, also where an
+    the user, `txn_id`, `index` and `count` within its transaction, `transaction` (which identifies the transaction even if its
     id was used twice), `born` (the producer's clock when it prepared). With `codec`, also `body` and `body_error`.
 
-    A micro-batch may end between two messages of a transaction. Hand your function of `foreachBatch` to `whole_transactions`,
-    and it never sees a part of one.
+    A micro-batch may end between two messages of a transaction. Wrap your function of `foreachBatch` with
+    `whole_transactions`, and it never gets a part of one.
 
-    A record that was not forwarded by txlayer has neither `txn_id` nor `error`; one whose headers of ours are broken has an
-    `error`. When Kafka's retention has overtaken the reader the query fails, and says which offsets are missing.
+    A record that txlayer did not forward has neither `txn_id` nor `error`; one whose txlayer headers are broken has an
+    `error`. If retention deletes records before the query reads them, the query fails and says which offsets are missing.
 
     Args:
         spark: A session with the Kafka connector.
         topics: A real topic, or several.
-        pattern: In place of names, the form of the whole names of real topics, as Java writes it (`orders-.*`). Topics that
+        pattern: Instead of names, a Java regular expression that matches whole names of real topics (`orders-.*`). Topics that
             are created later are read, too; dead letters and replays (`….dlq`, `….replay`) are not.
         bootstrap_servers: Brokers to ask first.
         codec: What values hold: `JsonBody`, `AvroBody` or `ProtobufBody`.
@@ -187,19 +187,19 @@ def whole_transactions(
 ) -> Handle:
     """For `foreachBatch` of a `committed_stream`: `handle` gets all messages of a transaction in one batch.
 
-    Messages whose transaction has others that were not read yet are held back, and are part of the batch in which the last
+    Messages of an incomplete transaction are held back, and are part of the batch in which the last
     one comes. `txl-origin` says how many there are. Each message is in one batch, and a batch that is done again holds the
     same rows.
 
-    The column `is_whole` is True for these. It is False for messages that were held for longer than `hold`: a message of
-    their transaction is on a topic that you do not read, or has a later time (`deliver_at`). It is null for a record that
+    The column `is_whole` is True for these. It is False for messages that were held for longer than `hold`: another message
+    of their transaction is on a topic that you do not read, or is scheduled (`deliver_at`). It is null for a record that
     txlayer did not forward.
 
     Args:
         handle: Called with a batch and its number, like a function of `foreachBatch`.
-        folder: Where held rows are kept, for this query alone: beside its checkpoint.
+        folder: Where this query alone keeps held rows, for example beside its checkpoint.
         hold: How long messages wait for the rest of their transaction.
-        held_max: How many messages may wait; with more the query ends, and nothing is lost.
+        held_max: How many messages may wait; with more, the query fails, and nothing is lost.
         now_ms: This machine's clock.
     """
     hold_ms = hold // timedelta(milliseconds=1)

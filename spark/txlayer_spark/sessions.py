@@ -32,9 +32,9 @@ LOCAL_SETTINGS: Mapping[str, str] = {  # a driver and its executors in one proce
     "spark.sql.ui.retainedExecutions": "10",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
-    # Of the default, 200, each task on the way writes as many pieces; few cores read them one after the other.
+    # With the default, each task writes 200 pieces, which few cores read one after the other.
     "spark.sql.shuffle.partitions": "16",
-    # Java's own choice, G1, cleans up beside the tasks, on cores that they want: 10 to 15 % of all CPU.
+    # Java's default collector, G1, runs beside the tasks, on cores that they need: 10 to 15 % of all CPU.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
@@ -42,7 +42,7 @@ SETTINGS: Mapping[str, str] = {  # settings of every session of ours; the user's
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # Python's stack looked through, and Java asked thrice, for each of the thousand columns that a plan names.
+    # It would inspect Python's stack, and ask Java three times, for each of the thousand columns that a plan names.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # A stopped broker must not keep `stop()` waiting for ever (KAFKA-1894).
     "spark.sql.streaming.stopTimeout": "30s",
@@ -50,12 +50,12 @@ SETTINGS: Mapping[str, str] = {  # settings of every session of ours; the user's
     "spark.sql.constraintPropagation.enabled": "false",
     # Java compiles no method that is larger: it would interpret our plans of many expressions, at three times the CPU.
     "spark.sql.codegen.hugeMethodLimit": "8000",
-    # A small table before the large one, for few groups: ours are as many as there are transactions.
+    # It puts a small table, for few groups, before the large one: we have as many groups as transactions.
     "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     # Records of a log are written once and read a few times: the level that packs best for its time.
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",
-    # Files that a task has open: with enough of them nothing is sorted before it is written into folders.
+    # How many files a task may have open: with enough, Spark does not sort before it writes into folders.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
 }
 
@@ -74,24 +74,24 @@ def session(
     config: LocalConfig | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> SparkSession:
-    """A session that can read Kafka: the one that there is, or a new one with a Java and the jars that it needs.
+    """A session that can read Kafka: the existing one, or a new one with a Java and the jars that it needs.
 
     In a notebook or a program after `pip install "txlayer[spark]"` it finds or downloads Java and the connector. Under
-    `spark-submit`, on a managed cluster, and where this process has a session already, it is that session.
+    `spark-submit`, on a managed cluster, and if this process has a session already, it returns that session.
 
     Args:
         name: What Spark calls the application.
         master: Where a new session runs.
-        memory: Of the driver; with a local master, of everything.
+        memory: That of the driver; with a local master, of driver and executors.
         tables: `delta` or `iceberg`: a new session has the jars and settings for these tables, too.
         s3: A new session has Hadoop's connector of S3 (`s3a://`), too.
         settings: Further settings of Spark.
         remote: The address of a Spark Connect server (`sc://…`), which has the connector; by default that of `SPARK_REMOTE`.
         config: Where jars and Java are kept; by default what the environment says.
-        say: Gets a sentence before something is downloaded.
+        say: Called with a sentence before each download.
 
     Raises:
-        UsageError: a session that was there already has no Kafka connector, or Spark Connect's packages are not installed;
+        UsageError: the existing session has no Kafka connector, or Spark Connect's packages are not installed;
             the error says what to do.
         ConfigError: no jars are locked for the installed pyspark.
     """
@@ -134,7 +134,7 @@ def _check_connect() -> None:
 
 
 def with_connector(spark: SparkSession) -> SparkSession:
-    """The same session; UsageError: it has no Kafka connector; the error says how to give it one."""
+    """The same session; UsageError if it has no Kafka connector: the error says how to add one."""
     with failures_as_ours():
         found = (
             spark.read.format("kafka").option("kafka.bootstrap.servers", "localhost:9").option("subscribe", "t").load()
@@ -144,7 +144,7 @@ def with_connector(spark: SparkSession) -> SparkSession:
 
 
 def java_of(spark: SparkSession, what: str) -> Any:  # the JVM has no Python types
-    """The Java of a session, for `what`; UsageError: it is one of Spark Connect, which has none on this machine."""
+    """The Java of a session, for `what`; UsageError if the session is of Spark Connect, which has none on this machine."""
     java = getattr(spark, "_jvm", None)
     if java is None:
         raise errors.UsageError(
@@ -216,10 +216,10 @@ def source_options(
     ours = {
         **({"subscribePattern": topics} if isinstance(topics, str) else {"subscribe": ",".join(topics)}),
         "includeHeaders": "true",
-        # The log was shortened under the reader: an error, because what is missing cannot be judged.
+        # If the log is shortened while it is read, fail: the missing records cannot be judged.
         "failOnDataLoss": "true",
         "kafka.bootstrap.servers": bootstrap_servers,
-        # Aborted records are no records: without this an audit would count what never happened.
+        # Without this, an audit would count aborted records.
         "kafka.isolation.level": "read_committed",
         # The connector asks for a partition's ends once per poll, and keeps what was polled until it is read: polls that are
         # few enough, and small enough to be read before Java cleans up, which else copies them (a sixth of bronze's CPU).
@@ -309,7 +309,7 @@ _Result = TypeVar("_Result")
 
 
 def done_again(job: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """For jobs that do the same when they are called again: begun anew where files that it read were folded into others or ended meanwhile."""
+    """For jobs that can be repeated: run the job again if files that it read were folded into others or deleted meanwhile."""
 
     @wraps(job)
     def again(*given: _Given.args, **named: _Given.kwargs) -> _Result:
@@ -326,7 +326,7 @@ def done_again(job: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
 
 @contextmanager
 def failures_as_ours() -> Iterator[None]:
-    """Raise what is known as one of our errors; anything else passes as it is.
+    """Raise known failures as txlayer's errors; anything else passes unchanged.
 
     Raises:
         TxLayerError: see `_SIGNS`. What the job has written before stays, and the job may be run again.

@@ -1,4 +1,4 @@
-"""Bronze and a table of the user's → ids that one of them lacks."""
+"""Bronze and a user's table → ids that one of them lacks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,10 +58,10 @@ class AgainstSettings:
 def compare(spark: SparkSession, settings: AgainstSettings) -> DataFrame:
     """What differs: `finding` (missing or unknown), `id`, `partition`, `offset`.
 
-    The database should be read later than bronze, and its newest rows left out: what was written since is `missing`.
+    Read the database later than bronze, and leave out its newest rows: rows written after bronze's last run are `missing`.
 
     Raises:
-        UsageError: the id is made of a key or a value, and bronze holds hashes.
+        UsageError: the id is computed from a key or a value, and bronze holds hashes.
     """
     catalog = Catalog(spark, settings.bronze)
     records = catalog.records(catalog.cut(catalog.state()), kinds=[TopicKind.FORWARDED])

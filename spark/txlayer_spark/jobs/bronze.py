@@ -1,5 +1,5 @@
-"""Topics of a namespace and its real topics → bronze: raw records as Parquet, each exactly once, and only what is new. And few large
-folders of many small ones, and an end of what is too old or must be erased: every record that is kept stays in bronze once at every moment.
+"""Topics of a namespace and its real topics → bronze: raw records as Parquet, each exactly once, and only new ones. Also compacts
+folders, deletes old days and erases content: every record that is kept is in bronze once at every moment.
 """
 
 import json
@@ -74,10 +74,10 @@ def unread(spark: SparkSession, settings: BronzeSettings, state: ReadState) -> d
 
 
 def read_new(spark: SparkSession, settings: BronzeSettings, *, now_ms: Callable[[], int]) -> ReadState:
-    """Bring bronze up to what the topics hold now; what became known.
+    """Read all new records of the topics into bronze; returns what bronze then knows.
 
-    Killed at any point and called again, it goes on, and no record is there twice.
-    `now_ms` is this machine's clock, which is held against what the brokers append.
+    If it is killed, call it again: it goes on, and no record is there twice.
+    `now_ms` is this machine's clock, which is compared with the brokers' append times.
 
     Raises:
         UsageError: the folder holds another namespace's records, or other `values`, or records of a system topic that was made
@@ -511,10 +511,10 @@ def _write(catalog: Catalog, folder: BatchFolder, rows: DataFrame) -> None:
 
 
 def erase(spark: SparkSession, root: str, key: str) -> int:
-    """Put hashes in place of the content of all messages with that key; how many records.
+    """Replace the content of all messages with that key by hashes; returns how many records.
 
-    The verdicts stay. If it is killed, call it again. A run of bronze that goes on elsewhere ends. What was erased is gone from
-    the files when this ends.
+    The verdicts stay the same. If it is killed, call it again. A run of bronze that is under way elsewhere ends. When this returns,
+    the content is gone from the files.
     """
     catalog, count = Catalog(spark, root), 0
     turn = Turn(catalog.folder, "bronze")
@@ -547,9 +547,9 @@ def erase(spark: SparkSession, root: str, key: str) -> int:
 
 
 def expire(spark: SparkSession, root: str, *, keep_ms: int) -> int:
-    """End the days of bronze that lie as a whole more than `keep_ms` before its cut; how many folders of a day were ended.
+    """Delete the days of bronze that are completely more than `keep_ms` before its cut; returns how many folders of a day.
 
-    If it is killed, call it again; a ledger that runs before that says what it said.
+    If it is killed, call it again; the verdicts of a ledger that runs before that stay the same.
     """
     catalog = Catalog(spark, root)
     state = catalog.state()

@@ -21,7 +21,7 @@ from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
 from txlayer_spark.verdicts import Judging, is_final, is_transaction, is_unknown, verdict_column, with_less_fault
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
-"""How long it is remembered how far an ordering key came after its last message: as long as half records are kept."""
+"""How long after an ordering key's last message its position is remembered: as long as half records are kept."""
 
 _OF_HALF = ("txn_id", "nonce_max", "born_ms", "h_last", "h_last_ms", "h_key")
 _MOSTLY_NEW = (*_OF_HALF, "o_commit", "o_commit_ms", "v_place", "v_last_ms")
@@ -77,9 +77,9 @@ class _Edges:
 
 @done_again
 def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps, in their order
-    """Fold what bronze has since the last run into the ledger; the run.
+    """Fold the records that bronze got since the last run into the ledger; returns the run.
 
-    Killed at any point and called again, it does the same; the ledger of the last complete run stays readable. Bronze and the
+    If it is killed, call it again; the ledger of the last complete run stays readable. Bronze and the
     ledger may be compacted meanwhile.
 
     Raises:
@@ -197,7 +197,7 @@ def _queued(is_open: Column) -> tuple[Column, ...]:
 def read_ledger(spark: SparkSession, root: str) -> DataFrame:
     """The ledger in a folder as of its last run: one row per transaction with its verdict, names and times.
 
-    What is stored is shorter than what this gives: read a ledger by this, not its files.
+    Do not read the ledger's files: they have the same content in a shorter form.
 
     Raises:
         UsageError: there is no ledger yet.
@@ -635,8 +635,8 @@ def _order(  # the parts of a run
 def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None, runs_min: int = FOLDERS_MIN) -> int:
     """Fold the settled rows of all runs but the last when `runs_min` or more are new; the run up to which they are folded.
 
-    A large fold before stays as it is while less is new. With `keep_ms` all are folded at once, but for rows of transactions of which nothing was seen for so long before the last
-    run. May be killed and called again; one at a time. A run of the ledger, or a report, may go on beside it.
+    An earlier large fold stays as it is while less is new. `keep_ms` folds all rows at once, and leaves out transactions without a record in the last
+    `keep_ms` before the last run. May be killed and called again; one at a time. A run of the ledger, or a report, may go on beside it.
     """
     shelf = Shelf(spark, root)
     last = shelf.last()

@@ -1,13 +1,13 @@
 """A batch → its real topics, all or nothing, and once per epoch however often the job is killed and started again.
 
-An epoch is one transaction id, every attempt to publish it has a nonce of its own, and all attempts meet in one partition of
-half and op. So the log itself says which of them counts (docs/howto/spark-jobs.md tells it at length)::
+An epoch is one transaction id, every attempt to publish it has its own nonce, and all attempts are in one partition of
+half and op. So the log itself says which of them counts (docs/howto/spark-jobs.md explains it)::
 
     look up     who tried this epoch before: op and half since `window` or, if that is longer, since Spark began the epoch;
                 doubt as a whole
     take over   an undecided attempt is rolled back, unless its commit turns out to be first: then the epoch is published
     store       half records, by Spark's own Kafka sink; each copy of a task writes an attempt of its own
-    read back   they are all there; an attempt that was complete before is somebody's who lives: it wins
+    read back   they are all there; an attempt that was complete earlier belongs to a run that is alive: it wins
     commit      one op record, by the same sink
     confirm     it is the first decision of this attempt: no other run took over meanwhile
 """
@@ -50,7 +50,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """Where to, and what one transaction may hold."""
+    """Where the messages go, and what one transaction may hold."""
 
     bootstrap_servers: str
     namespace: str = "txlayer"
@@ -60,10 +60,10 @@ class SinkSettings:
     split: bool = False
     """Publish a batch that is too large for one transaction as several, each all or nothing."""
     window: timedelta = timedelta(days=1)
-    """How far back an earlier attempt is looked for, at least. A stream looks back to when Spark began its epoch. A batch job that
+    """How far back at least to look for an earlier attempt. A stream looks back to when Spark began its epoch. A batch job that
     was down for longer than `window` may publish its epoch again."""
     transaction_messages_max: int = 10_000
-    """As the coordinator's: what is more it parks."""
+    """The same as the coordinator's, which parks larger transactions."""
     transaction_bytes_max: int = 64 * 1024 * 1024
     """Keys, values and headers of one transaction: the coordinator holds them in memory together."""
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -111,10 +111,10 @@ def write_transactional(
     """Publish a batch as one transaction, once per `query` and `epoch`; returns when it is committed.
 
     Args:
-        batch: Columns `value`, and any of `key`, `headers`, `partition` (of the real topic), `topic`. Computed again it
-            must be the same rows; they keep the frame's order, in a split batch within each part.
-        settings: Where to.
-        query: A name that no other job uses, and that a job begins anew with a new name.
+        batch: Columns `value`, and any of `key`, `headers`, `partition` (of the real topic), `topic`. It must give the same
+            rows when it is computed again; they keep the frame's order, in a split batch within each part.
+        settings: Where the messages go.
+        query: A name that no other job uses. A job that starts over needs a new name.
         epoch: Number of the batch in its query.
         since_ms: Where to begin looking for earlier attempts, instead of `window`.
 
@@ -122,18 +122,18 @@ def write_transactional(
         UsageError and its kinds: the batch cannot be published; nothing was written.
         RefusedRecordError: a message is larger than its topic or the half topic allows, or names a partition that its topic
             does not have; nothing was committed.
-        NotAuthorisedError: half or op may not be written.
+        NotAuthorisedError: the job may not write half or op.
         NotAcceptingError: an operator closed the namespace to new transactions; try the same epoch again when it is open.
-        BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what is in the topics is found then.
+        BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; it finds what is in the topics.
         FencedError: another run of this query publishes this epoch; end this one.
     """
     return Sink(batch.sparkSession, settings).write(batch, query=query, epoch=epoch, since_ms=since_ms)
 
 
 def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: each micro-batch of a stream is published once, by the id that its checkpoint has.
+    """For `foreachBatch`: each micro-batch of a stream is published once. The checkpoint's id is the name of the query.
 
-    A new checkpoint is a new query: it begins with its first record, and publishes it.
+    A new checkpoint is a new query: it publishes its source from the first record on.
     """
     # {query: the epoch that comes next, and when the last one that was published for the first time was committed: by a
     # broker's clock, since this machine's may be wrong}
@@ -144,8 +144,8 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query is None:
             raise UsageError("transactional_batches is for foreachBatch; elsewhere call write_transactional")
-        # A checkpoint that was put back from a copy has epochs again that were published long ago. Only behind an epoch that
-        # was new is the next one new as well.
+        # A checkpoint that was restored from a copy repeats epochs that were published long ago. Only after a new epoch is
+        # the next one new as well.
         expected, since_ms = following.get(query, (None, None))
         if expected != epoch:
             since_ms = _since_ms(batch.sparkSession, settings, query, epoch)
@@ -161,10 +161,10 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
 
 
 class Sink:
-    """The steps of one epoch, each a method; they are taken by `write` alone, in this order. What they raise says `write_transactional`."""
+    """The steps of one epoch, each a method; only `write` calls them, in this order. `write_transactional` lists their errors."""
 
     def __init__(self, spark: SparkSession, settings: SinkSettings, *, now_ms: Callable[[], int] | None = None) -> None:
-        """Nothing is read or written yet; UsageError: the session is one of Spark Connect."""
+        """Reads and writes nothing yet; UsageError if the session is of Spark Connect."""
         java_of(spark, "publishing")
         self._spark = spark
         self._settings = settings
@@ -267,7 +267,7 @@ class Sink:
         if not open_ones:
             return attempts
         log.say(open_ones, Resolution.ROLLBACK, reason=_TAKEN_OVER)
-        # A commit that was on its way may stand before the rollback: then it counts, and the epoch is published.
+        # A commit that was on its way may come before the rollback: then it counts, and the epoch is published.
         attempts = log.ops_since(attempts, begun=open_ones)
         self._refuse_other_groups(attempts)
         undecided = [a for a in attempts.values() if a.is_open]
@@ -291,7 +291,7 @@ class Sink:
     def read_back(
         self, log: EpochLog, ids: Collection[str], attempts: Attempts, born_ms: int
     ) -> tuple[list[Attempt], list[Attempt]]:
-        """The attempts that were written: of each transaction the one that was whole first, and what other copies of its task left."""
+        """The written attempts: for each transaction the one that was complete first, and those that other copies of its task left."""
         seen = log.halves_since(attempts)
         written = {
             key: a for key, a in seen.items() if key not in attempts and a.born_ms == born_ms and self._is_ours(a)
@@ -351,7 +351,7 @@ class Sink:
 
 
 def _check_sizes(rows: DataFrame, allowed: Mapping[str, str]) -> None:
-    """Coordinators park what its topic does not take; of a topic whose settings may not be read this is unknown."""
+    """Refuse messages that are too large for their topic, which coordinators would park; topics with unreadable settings are not checked."""
     found = sink.too_large(rows, {topic: int(most) for topic, most in allowed.items()})
     if found is not None:
         topic, size = found

@@ -1,7 +1,7 @@
-"""Bronze and ledger → the tables `bronze`, `ledger` and `events` as Parquet, Delta or Iceberg, and only what is new: flat rows for
-people, by day, and views on them. docs/howto/spark-tables.md has every column of `EVENTS`, and of the other two.
+"""Bronze and ledger → the tables `bronze`, `ledger` and `events` as Parquet, Delta or Iceberg, only new rows: flat rows for
+people, by day, and views on them. docs/howto/spark-tables.md has every column of the three.
 
-What was written is noted under `<data>/tables`; a job that was killed writes the same run again, in place of what is there.
+A note under `<data>/tables` says what was written; after a kill, the next job writes the same run again and replaces its rows.
 """
 
 import re
@@ -301,7 +301,7 @@ class Table:
         return read.parquet(self.path)
 
     def finish(self) -> None:
-        """Put what was written as a whole in place of what is there, as far as a killed run did not; end what was not written to its end."""
+        """Finish the replacement that a killed run began; delete what it wrote only in part."""
         if self._format is not Format.PARQUET:
             return
         folder = Folder(self._spark, self.path)
@@ -322,7 +322,7 @@ class Table:
         folder.remove(_FOLDED)
 
     def put(self, rows: DataFrame, replaced: Column, *, days: Sequence[date] = ()) -> None:
-        """Write rows in place of those that fit; `days` are all of which rows are replaced, where rows may have left one."""
+        """Write rows in place of those that `replaced` matches; `days`: the days whose rows are replaced, if a row may leave its day."""
         if self._format is Format.PARQUET:
             folder = Folder(self._spark, self.path)
             rows.write.mode("overwrite").options(**WRITING).partitionBy(*_PARTS[self._table]).parquet(folder.at(_NEW))
@@ -419,10 +419,10 @@ class Table:
 
 
 def _put_folded(folder: Folder, day: str, span: str) -> None:
-    """Put a day with folded runs in place of the one that is there, as a whole; the other runs of the day move into it."""
+    """Replace a day as a whole by the one with folded runs; the other runs of the day move into it."""
     first, last = map(int, span.split("-"))
     new, before, cleared = (_FOLDED, day, span), (_FOLDED, f"_{day}"), (_FOLDED, f"_{day}-{_CLEARED}")
-    # Nothing is removed here: of two jobs that do this at a time, one ends.
+    # Nothing is removed here: if two jobs do this at the same time, one ends.
     if not folder.has(*cleared):
         if not folder.has(*new, f"run={last}", COMPLETE):
             return
@@ -438,9 +438,9 @@ def _put_folded(folder: Folder, day: str, span: str) -> None:
 
 @done_again
 def update_tables(spark: SparkSession, settings: TableSettings) -> int:
-    """Write what bronze and the ledger have since the last run into the tables; the run's number.
+    """Write the new rows of bronze and the ledger into the tables; returns the run's number.
 
-    Killed at any point and called again, it writes each row once.
+    If it is killed, call it again: each row is written once.
 
     Raises:
         UsageError: there is no complete bronze or no ledger yet, or another run began meanwhile.
@@ -496,7 +496,7 @@ def _new(catalog: Catalog, folders: Sequence[BatchFolder], written: dict[str, in
 
 
 def _put_ledger(table: Table, rows: DataFrame, written: int, run: int, *, is_order_judged: bool) -> None:
-    """Write the days of which a row is new, changed, or may have ended. Where an order is judged, also a settled row may change."""
+    """Write the days with a row that is new, changed, or may have ended. If an order is judged, a settled row may change, too."""
     judged = ledger_rows(rows.withColumnRenamed("run", "_judged"), run)
     if table.exists():
         new = judged.where((F.col("_judged") > written) | (F.col("is_settled") == 0))
@@ -519,10 +519,10 @@ def _put_ledger(table: Table, rows: DataFrame, written: int, run: int, *, is_ord
 
 
 def compact_tables(spark: SparkSession, settings: TableSettings, *, runs_min: int = FOLDERS_MIN) -> int:
-    """Fold what many runs wrote of the tables into few files; how many folders of a run (of Delta and Iceberg, files) were folded.
+    """Fold the tables' rows of many runs into few files; returns how many folders of a run (of Delta and Iceberg, files) were folded.
 
-    The cost is that of what is new: what is large stays as it is. Killed at any point and called again, or any other command,
-    each row is there once.
+    The cost depends on the new rows: large folders stay as they are. If it is killed, call it or another command again: each row
+    is there once.
     """
     folder = _notes(spark, settings)
     names = folder.notes("runs")
@@ -542,7 +542,7 @@ def compact_tables(spark: SparkSession, settings: TableSettings, *, runs_min: in
 
 
 def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int, now_ms: int) -> str:
-    """End the days that lie as a whole more than `keep_ms` ago; the first day that is kept."""
+    """Delete the days that are completely more than `keep_ms` ago; returns the first day that is kept."""
     first = datetime.fromtimestamp((now_ms - keep_ms) / 1000, UTC).date().isoformat()
     for name in NAMES:
         table = Table(spark, settings, name)
@@ -553,17 +553,17 @@ def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int,
 
 
 def erase_key(spark: SparkSession, settings: TableSettings, key: str) -> int:
-    """Make key, value and headers null in the rows of `bronze` with that key; how many rows."""
+    """Make key, value and headers null in the rows of `bronze` with that key; returns how many rows."""
     table = Table(spark, settings, "bronze")
     table.finish()
     return table.blank(key, ("key", "value", "headers")) if table.exists() else 0
 
 
 def open_tables(spark: SparkSession, into: str, *, format: str = Format.PARQUET.value) -> None:  # noqa: A002 - as Spark calls it
-    """Make the tables in a folder, and the views on them, known to `spark.sql`: `bronze`, `ledger`, `events`, `transactions`, …
+    """Register the tables in a folder, and the views on them, for `spark.sql`: `bronze`, `ledger`, `events`, `transactions`, …
 
     Raises:
-        UsageError: there is no table yet, or none that this session can read.
+        UsageError: there is no table yet, or this session can read none.
     """
     settings = TableSettings(data="", format=Format(format), into=into)
     for name in NAMES:
