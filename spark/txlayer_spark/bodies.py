@@ -1,4 +1,4 @@
-"""What values hold → the column `body`: JSON, Avro and Protobuf, also behind a schema registry's prefix."""
+"""Values → the column `body`: JSON, Avro and Protobuf, with or without a schema registry's prefix."""
 
 import dataclasses
 import types
@@ -26,7 +26,7 @@ class BodyCodec(Protocol):
     """How a value is decoded."""
 
     def decode(self, value: Column) -> tuple[Column, Column]:
-        """The body, and whether the value is malformed; of a null value both are null or False."""
+        """The body, and whether the value is malformed; for a null value, the body is null, and the other null or False."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class JsonBody:
     """JSON with a schema: fields that the schema lacks are left out, and those that the JSON lacks are null."""
 
     schema: str | T.StructType | type
-    """As `customer STRING, cents BIGINT`; a type of Spark's; or the producer's type of the body: a dataclass, or a model of
-    pydantic or msgspec. Its checks and defaults are not applied."""
+    """A text such as `customer STRING, cents BIGINT`; a type of Spark's; or the producer's type of the body: a dataclass, or a model
+    of pydantic or msgspec. The type's checks and defaults are not applied."""
     has_prefix: bool = False
     """Whether a schema registry's prefix is before the text."""
 
@@ -66,7 +66,7 @@ def _struct_of_class(kind: type, within: tuple[type, ...]) -> T.StructType:
     """What JSON holds of a dataclass, or of a model of pydantic or msgspec; `within` are the classes around it.
 
     Raises:
-        UsageError: its schema cannot be told.
+        UsageError: its schema cannot be derived.
     """
     if kind in within:
         raise UsageError(f"{kind.__name__} contains itself, which Spark's types cannot say")
@@ -116,7 +116,7 @@ def _one_type(kind: Any, parts: Sequence[Any], within: tuple[type, ...]) -> T.Da
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroBody:
-    """Avro, of one schema, or behind a schema registry's prefix of those with these ids."""
+    """Avro of one schema; or of several, whose ids are in a schema registry's prefix of each value."""
 
     schemas: str | Mapping[int, str]
     """The schema as JSON; or {id in the registry: schema}, and each value begins with its id."""
@@ -138,7 +138,7 @@ class AvroBody:
         return F.when(is_read, found["body"]), F.isnotnull(value) & ~is_read
 
     def _read(self, value: Column, schema: str, reader: str) -> Column:
-        # To Spark, what cannot be read is a record without any field: one of ours around it says whether it was read to its end.
+        # Spark returns a record without fields if it cannot read one: a record of ours around it shows whether it was read to its end.
         writer, wanted = (
             f'{{"type": "record", "name": "ReadToTheEnd", "fields": [{{"name": "body", "type": {each}}}, '
             '{"name": "end", "type": "int"}]}'
@@ -149,9 +149,9 @@ class AvroBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtobufBody:
-    """Protobuf, of one type of message, by the package `protobuf`: Python runs for each row, on the executors.
+    """Protobuf of one message type, by the package `protobuf`: Python runs for each row, on the executors.
 
-    Enums are their names; a number without sign is the next larger one with sign. Types that contain themselves are refused.
+    Enums become their names; an unsigned number becomes the next larger signed type. Recursive types are refused.
     """
 
     message: str
@@ -258,7 +258,7 @@ def _struct_of(message_type: Any, within: tuple[str, ...]) -> T.StructType:
 
 
 def with_body(rows: DataFrame, codec: BodyCodec) -> DataFrame:
-    """The rows with `body`, and `body_error`: null, or why there is no body although there is a value."""
+    """The rows with `body` and `body_error`, which is null or says why a value has no body."""
     body, is_wrong = codec.decode(F.col("value"))
     error = F.when(is_wrong, F.lit(f"the value is no {type(codec).__name__.removesuffix('Body')} of this schema"))
     return rows.withColumns({"body": body, "body_error": error})

@@ -1,6 +1,6 @@
 """What the driver asks Kafka beside Spark's own reads: how many partitions, and which offsets. Never: a record.
 
-By the Java client of the connector, with the settings of the job; so nothing else needs to be installed.
+It uses the Java client of the connector, with the settings of the job, so nothing else needs to be installed.
 """
 
 import time
@@ -49,7 +49,7 @@ class Brokers:
 
     Raises, from each question:
         BrokerUnavailableError: no broker answered; or, of `since` and `ends`, a Kafka transaction stayed open for too long.
-        NotAuthorisedError, TopicMismatchError, UsageError: Kafka refuses it: for a right, because a topic is not there, or else.
+        NotAuthorisedError, TopicMismatchError, UsageError: Kafka refuses it: a right or a topic is missing, or for another reason.
     """
 
     def __init__(self, spark: SparkSession, address: NamespaceAddress) -> None:
@@ -72,7 +72,7 @@ class Brokers:
         return {topic: len(found[topic].partitions()) for topic in topics}
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """{topic: its id}: one that is deleted and made anew has another."""
+        """{topic: its id}: a topic that is deleted and created again has another id."""
         found = self._described(topics)
         return {topic: str(found[topic].topicId()) for topic in topics}
 
@@ -108,8 +108,8 @@ class Brokers:
         return found
 
     def hidden(self, topics: Collection[str], *, before_ms: int) -> list[str]:
-        """Those topics that end behind a Kafka transaction which was open at that time already: no reader of committed
-        records comes to their end.
+        """The topics whose end is hidden by a Kafka transaction that was already open at that time: no reader of committed
+        records reaches their end.
         """
         found = []
         for topic, count in self.partition_counts(topics).items():
@@ -122,7 +122,7 @@ class Brokers:
         return found
 
     def compacted(self, topics: Collection[str]) -> list[str]:
-        """Those topics of which compaction takes records; of those whose settings may not be read this is unknown."""
+        """The compacted topics among these; topics whose settings may not be read are left out."""
         found = self.settings(topics, "cleanup.policy")
         return [topic for topic, policy in found.items() if "compact" in policy]
 
@@ -142,14 +142,14 @@ class Brokers:
         return found
 
     def since(self, topic: str, partitions: Collection[int], *, at_ms: int) -> Spans:
-        """What was appended at that time or later, up to the end; behind it nothing is hidden by an open Kafka transaction."""
-        # Ends first: a record that comes meanwhile is behind them, never before the start.
+        """What was appended at that time or later, up to the end; no open Kafka transaction hides any of it."""
+        # Ends first: a record that comes meanwhile is after them, never before the start.
         ends = self.ends(topic, partitions)
         starts = self._offsets(topic, partitions, at_ms=at_ms)
         return {p: Span(min(starts[p], ends[p]) if starts[p] >= 0 else ends[p], ends[p]) for p in ends}
 
     def ends(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
-        """Where each partition ends for everybody, once all before it can be read with `read_committed`."""
+        """The high watermark of each partition, once all records before it can be read with `read_committed`."""
         ends = self._offsets(topic, partitions)
         give_up_at = time.monotonic() + STABLE_WITHIN_S
         while any(at < ends[p] for p, at in self._offsets(topic, partitions, is_stable=True).items()):
@@ -163,7 +163,7 @@ class Brokers:
         return ends
 
     def time_ms(self, *, wall_ms: int) -> int:
-        """The brokers' time of now, of which `wall_ms`, this machine's, may be wrong: docs/howto/limits.md says when which counts."""
+        """The brokers' current time; `wall_ms`, this machine's, may be wrong. docs/howto/limits.md says which counts when."""
         newest_ms, is_stored = 0, False
         for topic in (*map(self._address.topic, ("half", "op", "locks")), _STORED_OFFSETS):
             try:

@@ -1,4 +1,4 @@
-"""Where bronze keeps what: which folders of records count, who reads which topics, and how far. Never: a column.
+"""Where bronze keeps its data: which folders of records count, which reader reads which topics, and how far. Never: a column.
 
 ::
 
@@ -10,10 +10,10 @@
 
 A folder holds the batches from `first` to `last` of one reader, and counts when it is complete (`_SUCCESS`) and no other
 complete folder covers it: so a batch that is written again, or was folded into a larger folder, is never read twice. No job writes
-where another one has begun to: a job that was suspended may go on, and put its files beside those that count.
+into a folder that another one has begun, because a suspended job may go on and put its files beside those that count.
 
-A reader of bronze reads the *cut*: the batches up to the last one that each reader had when all of them had read. What is
-younger may hold what became visible without what it came from (docs/howto/reconcile.md).
+A reader of bronze reads the *cut*: the batches of each reader up to the last one that it had when all readers had read. Later
+batches may hold a visible message without its half record (docs/howto/reconcile.md).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def known(note: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Turn:
-    """Which run of a job writes a folder: the one that began last. An earlier one ends before it writes further."""
+    """Which run of a job may write a folder: the one that began last. An earlier one ends before its next write."""
 
     def __init__(self, folder: Folder, job: str) -> None:
         """No run has begun; `job` is what errors call it."""
@@ -178,10 +178,10 @@ class Turn:
         return number
 
     def go_on(self) -> None:
-        """Nothing while no other run began.
+        """Does nothing unless another run began.
 
         Raises:
-            UsageError: one did. What was written before does not count, or is written again by the other one.
+            UsageError: one did. What this run wrote does not count, or the other run writes it again.
         """
         if any(name > self._mine for name in self._folder.notes("begun")):
             raise UsageError(
@@ -268,10 +268,10 @@ class Reader:
     last_batch: int | None = None  # its last batch of the cut, -1 without any; None: it has not read since it was added
     is_system: bool = False
     follows: int | None = None
-    """The reader whose place it took: what that one had read to `end_offsets` counts, and it reads no more."""
+    """The reader that it replaced: what that one had read up to `end_offsets` counts, and it reads no more."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # {topic: Kafka's id of it when it was read}
     absent: EndOffsets = field(default_factory=dict)
-    """Where it had come to in topics that it does not see any more: with the same id they are back, and it goes on there."""
+    """Where it had come to in topics that it no longer sees: if one comes back with the same id, it goes on there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class ReadState:
     """{name of a gap: when it was there at the latest}: what was written later is behind it."""
     compacted: tuple[str, ...] = ()  # real topics of which compaction takes records
     hidden: tuple[str, ...] = ()
-    """Real topics whose end lies behind a Kafka transaction that has been open for long: it cannot be read."""
+    """Real topics whose end cannot be read, because a Kafka transaction has been open for long."""
     doubt_lag_ms: int | None = None
     """How long doubt keeps every state that a transaction passed, before compaction takes some; None: for ever."""
     doubt_ends_ms: int = 0  # how long after that it still shows that the transaction was there
@@ -331,7 +331,7 @@ class ReadState:
 
     @property
     def active(self) -> tuple[Reader, ...]:
-        """The readers that read: real topics first, since of whatever is visible there half and op are then read too."""
+        """The active readers, real topics first: so half and op of every visible message are read after it."""
         followed = {r.follows for r in self.readers}
         found = (r for r in self.readers if r.number not in followed)
         return tuple(sorted(found, key=lambda r: (r.is_system, -r.number)))
@@ -353,7 +353,7 @@ class ReadState:
 
     @property
     def cut_ms(self) -> int | None:
-        """Everything older than this is in the cut, wherever it is; None before all readers have read once."""
+        """Every record older than this is in the cut; None before all readers have read once."""
         if self.system is None or self.system.last_batch is None:
             return None
         times = [r.at_ms for r in self.active if r.last_batch is not None]
@@ -392,7 +392,7 @@ class Catalog:
 
     @property
     def bronze_id(self) -> str:
-        """Another one for each bronze that is begun; "" for one of an earlier release."""
+        """A new id for each bronze that is begun; "" for one of an earlier release."""
         return str(self._about().get("id", ""))
 
     @property
@@ -459,7 +459,7 @@ class Catalog:
             for day in self.folder.names(_RECORDS, name, kind)
             if day.startswith(_DAY) and day.removeprefix(_DAY) < before
         ]
-        # Half records first: without them a transaction keeps its verdict, and with them it is judged by what is left of it.
+        # Half records first: without them a transaction keeps its verdict; with them, it would be judged by its remaining records.
         for place in sorted(old, key=lambda place: place[1] != f"{_KIND}{TopicKind.HALF.value}"):
             self.folder.remove(_RECORDS, *place)
         return len(old)

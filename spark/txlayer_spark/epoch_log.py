@@ -1,4 +1,4 @@
-"""What one epoch reads and writes in half, op and doubt, by Spark's own Kafka source and sink. Never: what follows from it."""
+"""What one epoch reads and writes in half, op and doubt, by Spark's own Kafka source and sink. Never: decisions (jobs/sink.py)."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,23 +32,23 @@ _ANYWHERE = (0, WHOLE_MAX)  # first and last offset of an attempt of which only 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt, as far as the records that were read tell."""
+    """One attempt, as far as the records that were read show it."""
 
     txn_id: str
     nonce: str
     first_offset: int
     last_offset: int
     completed_at: int | None = None
-    """Half offset at which all messages were there, one behind the other; None: they are not."""
+    """Half offset at which all messages were there, one after the other; None: some are missing."""
     producer_group: str = ""
     born_ms: int = 0
     decision: Resolution | None = None
     decided_ms: int | None = None  # when that was, by the clock of a broker
     is_settled: bool = False
-    """It left the doubt topic, or may be decided there: also where the deciding line is older than what was read."""
+    """It left the doubt topic, or may be decided there, even if the deciding line is older than what was read."""
     is_incomplete: bool = False
-    """Its commit names an earlier half record than the last: no rollback counts any more, an abandon or a further commit does."""
-    twins: tuple[int, ...] = ()  # offsets of second copies that doubt tells of
+    """Its commit names an earlier half record than the last: a rollback no longer counts, but an abandon or another commit does."""
+    twins: tuple[int, ...] = ()  # offsets of second copies that doubt names
     doubted_ms: int | None = None
     """On doubt: when its first half record was stored. A line that no coordinator has read yet may be as old."""
 
@@ -58,7 +58,7 @@ class Attempt:
 
     @property
     def op_offset(self) -> int:
-        """The half record that a resolution names: one that counts, whatever copies come behind it."""
+        """The half record that a resolution must name: it counts whatever copies come after it."""
         return self.first_offset if self.completed_at is None else self.completed_at
 
     def knows(self, offset: int) -> bool:
@@ -127,7 +127,7 @@ def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     """Op records as Kafka gives them → one row per commit or rollback of the epoch's attempts."""
     value = lines.text(F.col("value"))
     whole, part = (F.contains(value, F.lit(f"|{begin}")) for begin in _begin(epoch_id))
-    # Lines of others that stand in the same record never reach the driver.
+    # Lines of other transactions in the same record never reach the driver.
     txn_id = F.col("txn_id")
     return (
         parse(raw.where(whole | part), TopicKind.OP)
@@ -157,11 +157,11 @@ def fold(
     doubts: Iterable[Row] = (),
     known_halves: Collection[tuple[str, int]] = (),
 ) -> dict[str, Attempt]:
-    """What was known and what was read; rows of other epochs are passed over.
+    """Add what was read to what was known; rows of other epochs are ignored.
 
-    The first rollback that names one of its half records decides an attempt, or the first commit that does so where all of
-    them were there, as it does for the coordinator (docs/decisions/002). Behind a commit that names an earlier one no rollback counts. `known_halves`: (id/nonce, offset) of half records that
-    lines name (`in_question`).
+    An attempt is decided by the first rollback that names one of its half records, or by the first commit that does so after
+    all of them were there, as for the coordinator (docs/decisions/002). After a commit that names an earlier one, no rollback
+    counts. `known_halves`: (id/nonce, offset) of half records that lines name (`in_question`).
     """
     attempts = dict(known)
     for row in halves:
@@ -188,7 +188,7 @@ def fold(
 
 
 def in_question(attempts: Attempts, ops: Iterable[Row]) -> set[tuple[str, int]]:
-    """(id/nonce, half offset) that lines name, and of which what was read does not say whether a half record is there."""
+    """(id/nonce, half offset) that lines name, if the records that were read do not show whether a half record is there."""
     named = ((f"{row.txn_id}/{row.nonce}", row.last_offset) for row in ops)
     return {
         (key, offset)
@@ -208,7 +208,7 @@ def _counts(attempt: Attempt, row: Row, known_halves: Collection[tuple[str, int]
 
 
 def _decided(attempt: Attempt, row: Row) -> Attempt:
-    """What a line that counts makes of an attempt that is not decided yet."""
+    """The attempt after a line that counts; it was undecided before."""
     if row.resolution == _ROLLBACK:
         is_refused = attempt.is_incomplete and not row.is_abandon
         return attempt if is_refused else replace(attempt, decision=Resolution.ROLLBACK)
@@ -289,11 +289,11 @@ class EpochLog:
     def find(self, since_ms: int) -> dict[str, Attempt]:
         """Attempts in op and half since then, and on doubt.
 
-        Half is read in the partitions of these ids; op and doubt, which are small, in all: there are the parts of an epoch
-        that was divided otherwise.
+        Half is read in the partitions of these ids only. Op and doubt are small and are read in all partitions: they show the
+        parts of an epoch that was split differently.
         """
         topic, everywhere = self._address.topic, range(self.partition_count)
-        # Op first: who decided before its end had stored all half records before.
+        # Op first: if a decision is before its end, all half records of that transaction were stored earlier.
         op = self._brokers.since(topic("op"), everywhere, at_ms=since_ms)
         half = self._brokers.since(topic("half"), self._partitions, at_ms=since_ms)
         doubt = self._brokers.all_of(topic("doubt"), everywhere)
@@ -301,7 +301,7 @@ class EpochLog:
         halves = self._rows("half", half, half_traces)
         cut_off = {self._home(f"{row.txn_id}/{row.nonce}") for row in halves if row.first_index}
         if cut_off:
-            # The others of an attempt may be older: without them its commit would look incomplete.
+            # Other half records of the attempt may be older: without them its commit would look incomplete.
             whole = self._brokers.all_of(topic("half"), cut_off)
             half = {**half, **{p: Span(span.start, half[p].end) for p, span in whole.items()}}
             halves = self._rows("half", half, half_traces)
@@ -311,7 +311,7 @@ class EpochLog:
         return self._decided(known, self._rows("op", op, op_traces))
 
     def _with_older(self, op: Spans, known: Attempts, since_ms: int) -> Spans:
-        """The same, from the beginning of what is undecided on doubt: while coordinators are down, doubt does not show a commit."""
+        """The same, from the oldest undecided attempt on doubt: while coordinators are down, doubt does not show a commit."""
         oldest: dict[int, int] = {}
         for attempt in known.values():
             if attempt.is_open and attempt.doubted_ms is not None and attempt.doubted_ms < since_ms:

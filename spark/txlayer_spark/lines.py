@@ -56,9 +56,9 @@ _LETTERS = "".join(resolution.value for resolution in Resolution) + "A"
 
 
 def _record(fields: str, *, further: str = _ASCII, timed: str = "") -> str:
-    """A line of those fields; the next release's may have further ones behind, of `further`, which are passed over.
+    """A line of those fields; the next release may add others after them, of `further`, which are ignored.
 
-    `timed`: what is ahead of it in a line with a time, whose version is another one.
+    `timed`: what comes before it in a line with a time, which has another version.
     """
     # The empty group is there when that version is, and only then can it be named again.
     versions = rf"{VERSION}|{NEXT_VERSION}()" + (rf"|{TIMED_VERSION}{timed}" if timed else "")
@@ -181,7 +181,7 @@ def nonce_text(number: Column) -> Column:
 
 
 def unquoted(field: Column) -> Column:
-    """Percent-encoded text; what is no such encoding stays as it is.
+    """Percent-encoded text, decoded; what is not such an encoding stays as it is.
 
     Bytes that are no UTF-8 read as U+FFFD; how many of these a run of such bytes gives is Java's choice, not Python's.
     """

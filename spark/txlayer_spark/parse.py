@@ -41,7 +41,7 @@ class TopicKind(Enum):
 
 
 def kind_of(topic: str) -> TopicKind:
-    """What a topic holds, by its name: a system topic says it in its last part, any other is a real one."""
+    """What a topic holds, by the last part of its name; a topic without such a part is a real one."""
     suffix = topic.rpartition(".")[2] if "." in topic else ""
     try:
         return TopicKind(suffix)
@@ -124,11 +124,11 @@ _COLUMNS = {
     "attempt_count:long first_ms:long last_ms:long error_type error_message txn_id",
     # Per request about a dead letter or a queue, and per result; the dead letter is in the same partition.
     TopicKind.REPLAY: "key:bytes kind request_id dead_letter_offset:long outcome text",
-    # Per record of a real topic; the columns of ours are null where somebody else wrote it.
+    # Per record of a real topic; txlayer's columns are null if another client wrote it.
     TopicKind.FORWARDED: f"{_USERS} txn_id half_partition:long half_offset:long index:long count:long born_ms:long",
 }
 SCHEMAS = {kind: _struct(f"{_POSITION} {columns} error") for kind, columns in _COLUMNS.items()}
-"""`error` is null, or why the columns of ours are: the record is not of our form."""
+"""`error` is null, or says why txlayer's columns are null: the record is malformed."""
 
 BRONZE = _struct(
     # `batch`: of its reader; `is_append_time`: False where the timestamp is a producer's, null in folders of earlier releases;
@@ -137,7 +137,7 @@ BRONZE = _struct(
     # Partition columns.
     "folder kind day:day"
 )
-"""One row per record of Kafka, as it was found: key, value and headers with ours among them. Or hashes in place of what users sent."""
+"""One row per record of Kafka, unchanged: key, value and all headers, txlayer's too; or hashes instead of what users sent."""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def judged(
     beside: Sequence[str] = (),
     is_versioned: bool = True,
 ) -> DataFrame:
-    """`error` says why `_line` is none of ours; then the columns of ours, but for those `beside`, are null: half of one is never used."""
+    """`error` says why `_line` is malformed; then txlayer's columns, except `beside`, are null: a part of a line is never used."""
     line = F.col("_line")
     version = F.split_part(line, F.lit("|"), F.lit(1))
     error = (
@@ -185,7 +185,7 @@ def locks(raw: DataFrame) -> DataFrame:
     queue, token = lines.text(F.col("key")), _field(5)
     located = raw.select(
         *POSITION,
-        # Bytes that are no text are no name of a queue.
+        # Bytes that are not text cannot name a queue.
         F.when(F.is_valid_utf8(queue) & queue.rlike(lines.QUEUE), queue).alias("queue"),
         lines.text(F.col("value")).alias("_line"),
     )
@@ -232,7 +232,7 @@ def dead_letters(raw: DataFrame) -> DataFrame:
         }
     )
     is_good = F.col("_form") & are_there(numbers) & (F.col("origin_partition") <= PARTITION_MAX)
-    # The message is whole, whatever is wrong with what is said of it.
+    # The message is kept whole, even if its header is malformed.
     return judged(decoded, is_good, "dead letter", TopicKind.DLQ, beside=(*_USER, "txn_id"))
 
 
@@ -327,7 +327,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
 
 
 def _op(raw: DataFrame) -> DataFrame:
-    # What is not ASCII as a whole is no op record: the ends of its lines are unknown.
+    # A value that is not ASCII is malformed as a whole: the ends of its lines are unknown.
     value = lines.text(F.col("value"))
     found = F.when(value.rlike(lines.ASCII) & (value != ""), F.split(value, "\n"))
     exploded = raw.select(*POSITION, F.posexplode_outer(found).alias("line", "_line"))
@@ -518,7 +518,7 @@ def _forwarded(raw: DataFrame) -> DataFrame:
     is_good = F.col("_form") & are_there(numbers) & (F.col("index") < F.col("count"))
     is_good = is_good & F.col("txn_id").rlike(lines.TXN_ID) & (F.col("_ours") == len(_FORWARDED_HEADERS))
     told = judged(decoded, is_good, "forwarded", TopicKind.FORWARDED, beside=_USER, is_versioned=False)
-    # Neither header: somebody else's record, which is no fault.
+    # Neither header: another client's record, which is no fault.
     is_foreign = F.isnull("_id") & F.isnull("_line")
     return told.withColumn("error", F.when(~is_foreign, F.col("error")))
 

@@ -31,7 +31,7 @@ FAILURES = counter(
 FAMILIES = (RUNNING, AGE, BATCHES, ROWS, SECONDS, BEHIND, FAILURES)
 
 QUERY_COUNT_MAX = 50
-"""Queries that are shown. A further one takes the place of the one that was silent longest and does not run."""
+"""How many queries are shown. A further one replaces the one that has been silent longest, stopped ones first."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Query:
 class QueryMetrics(listener.StreamingQueryListener):
     """The metrics of all queries of the sessions that it is added to (`spark.streams.addListener`).
 
-    A query is called by its name, else by the id of its checkpoint. Any thread may ask for the samples.
+    A query's label is its name, or else the id of its checkpoint. Any thread may ask for the samples.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class QueryMetrics(listener.StreamingQueryListener):
 
     @property
     def row_count(self) -> int:
-        """Rows that all queries have read together, also those that are not shown any more."""
+        """Rows that all queries have read together, including those that are no longer shown."""
         return self._row_count
 
     def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it so
@@ -134,6 +134,6 @@ def behind(progress: dict[str, Any]) -> dict[str, int]:
         for topic, ends in (source.get("latestOffset") or {}).items():
             read = read_to.get(topic, {})
             count = sum(max(at - read.get(partition, 0), 0) for partition, at in ends.items())
-            # A topic that two sources of one query read is behind once.
+            # If two sources of one query read a topic, it counts once.
             found[topic] = max(found[topic], count)
     return dict(found)

@@ -1,7 +1,7 @@
-"""The ledger → the few numbers of a report, their pictures as SVG, and one HTML file that needs nothing beside it, with the same numbers
+"""The ledger → the few numbers of a report, their charts as SVG, one HTML file that needs no other file, and the same numbers
 as JSON. Every result is small, whatever the ledger's size. Never: a rule about verdicts.
 
-matplotlib takes a second to load: import this module where a report is made.
+matplotlib takes a second to load: import this module only to make a report.
 """
 
 import io
@@ -34,7 +34,7 @@ from txlayer_spark.verdicts import SEVERITIES, VERDICTS, exit_code
 
 BUCKETS_MAX = 120  # points of a curve: more are not told apart on a page
 FINDINGS_MAX = 500
-"""Findings that JSON lists, the worst first and of each verdict some; it says how many there are, and the ledger has them all."""
+"""How many findings JSON lists, the worst first and some of each verdict; it also has their number, and the ledger has them all."""
 HOT_MAX = 15
 QUERIES_AT_ONCE = 3  # beside the curve's: the driver plans them on few cores
 AGES_MS = (60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 259_200_000)
@@ -46,7 +46,7 @@ _STEPS_S = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a report shows; `JSON` but for its times, which are ISO 8601."""
+    """What a report shows; the JSON has the same fields, with times in ISO 8601."""
 
     namespace: str
     cut_ms: int
@@ -62,8 +62,8 @@ class Summary:
     findings: list[dict[str, Any]]
     finding_count: int
     gaps: list[dict[str, Any]] = field(default_factory=list)
-    """What was gone before it was read: `topic`, `partition`, and offsets from `start` to before `end`; none of them where a
-    topic was not there when bronze ran before."""
+    """What was gone before it was read: `topic`, `partition`, and offsets from `start` to before `end`; no offsets for a
+    topic that was not there when bronze ran before."""
     hidden_topics: list[str] = field(default_factory=list)
     """Real topics whose end is behind a Kafka transaction that stays open."""
     unread_topics: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ def summarise(
     checked = ledger.withColumn("checked", F.least("checked_count", F.lit(3)))
     keyed = ledger.where(F.isnotnull("key_hash"))
     dead = bronze.where(F.col("kind").isin(TopicKind.DLQ.value, TopicKind.REPLAY.value))
-    # Each is planned and compiled for longer than it runs, and one alone leaves the other cores idle meanwhile.
+    # Each takes longer to plan and compile than to run; one alone would leave the other cores idle.
     with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
         found = {
             name: pool.submit(_rows, frame)
@@ -435,7 +435,7 @@ def _a_day_before(summary: Summary) -> Mapping[str, Any] | None:
 
 
 def with_earlier(summary: Summary, said: str | None) -> Summary:
-    """The summary with what the JSON of the report before it (None: there is none) knows of earlier ones, and says itself."""
+    """The summary with the earlier reports in the JSON of the report before it (None: there is none), and that report."""
     try:
         before = json.loads(said or "{}")
     except ValueError:

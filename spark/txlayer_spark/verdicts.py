@@ -1,4 +1,4 @@
-"""The verdicts: what each one means, how bad it is, and the expression that finds it. The one place for all of these.
+"""The verdicts: what each one means, how bad it is, and the expression that finds it. Only this module has them.
 
 docs/howto/reconcile.md shows the same table; a test compares them.
 """
@@ -234,8 +234,8 @@ def verdict_column(judging: Judging) -> Column:
 def with_less_fault(rows: DataFrame, judging: Judging, *attempt: str) -> DataFrame:
     """Rows of an attempt in several readings (`reading`) → the one with the least fault, of equals the first, with its `verdict`.
 
-    What settles a transaction ends it on doubt: of what doubt has, one that does not call it settled. Where nothing is wrong with the
-    first, that one: what is lost by it may wait for others of its key, which only the whole ledger shows (`ledger.LOST_OR`).
+    Settling a transaction ends it on doubt: so for one on doubt, a reading that does not settle it. If nothing is wrong with the first
+    reading, that one: a message lost by it may wait for others of its key, which only the whole ledger shows (`ledger.LOST_OR`).
     """
     faults = [name for name, severity in SEVERITIES.items() if severity is Severity.FAULT]
     # What is wrong in every reading chooses none, nor may it hide what is wrong in one: other attempts, and messages that are
@@ -261,7 +261,7 @@ def with_less_fault(rows: DataFrame, judging: Judging, *attempt: str) -> DataFra
 def with_late(rows: DataFrame, is_late: str) -> DataFrame:
     """Rows of the ledger with the verdict that those have which came too late (the column `is_late`; null: it did not).
 
-    What comes before it in the table stays. Of what comes behind it some is visible: the rest changes nothing of that.
+    A verdict before `out_of_order` in the table stays. One after it is replaced if a message is visible.
     """
     names = [verdict.name for verdict in VERDICTS]
     behind = names[names.index(_LATE) + 1 :]
