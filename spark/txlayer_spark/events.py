@@ -2,7 +2,7 @@
 and what is aggregated fits Spark's hash aggregation.
 
 Columns: `txn_id`, `nonce` (null for forwarded records, which do not name it), `kind`, and numbers whose meaning depends on
-it; the functions below say which. Never: what follows from them (ledger.py).
+it; the functions below say which. Never: folding them (ledger.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +112,7 @@ class Names:
 
     def is_in_gap(self, partition: Column, offset: Column) -> Column:
         """Whether the half record that would stand there was gone before it could be read."""
-        # Nearly every gap is what was gone before anybody read: one look instead of one for each partition.
+        # Nearly every gap was there before the first read: one look instead of one for each partition.
         begins = {number: end for number, spans in self._gaps.items() for start, end in spans if not start}
         found = lines.sure(offset < by_number(begins, partition))
         for number, spans in self._gaps.items():
@@ -161,10 +161,10 @@ def by_number(values: Mapping[int, int], number: Column) -> Column:
 
 
 def events(bronze: DataFrame, names: Names, *, kinds: Sequence[TopicKind] = EVENT_KINDS) -> DataFrame:
-    """Rows of bronze → what happened, `COLUMNS`; what is not of our form is left out.
+    """Rows of bronze → what happened, `COLUMNS`; malformed records are left out.
 
-    Each record is held against one pattern and split once. `parse` says more of it, and of what is wrong with it, but a
-    filter on what it says makes Spark repeat all of it, and plan for minutes.
+    Each record is matched with one pattern and split once. `parse` also says what is wrong with a record, but with a
+    filter on its columns Spark repeats all of its work, and plans for minutes.
     """
     return reduce(DataFrame.union, (_MAKERS[kind](bronze.where(F.col("kind") == kind.value), names) for kind in kinds))
 
@@ -236,7 +236,7 @@ def _number_or_null(column: str) -> Column:
 
 
 def _is_beyond(column: str) -> Column:
-    """Whether a field that may be empty holds more digits than a number of ours has: its record is out of form."""
+    """Whether a field that may be empty holds more digits than txlayer's numbers have: its record is malformed."""
     return lines.sure((F.col(column) != "") & F.isnull(lines.whole(F.col(column))))
 
 
@@ -244,13 +244,13 @@ def _is_misplaced(names: Names, key_crc: Column) -> Column:
     if not names.half_partitions:
         return F.lit(False)
     crc = F.coalesce(key_crc, F.crc32(lines.txn_id_of(_field(1)).cast("binary")))
-    # Half may have had fewer partitions (`topics widen`); what came into a wrong one doubt keeps aside.
+    # Half may have had fewer partitions (`topics widen`); doubt keeps aside what came into a wrong one.
     homes = (crc % count for count in range(names.half_partitions, 0, -1))
     return ~F.col("partition").isin(*homes)
 
 
 def claimed(content: Column, partition: Column, offset: Column, count: Column, born_ms: Column) -> Column:
-    """What a forwarded record says of itself and of its half record."""
+    """A hash of what a forwarded record says of itself and of its half record."""
     return F.xxhash64(content, *(part.cast("bigint") for part in (partition, offset, count, born_ms)))
 
 
@@ -422,7 +422,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     t: its time, null where the broker sets that.
     """
     headers = F.col("headers")
-    # Folders of earlier releases do not say whose time it is.
+    # Folders of earlier releases do not say whether the time is the broker's.
     of_broker = lines.sure(F.col("is_append_time"))
     found = _narrow(
         records,
@@ -438,7 +438,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         _lane=F.coalesce("key_hash", key_hash()),
         _lane_number=names.lane(),
     )
-    # Neither header: somebody else's record, which is no fault.
+    # Neither header: another client's record, which is no fault.
     rows = found.where(F.isnotnull("_id") | F.isnotnull("_line"))
     rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.ORIGIN), lines.fields(F.col("_line"))))
     rows = names.number(rows.drop("_line").withColumn("_name", F.col("topic")), names.topics, "_topic")
@@ -486,7 +486,7 @@ def _narrow(records: DataFrame, **columns: Column) -> DataFrame:
 
 
 def _hash_of(key: Column, value: Column, headers: Column) -> Column:
-    """Of key, value and headers of the user. The hash itself passes over what is null: where that is, is hashed with them."""
+    """A hash of the user's key, value and headers. Spark's hash skips nulls, so the places of nulls are hashed with them."""
     count = F.size(headers)
     are_null = F.when(count > 0, F.transform(headers, lambda each: each["value"].isNull()))
     return F.xxhash64(key.isNull(), key, value.isNull(), value, count, headers, are_null)
@@ -509,9 +509,9 @@ _RESULT = rf"\A([0-9]+\|{ReplayKind.RESULT.value}\|(?:[^|]*\|){{3}})[^|]*"
 
 
 def hashed(rows: DataFrame) -> DataFrame:
-    """Rows of bronze as they are with hashes in place of keys, values and headers of users: `events` makes the same of both.
+    """Rows of bronze with hashes instead of users' keys, values and headers: `events` gives the same for both.
 
-    A value that was there is empty. What txlayer itself writes stays: headers `txl…`, lines of op, check, locks and replay,
+    A value that is not null becomes empty. What txlayer itself writes stays: headers `txl…`, lines of op, check, locks and replay,
     and summaries on doubt; but not what a dead letter, or the result of its replay, says of a handler's error.
     """
     kind = F.col("kind")
@@ -562,7 +562,7 @@ def _field(number: int) -> Column:
 
 
 def signed(bits: int) -> int:
-    """The number that a column holds of 64 bits: the last one is its sign."""
+    """64 bits as the number that a column holds: the highest bit is the sign."""
     return bits - (1 << 64) if bits >> TOPIC_BITS else bits
 
 
@@ -570,7 +570,7 @@ def bit(number: Column) -> Column:
     """A real topic's bit, by its number; null without one."""
     shift = F.least(number, F.lit(TOPIC_BITS)).cast("int")
     shifted = F.call_function("shiftleft", F.lit(1).cast("bigint"), shift)
-    # The least of null and a number is the number.
+    # `least` of null and a number is the number.
     return F.when(F.isnotnull(number), shifted)
 
 

@@ -1,7 +1,7 @@
 """What happened → one row per transaction. DataFrame → DataFrame; native functions only.
 
-The *core* of a transaction is numbers that can be merged with what comes later: it is what a run carries on of
-transactions that are not settled. What is stored of it, and what people read, is in shelf.py.
+The *core* of a transaction is numbers that can be merged with later ones: a run carries on the cores of
+transactions that are not settled. What is stored of a core, and what people read, is in shelf.py.
 
 Nearly every transaction is folded from numbers alone, by one hash aggregation. A few need every record at once: ids with
 several attempts, with more messages than a bit set holds, with second copies, with op lines that name another offset.
@@ -67,7 +67,7 @@ def core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     last_doubt = F.shiftleft("pos", REASON_BITS + STATE_BITS)
     last_doubt = last_doubt.bitwiseOR(F.shiftleft("a", REASON_BITS)).bitwiseOR(F.coalesce("b", F.lit(0)))
     timed = F.when(F.isnotnull("t"), F.xxhash64("idx", "t"))
-    # An answer without a decision puts nothing on its way.
+    # After an answer without a decision, no message is on its way.
     is_answer = (F.col("kind") == int(Kind.OP)) & said(Said.UNKNOWN)
     seen_ms = F.when(F.col("kind") == int(Kind.FORWARDED), F.col("g")).when(~is_answer, F.col("at_ms"))
     # What a later release wrote may say that it is parked.
@@ -153,7 +153,7 @@ def _said_alike(count: str, options: str, key: str) -> Column:
 
 def fold(happened: DataFrame, *, by: Sequence[str] = ("txn_id",)) -> DataFrame:
     """What happened (`events.COLUMNS`) → the core, one row per id."""
-    # Shuffled as it is and folded behind it: before it there is next to nothing to fold, and a core is four times as wide.
+    # Shuffled first and folded after that: before the shuffle there is next to nothing to fold, and a core is four times as wide.
     spread = happened.repartition(*by)
     parts = core()
     return spread.groupBy(*by).agg(*(part.fold(part.of).alias(name) for name, part in parts.items()))
@@ -166,7 +166,7 @@ def merge(cores: DataFrame) -> DataFrame:
 
 
 def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
-    """Whether a core cannot tell what became of its transaction.
+    """Whether a core does not show what became of its transaction.
 
     Args:
         excusing_topics: Bits of the real topics that a message may have left, or that hide it.
@@ -176,7 +176,7 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
     several = F.col("nonce_min") != F.col("nonce_max")
     large = F.greatest(F.coalesce("h_count", "v_count"), F.coalesce("v_count", "h_count")) > INDEX_BITS
     misnamed = (F.col("o_last_min") != F.col("h_last")) | (F.col("o_last_max") != F.col("h_last"))
-    # Without a half record before it a line is given up, or counts: doubt says it.
+    # A line without a half record before it is given up, or counts: doubt shows which.
     ahead = F.least("o_commit_ms", "o_rollback_ms") < F.col("h_last_ms")
     kept = (F.col("k_n") == F.col("d_seen")) & is_kept_plainly()
     # A commit is incomplete without all half records; but what retention took of them is believed.
@@ -208,12 +208,12 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
 
 
 def is_shown_otherwise() -> Column:
-    """Whether something is visible, and not each message once, as it was stored."""
+    """Whether something is visible that is not each message once, as it was stored."""
     return F.isnotnull("h_n") & F.isnotnull("v_n") & ~is_plainly_visible()
 
 
 def _is_shown_in_part() -> Column:
-    """Whether messages are missing and, as far as numbers tell it, nothing else is wrong."""
+    """Whether messages are missing and, as far as the numbers show, nothing else is wrong."""
     is_once = (F.bit_count("v_bits") == F.col("v_n")) & (F.col("v_n") < F.col("h_count"))
     return is_once & (F.col("v_bits").bitwiseAND(F.bitwise_not("h_bits")) == 0)
 
@@ -225,20 +225,20 @@ def may_be_reversed() -> Column:
 
 
 def first_ms() -> Column:
-    """When the first record of a core was written at the latest; null where no broker's clock says it.
+    """The latest time at which the first record of a core was written; null if no broker's clock shows it.
 
-    A producer's clock alone does not count: where it is ahead, it names a day after that of the record.
+    A producer's clock alone does not count: if it is ahead, it names a day after that of the record.
     """
     times = [F.col(f"core.{name}") for name in _TIMES]
     return F.least(F.when(F.coalesce(*times).isNotNull(), F.col("core.born_ms")), *times)
 
 
 _TIMES = ("h_first_ms", "o_commit_ms", "o_rollback_ms", "o_abandon_ms", "c_first_ms", "d_first_ms", "v_early_ms")
-"""Not the time of what is visible, which may be the user's."""
+"""Not the times of visible messages, which may be the user's."""
 
 
 def _is_plainly_stored() -> Column:
-    """Each half record once, in the order of their index, from the first, of one group in one partition."""
+    """Each half record is there once, in the order of the indexes from the first on, of one group in one partition."""
     # `h_bits` is all ones from the lowest bit on: no bit is set above one that is not. (63 ones plus 1 would overflow.)
     is_row = F.shiftrightunsigned("h_bits", 1).bitwiseAND(F.bitwise_not("h_bits")) == 0
     is_once = (F.col("h_n") == F.bit_count("h_bits")) & (F.col("h_n") <= F.col("h_count"))
@@ -252,13 +252,13 @@ def _is_plainly_stored() -> Column:
 
 
 def is_plainly_visible() -> Column:
-    """Each message once, as it was stored, where it was wanted, and of the time that was asked for."""
+    """Each message is visible once, as it was stored, in the partition and with the timestamp that the user set."""
     is_once = (F.col("v_n") == F.col("h_count")) & (F.bit_count("v_bits") == F.col("v_n"))
     named = F.coalesce(F.col("h_named"), F.lit(0))
     wanted = (F.col("h_named") == F.col("h_bits")) & (F.col("h_wanted") == F.col("v_wanted"))
     is_as_stored = (F.col("v_hash") == F.col("h_hash")) & ((named == 0) | sure(wanted))
     timed = (F.col("h_timed") == F.col("h_bits")) & (F.col("h_time") == F.col("v_time"))
-    # Where the broker sets the times, a producer cannot ask for one.
+    # If the broker sets the times, a producer cannot set one.
     is_in_time = F.isnull("h_timed") | F.isnull("v_time") | sure(timed)
     return sure(is_once & is_as_stored & is_in_time)
 
@@ -270,14 +270,14 @@ def is_kept_plainly() -> Column:
 
 
 def is_stranger() -> Column:
-    """Whether a core is of something that came after its transaction was settled, or of nothing that was stored."""
+    """Whether a core's records came after their transaction was settled, or belong to no stored transaction."""
     return F.isnull("h_n")
 
 
 def may_come(cut_ms: int) -> Column:
-    """Whether what a core is of is so young that the half records of its transaction may be read yet.
+    """Whether a core's records are so young that the half records of their transaction may still be read.
 
-    The ends of one cut are not of one moment: brokers tell those of their own partitions, one after the other.
+    The ends of a cut are not from one moment: each broker reports those of its own partitions, one after the other.
     """
     return F.col("seen_ms") >= cut_ms - ALONE_MS
 
@@ -286,7 +286,7 @@ _OF_TIMES = ("is_early", "is_part_torn", "is_in_part", "is_part_taken", "is_behi
 
 
 def with_distinct(core: DataFrame) -> DataFrame:
-    """A core that tells what became of its transaction, with what a verdict needs beside it.
+    """A core that shows what became of its transaction, with what a verdict needs beside it.
 
     Messages stored and visible; attempts of the id that are visible; the op line from which on it may be visible; whether what is
     visible differs from what was stored; whether doubt has all of it; messages that are missing, those that may have been visible and
@@ -331,23 +331,23 @@ def fold_exactly(  # its steps, in their order
     put: Callable[[DataFrame, str], DataFrame],
 ) -> tuple[DataFrame, DataFrame]:
     """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with the columns of `with_distinct`;
-    and what is visible of them, with the `nonce` of its attempt.
+    and their visible messages, with the `nonce` of the attempt.
 
-    The records do not show of every op line whether it counted. An attempt with such lines has a row for each choice of them that
-    one coordinator may have made: `reading` 0, in which all count, to the highest, in which none does.
+    The records do not show whether every op line counted. An attempt with such lines has a row for each choice of them that
+    one coordinator may have made: from `reading` 0, in which all count, to the highest, in which none does.
 
     Args:
         happened: `events.COLUMNS`, everything that is known of those ids.
-        excused: `b` (the number of a real topic), `until_ms`: what was decided up to then may have been visible there and be
-            gone, and `is_hidden`: what is missing may be where no reader can see it.
+        excused: `b` (the number of a real topic); `until_ms`: what was decided up to then may have been visible there and be
+            gone; `is_hidden`: a missing message may be where no reader can see it.
         shortened_partitions: Half partitions in which a transaction may begin with a later message.
         clock_error_ms: By how much the clocks of two brokers may differ.
-        put: Writes rows down under a name, and gives them as they are read from there.
+        put: Writes rows under a name, and returns them as they are read from there.
 
     A half record belongs to its attempt when its index is due; an op line counts when it names such a record and its producer
     group; a forwarded record belongs to the attempt whose half record it names.
     """
-    # Steps of which each reads the ones before several times: what is not put down is planned anew for each.
+    # Each step reads those before it several times: without `put`, Spark would plan them again for each.
     quarantined = happened.where(F.col("kind") == int(Kind.QUARANTINED))
     every_half = _not_quarantined(happened.where(F.col("kind") == int(Kind.HALF)), quarantined)
     half = put(_belonging(every_half, shortened_partitions), "half")
@@ -377,7 +377,7 @@ def fold_exactly(  # its steps, in their order
     missing = _missing(messages, shown, claims, decided, excused)
     timed = _timed(lines, messages, forwarded, shown, claims, excused, clock_error_ms=clock_error_ms)
     kept = _kept(messages, contents, doubts)
-    # The first one says the order of all.
+    # The first one's order mode is that of all.
     options = F.col("_c").bitwiseAND(DUE_BIT - 1).bitwiseOR(F.col("c").bitwiseAND(DUE_BIT))
     once = half.where(~F.col("is_copy")).withColumns({"c": options, "key": F.col("_key")})
     checks = happened.where(F.col("kind") == int(Kind.CHECK))
@@ -392,7 +392,7 @@ def fold_exactly(  # its steps, in their order
         rows = rows.join(extra, _ATTEMPT, "left")
     stored = once.groupBy(*_ATTEMPT).agg(F.count("*").alias("h_distinct"))
     rows = rows.join(stored, _ATTEMPT, "left")
-    # What is visible of half records that are gone says nothing more of a transaction that has others.
+    # If a transaction has other half records, visible messages of half records that are gone add nothing.
     of_id = Window.partitionBy("txn_id")
     is_row = sure((F.col("h_n") > 0) | (F.col("o_gone") > 0))
     is_told = F.max(is_row).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
@@ -401,7 +401,7 @@ def fold_exactly(  # its steps, in their order
     # What retention took the beginning of is not judged, nor is another one for its sake.
     is_judged = (F.col("nonce") != STRAY) & (F.col("reading") == 0) & ~sure(is_cut_off())
     visible = F.sum((F.when(is_judged, F.col("v_n")) > 0).cast("bigint")).over(of_id)
-    # By an incomplete commit it was parked, also where doubt shows nothing of it.
+    # An incomplete commit parked it, even if doubt shows nothing of it.
     is_incomplete = is_committed() & F.coalesce(F.col("o_commit") < F.col("released"), F.isnull("released"))
     rows = rows.withColumns(
         {
@@ -466,13 +466,13 @@ def _newest(contents: DataFrame) -> DataFrame:
 
 
 def _not_quarantined(half: DataFrame, quarantined: DataFrame) -> DataFrame:
-    """The half records but those that doubt keeps: they are no part of their transaction."""
+    """The half records except those that doubt keeps aside: these are no part of their transaction."""
     kept = quarantined.where(F.isnotnull("a")).select("txn_id", "partition", "pos").distinct()
     return half.join(kept, ["txn_id", "partition", "pos"], "left_anti")
 
 
 def _not_given_up(ops: DataFrame, quarantined: DataFrame) -> DataFrame:
-    """The op lines but those that doubt keeps: they were given up before their half records came."""
+    """The op lines except those that doubt keeps aside: these were given up before their half records came."""
     given_up = quarantined.where(F.isnull("a")).select("txn_id", "partition", F.col("pos").alias("_op_line")).distinct()
     by_line = ops.withColumn("_op_line", F.shiftright("pos", SOURCE_BITS))
     return by_line.join(given_up, ["txn_id", "partition", "_op_line"], "left_anti").drop("_op_line")
@@ -601,7 +601,7 @@ def _readings(counting: DataFrame) -> DataFrame:
     nothing, impossible = F.lit(-1).cast(number), F.lit(-2).cast(number)
 
     def take(forgotten: Column, each: Column) -> Column:
-        """With a line that does not count, doubt has forgotten its half record and those before it."""
+        """If a line does not count, doubt has forgotten its half record and those before it."""
         counts, names = _counts(each["number"]), each["names"]
         kept = F.when(names > forgotten, forgotten).otherwise(impossible)
         return F.when(forgotten == impossible, impossible).when(counts, kept).otherwise(F.greatest(forgotten, names))
@@ -616,7 +616,7 @@ def _counts(number: Column) -> Column:
 
 
 def _in_readings(rows: DataFrame, readings: DataFrame) -> DataFrame:
-    """The rows of an unsure attempt once in each `reading`; those of others in 0 alone."""
+    """The rows of an unsure attempt once in each `reading`; those of other attempts only in 0."""
     found = rows.join(readings, _ATTEMPT, "left")
     return found.withColumn("reading", F.coalesce("reading", F.lit(0)))
 
@@ -654,7 +654,7 @@ def _decided(lines: DataFrame) -> DataFrame:
     other = F.least(F.coalesce("_rollback", never), F.coalesce("_abandon", never))
     is_commit = F.col("_commit") < other
     holds = is_commit & (F.col("_released") < F.coalesce("_abandon", never))
-    # What comes behind an abandon is contrary to it, and not to the commit before it.
+    # A line after an abandon is contrary to the abandon, not to the commit before it.
     is_refused = (F.col("_rollback") < F.coalesce("_abandon", never)) | (F.col("_last_commit") > F.col("_abandon"))
     return rows.select(
         *_READING,
@@ -781,7 +781,7 @@ def _attached(
     )
     claim = ["txn_id", "partition", "pos", "idx", "n", "born_ms"]
     found = forwarded.drop("nonce").join(half.select(*claim, *expected), claim, "left")
-    # Headers that say nothing name no half record, whatever of them can be read.
+    # Malformed headers name no half record, even if a part of them can be read.
     is_broken = F.isnotnull("a")
     found = found.withColumn("_nonce", F.when(~is_broken, F.col("_nonce")))
     of_half = found.where(F.isnotnull("_nonce"))
@@ -891,7 +891,7 @@ def _kept(messages: DataFrame, contents: DataFrame, doubts: DataFrame) -> DataFr
 
 
 def is_cut_off() -> Column:
-    """Whether half has its first record no more, or lacks one of those that were there when it was committed."""
+    """Whether half no longer has its first record, or lacks one of those that were there when it was committed."""
     is_gone = F.isnull("h_n") & F.isnotnull("d_last")
     lacks_some = F.isnotnull("released") & (F.coalesce("h_distinct", F.lit(0)) < F.col("h_count"))
     return is_gone | (F.shiftright("h_begin", OFFSET_BITS) > 0) | lacks_some
@@ -929,7 +929,7 @@ def offset_of(line: Column) -> Column:
 
 
 def doubt_state() -> Column:
-    """What doubt says of the transaction now; empty when it is settled there, null when it never stood there."""
+    """The state that doubt has of the transaction now; empty if it is settled there, null if it never was on doubt."""
     code = F.shiftright("d_last", REASON_BITS).bitwiseAND((1 << STATE_BITS) - 1)
     return F.get(F.array(*map(F.lit, STATES)), code.cast("int"))
 

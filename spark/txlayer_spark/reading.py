@@ -122,7 +122,7 @@ def committed_stream(
     id was used twice), `born` (the producer's clock when it prepared). With `codec`, also `body` and `body_error`.
 
     A micro-batch may end between two messages of a transaction. Wrap your function of `foreachBatch` with
-    `whole_transactions`, and it never gets a part of one.
+    `whole_transactions` to get whole ones.
 
     A record that txlayer did not forward has neither `txn_id` nor `error`; one whose txlayer headers are broken has an
     `error`. If retention deletes records before the query reads them, the query fails and says which offsets are missing.

@@ -16,7 +16,7 @@
     <root>/v8/begun/000000000003.json                     the run that began last
     <root>/v8/late/run=3/                                 attempts that became visible out of order, as this run found (`LATE`)
 
-No two runs have one number: what a run writes that was killed, or goes on behind a later one, does not count.
+No two runs have the same number. What a killed run wrote does not count, nor what a run writes after a later one began.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -78,14 +78,14 @@ _MORE: Mapping[str, str | None] = {
     **dict.fromkeys(("o_rollback", "o_rollback_ms", "o_abandon", "o_abandon_ms", "o_unknown")),
     **dict.fromkeys(("c_asked", "c_first_ms", "c_last_ms", "c_refused", "d_last", "d_parked_ms", "unsure")),
 }
-"""What is in `more`, and the column that nearly every transaction repeats in it (None: it has nothing there). `more` is null
-for a transaction that is so in all of them: one message, decided by one commit, visible, never asked about."""
+"""{column of `more`: the other column that it equals in nearly every transaction (None: it is null there)}. `more` is null
+if all of them are so: one message, decided by one commit, visible, never asked about."""
 
 
 def to_stored(judged: DataFrame, *, keeps_core: bool, is_unknown: Column | None = None) -> DataFrame:
     """Cores with the columns of `with_distinct`, `verdict` and `is_settled` → rows as they are stored.
 
-    With `keeps_core`, those that are not settled hold their core too: it is what the next run carries on. Those without one are
+    With `keeps_core`, unsettled rows also hold their core, which the next run carries on. Rows without a core are
     exact, folded from every record. `is_unknown`: whether op may lack lines of one of these.
     """
     merged = judged.withColumns({name: F.coalesce(*columns) for name, columns in _MERGED.items()})
@@ -93,7 +93,7 @@ def to_stored(judged: DataFrame, *, keeps_core: bool, is_unknown: Column | None 
     is_unsure = (F.col("lost_n") == 0) & (F.col("gone_n") + F.col("hidden_gone_n") > 0)
     unsure = F.when(F.lit(False) if is_unknown is None else is_unknown, 2).when(is_unsure, 1)
     merged = merged.withColumn("unsure", unsure.cast("bigint"))
-    # An attempt without its first half record was before all that are there. The place of an unplaced one is not known.
+    # An attempt without its first half record comes before all that are there. The place of an unplaced one is not known.
     is_before = (F.shiftright("h_begin", OFFSET_BITS) > 0) | F.col("is_unplaced")
     begin = F.when(is_before, -1).otherwise(F.col("h_first"))
     merged = merged.withColumn("core", F.struct(*ledger.core()))
@@ -202,11 +202,11 @@ RUNS_KEPT = 20  # notes of runs that are kept: the newest counts, and a job that
 FOLDED_FILES = 16  # files that settled rows are folded into
 EVERY = -2  # in place of the nonce where all rows of an id are revised
 WORK = ("new", "copies", "few", "all", "steps", "exact")  # what a run puts down on its way; ended with it
-_IDS = ("orphans", "revised", "late")  # what runs name by the numbers of those that put it down
+_IDS = ("orphans", "revised", "late")  # kinds of ids that a run names by the numbers of the runs that wrote them
 LATE = "txn_id string, nonce bigint, is_turned boolean, run string"
 """What is noted of an attempt out of order; `is_turned`: its own messages are in reverse."""
 _PASSING = {"compression": "snappy", "parquet.enable.dictionary": "false", "parquet.column.statistics.enabled": "false"}
-"""Read a few times as a whole and ended soon: what packs it better costs more than it saves."""
+"""These files are read a few times as a whole and deleted soon: better compression costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Run:
     late: tuple[int, ...] = ()  # runs that found attempts which became visible out of order
     columns: Mapping[str, Any] = field(default_factory=dict)  # those of its stored rows
     unread: tuple[str, ...] = ()
-    """Real topics that were named and not read: what they may hold is judged again when they are."""
+    """Real topics that half records name and that were not read: when they are, their transactions are judged again."""
     bronze_id: str = ""  # of the bronze that it was made from; "" where that, or the run, is of an earlier release
     skipped: tuple[int, ...] = ()
     """Numbers of runs that began before this one and do not count, as far as the runs around them are not folded."""
@@ -275,7 +275,7 @@ class Shelf:
         return [int(name.partition(".")[0]) for name in self.folder.notes("runs")]
 
     def begin(self) -> int:
-        """Begin a run, and say its number: one that goes on elsewhere ends before it writes further, and does not count."""
+        """Begin a run; returns its number. A run that is under way elsewhere ends before its next write, and does not count."""
         return self._turn.begin(above=self.last().number)
 
     def skipped(self, last: Run, number: int) -> tuple[int, ...]:
@@ -285,7 +285,7 @@ class Shelf:
         return (*kept, *range(last.number + 1, number))
 
     def store(self, run: Run) -> None:
-        """Make a run count, and end what only the one before the last carried."""
+        """Make a run count, and delete what only the run before the last one needs."""
         self._turn.go_on()
         last, before = self.last(), self._numbers()[-2:-1]
         self.folder.note(asdict(run), "runs", kept=RUNS_KEPT)
@@ -299,11 +299,11 @@ class Shelf:
         for kind in WORK:
             self.folder.remove(kind)
         for kind in _IDS:
-            # A job that reads now may have the run before.
+            # A job that is reading now may use the run before.
             self._end_runs(kind, up_to=run.number - 1, but={*getattr(run, kind), *getattr(last, kind)})
 
     def _end_runs(self, kind: str, *, up_to: int, but: Collection[int] = ()) -> None:
-        """End what the runs up to one wrote of a kind, but for some."""
+        """Delete what the runs up to `up_to` wrote of a kind, except those in `but`."""
         for name in self.folder.names(kind):
             number = int(name.removeprefix("run="))
             if number <= up_to and number not in but:
@@ -313,9 +313,9 @@ class Shelf:
         return self.folder.at(kind, f"run={run}")
 
     def put_ids(self, found: DataFrame | None, kind: str, run: int, before: tuple[int, ...]) -> tuple[int, ...]:
-        """Put ids down beside those of the runs before; the runs that hold all of them, which become one when there are many.
+        """Write ids beside those of earlier runs; returns the runs that hold all of them, which become one when there are many.
 
-        Then those end whose rows have ended.
+        When they become one, ids whose rows were deleted are left out.
         """
         if found is None:
             return before
@@ -328,7 +328,7 @@ class Shelf:
         return (run,) if is_many else (*before, run)
 
     def put(self, rows: DataFrame, kind: str, run: int) -> DataFrame:
-        """The rows out of a file that they are written to: what follows is planned from there, not from the beginning."""
+        """Write the rows to a file and return them read from it: Spark then plans what follows from there, not from the beginning."""
         self._turn.go_on()
         rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
         # Without its columns Spark would look for them in the files, by a job.
@@ -353,7 +353,7 @@ class Shelf:
 
     def stored(self, run: int, columns: Mapping[str, Any], *states: State) -> DataFrame:
         """The stored rows of one run, of those `is_settled`."""
-        # Columns are named: of a run without a transaction there is no file that could tell them.
+        # Columns are named: a run without a transaction has no file to take them from.
         read = our_files(self._spark).schema(StructType.fromJson(dict(columns)))
         return read.parquet(self.path("rows", run)).where(F.col("is_settled").isin(*map(int, states)))
 
@@ -364,7 +364,7 @@ class Shelf:
         rows = self.counting(run.number, run.columns, run.revised, State.OPEN, State.ALONE)
         if not self.has(run.number, State.ASKED):
             return cores(rows)
-        # What was folded from every record is so again, unless it is settled: carried on is the core that it had before.
+        # What was folded from every record is folded so again, unless it is settled: the core that it had before is carried on.
         exact = rows.where(F.isnull("core")).select("txn_id").distinct()
         asked = cores(self.stored(run.number, run.columns, State.ASKED))
         found = self.stored(run.number, run.columns, State.OPEN, State.SETTLED)
@@ -406,7 +406,7 @@ class Shelf:
         return open_rows.unionByName(self._settled(run))
 
     def _with_late(self, stored: DataFrame, run: Run) -> DataFrame:
-        """Stored rows with `_late`: whether a run found their attempt out of order, whichever run judged it last."""
+        """Stored rows with `_late`: whether any run found their attempt out of order, not only the last that judged it."""
         attempts = self.ids("late", run.late).groupBy("txn_id", F.col("nonce").alias("nonce_max"))
         # Of an earlier release it is not known.
         late = attempts.agg(F.bool_or(lines.sure("is_turned")).alias("_turned")).withColumn("_late", F.lit(True))
@@ -417,7 +417,7 @@ class Shelf:
         return found.withColumn("_late", F.col("_late") & counts).drop("_turned")
 
     def counting(self, run: int, columns: Mapping[str, Any], revised: tuple[int, ...], *states: State) -> DataFrame:
-        """The stored rows of one run, but those that the run itself folded again from every record."""
+        """The stored rows of one run, except those that the run itself folded again from every record."""
         rows = self.stored(run, columns, *states).withColumn("run", F.lit(run))
         return self._valid(rows, revised, since=run).drop("run")
 
@@ -445,7 +445,7 @@ class Shelf:
         return rows.join(F.broadcast(newest), same, "left_anti")
 
     def _every(self, run: Run) -> DataFrame:
-        # Of a ledger without a transaction there is no file that could tell its columns.
+        # A ledger without a transaction has no file to take columns from.
         columns = StructType.fromJson(dict(run.columns)).add("run", IntegerType())
         return our_files(self._spark).schema(columns).parquet(self.folder.at("rows"))
 
@@ -477,7 +477,7 @@ class Shelf:
         return self._settled(run, first=first if is_noted else 1)
 
     def spans(self, run: Run) -> list[Span]:
-        """What was folded of the runs up to one: all of them from the first on, each once, in their order."""
+        """The folded spans of the runs up to one: they cover the runs from the first on, each once, in order."""
         found = [_span(n) for n in self.folder.names("folded") if self.folder.has("folded", n, COMPLETE)]
         found = [span for span in found if span.last <= run.number]
 
@@ -494,10 +494,10 @@ class Shelf:
     def fold(self, *, kept_from_ms: int | None = None, runs_min: int = 1) -> int:
         """Write the settled rows of all runs but the last into few files; the run up to which.
 
-        Fewer than `runs_min` new runs are left as they are. What was folded before is written anew as long as what is new is as
-        large: so a row is written a few times in all. With `kept_from_ms` everything is, but for what is older.
+        Fewer than `runs_min` new runs are left as they are. Earlier folds are rewritten if the new rows are as large: so each row
+        is written only a few times. With `kept_from_ms` everything is rewritten, except what is older.
 
-        What the fold before took the place of is ended, and nothing else: a job that reads now goes on.
+        Only what the fold before replaced is deleted: a job that is reading now goes on.
         """
         last = self.last()
         spans = self.spans(last)
@@ -511,11 +511,11 @@ class Shelf:
         if up_to - before < runs_min:
             return before
         whole = Span(1 if kept_from_ms is not None else self._first_to_fold(spans, before, up_to), up_to)
-        # As of that run, not of the last one: who reads may have the one before it.
+        # As of that run, not of the last one: a reader may use the one before it.
         then = replace(last, number=up_to, revised=tuple(number for number in last.revised if number <= up_to))
         rows = self._settled(then, first=whole.first)
         if kept_from_ms is not None:
-            # What is visible may have a time of its writer's: alone it says nothing of how old it is.
+            # A visible message may have its writer's time, which alone does not show how old it is.
             known = F.greatest("h_last_ms", "o_commit_ms")
             alone = F.when(F.isnull(known), F.coalesce("born_ms", F.lit(last.cut_ms)))
             rows = rows.where(F.greatest(known, "v_last_ms", alone) >= kept_from_ms)
