@@ -256,6 +256,7 @@ def test_calls_that_never_return_are_bounded_and_that_is_logged_once(
             assert ["a", "b", "c"] == heard
 
             is_over.set()
+            await answerer.until(lambda: not answerer.producer._hearing)
             await answerer.ask(parking("d"))
             await answerer.until(lambda: "d" in heard)
 
