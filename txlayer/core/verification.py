@@ -291,8 +291,8 @@ class Window:
     is_past: bool = False  # half goes on behind what was read of it
     hiding_waits: frozenset[int] = frozenset()
     """Half partitions that hold records before the window so young that one of them may be undecided and not on doubt."""
-    ended_asides: frozenset[tuple[int, int, int]] = frozenset()
-    """Quarantined records, as `QuarantineTrace` names them, of which doubt has a null value alone: it names no transaction."""
+    ended_quarantined: frozenset[tuple[int, int, int]] = frozenset()
+    """Quarantined records, as `QuarantineTrace` names them, of which doubt only has the null value, which names no transaction."""
 
 
 VISIBLE, HELD_BACK, UNDECIDED, ON_DOUBT, YOUNG, UNKNOWN, MISSING = range(7)
@@ -504,13 +504,16 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
             attempt.kept_at.setdefault(content.index, content.half_offset)
             attempt.kept.setdefault(content.index, content.content)
     quarantined = {(record.partition, record.offset, record.line) for record in traces.quarantined}
+
+    def is_quarantined(partition: int, offset: int, line: int = -1) -> bool:
+        place = (partition, offset, line)
+        return place in quarantined or place in window.ended_quarantined
+
     for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
-        place = (half.partition, half.offset, -1)
-        if place not in quarantined and place not in window.ended_asides:
+        if not is_quarantined(half.partition, half.offset):
             _store(of(half), half, window)
     for op in sorted(traces.ops, key=lambda line: (line.offset, line.line)):
-        place = (op.partition, op.offset, op.line)
-        if place not in quarantined and place not in window.ended_asides:
+        if not is_quarantined(op.partition, op.offset, op.line):
             _add_line(of(op), op, window)
     return attempts.values()
 

@@ -182,7 +182,7 @@ class TraceRecords:
         """{op partition: the append time of the first record that was read}."""
         self.real_first_ms: dict[TopicPartition, int] = {}
         """{partition of a real topic: the earliest append time there, where the broker keeps append times}."""
-        self.ended_asides: set[tuple[int, int, int]] = set()
+        self.ended_quarantined: set[tuple[int, int, int]] = set()
         """Those of quarantined records that a person has ended (as `QuarantineTrace`)."""
         self._edge: set[str] = set()  # ids of transactions whose first half record may lie before the window
         self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
@@ -300,7 +300,7 @@ class TraceRecords:
         place = (origin.partition, origin.offset, -1 if line is None else line)
         if record.value() is None:  # without the transaction that it named
             if origin.topic == (self._topics.half if line is None else self._topics.op):
-                self.ended_asides.add(place)
+                self.ended_quarantined.add(place)
             return
         named: HalfHeader | OpMessage | Undecodable | None = None
         if line is not None:
@@ -529,7 +529,7 @@ class WindowReader:
             partition_counts={topic: number or 0 for topic, number in counts.items()},
             is_past=asked.until_ms is not None,
             hiding_waits=hiding_waits,
-            ended_asides=frozenset(traces.ended_asides),
+            ended_quarantined=frozenset(traces.ended_quarantined),
         )
         return WindowReading(window, tuple(wanted), dict(self._counts), self._still_held_back(), traces.strange_count)
 
