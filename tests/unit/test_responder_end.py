@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from txlayer.errors import (
     ConfigError,
     FencedError,
     NotAuthorisedError,
+    RetriableError,
     TopicMismatchError,
     TxLayerError,
     UsageError,
@@ -403,6 +405,38 @@ def test_a_coroutine_function_has_a_loop_of_its_own(begin: Callable[..., Alone])
     alone.log().ask(question("a"), question("b"))
 
     assert COMMIT in answered(alone.log())
+
+
+@pytest.mark.promise("P11")
+def test_calls_of_a_coroutine_function_that_ignore_their_cancellation_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standalone, "HEARING_COUNT_MAX", 2)
+    begun, is_over = [], threading.Event()
+
+    async def ignore(name: str) -> None:
+        begun.append(name)
+        while not is_over.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    with standalone._callable(ignore, timeout_s=0.01) as call:
+        assert call is not None
+        for name in "ab":
+            with pytest.raises(TimeoutError):
+                call(name)
+        with pytest.raises(RetriableError, match="2 earlier calls"):
+            call("c")
+        assert ["a", "b"] == begun
+
+        is_over.set()
+
+        def is_called() -> bool:
+            with suppress(RetriableError):
+                call("d")
+            return "d" in begun
+
+        wait_until(is_called, within=PATIENCE_S, what="one that is called again")
 
 
 URL = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"

@@ -16,6 +16,7 @@ from txlayer.adapters.ports import Barrier
 from txlayer.adapters.telemetry import NO_TRACING, Log, Tracing
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
+from txlayer.producer.aio import HEARING_COUNT_MAX
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import ParkedTransaction
@@ -115,9 +116,19 @@ def _callable(function: Callable[[Any], Any] | None, *, timeout_s: float) -> Ite
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="txlayer-check-loop", daemon=True)
     thread.start()
+    running: set[asyncio.Task[Any] | None] = set()  # a call may ignore that it was cancelled
+
+    async def run(request: Any) -> Any:
+        running.add(task := asyncio.current_task())
+        try:
+            return await handler(request)
+        finally:
+            running.discard(task)
 
     def call(request: Any) -> Any:
-        future = asyncio.run_coroutine_threadsafe(handler(request), loop)
+        if len(running) >= HEARING_COUNT_MAX:
+            raise RetriableError(f"{len(running)} earlier calls have not returned")
+        future = asyncio.run_coroutine_threadsafe(run(request), loop)
         try:
             return future.result(timeout_s)
         finally:
