@@ -125,7 +125,7 @@ class NosyLedger(Ledger):
 class MuteLedger(Ledger):
     """Tells nobody that a resolution came too late."""
 
-    def _tell_refused(self, op: OpMessage) -> None:
+    def _notify_refused(self, op: OpMessage) -> None:
         del op
 
 

@@ -303,19 +303,19 @@ class HoardingReadAhead(ReadAhead):
 class SweepingLedger(Ledger):
     """A second copy of what stands on doubt moves whoever lies before it there, all at once."""
 
-    def _leave_half(self, *, before: int) -> None:
+    def _move_older(self, *, before: int) -> None:
         for txn in self._unsettled_in_half():
             if txn.first_offset < before:
-                self._keep(txn)
+                self._keep_on_doubt(txn)
 
 
 class LonelyLedger(Ledger):
     """Leaves in half who waits for one on doubt."""
 
-    def _take_along(self, txn: Transaction) -> None:
+    def _move_those_waiting(self, txn: Transaction) -> None:
         del txn
 
-    def _wait(self, txn: Transaction) -> None:
+    def _wait_for_key(self, txn: Transaction) -> None:
         self.order.stuck(txn)
 
 
@@ -339,9 +339,9 @@ class PatientLedger(Ledger):
 class TearingLedger(Ledger):
     """Forwards what is there of a transaction."""
 
-    def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
+    def _proceed(self, txn: Transaction, *, is_complete: bool = True) -> None:
         del is_complete
-        super()._try(txn)
+        super()._proceed(txn)
 
 
 class _NoOrder(ForwardOrder):
@@ -353,9 +353,9 @@ class _NoOrder(ForwardOrder):
 class UnorderedLedger(Ledger):
     """Everybody goes at once."""
 
-    def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
+    def _proceed(self, txn: Transaction, *, is_complete: bool = True) -> None:
         self.order.__class__ = _NoOrder
-        super()._try(txn, is_complete=is_complete)
+        super()._proceed(txn, is_complete=is_complete)
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------

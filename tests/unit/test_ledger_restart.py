@@ -197,7 +197,7 @@ def test_what_only_a_later_release_can_read_on_doubt_is_not_forwarded(*, is_olde
     assert txn is not None
     txn.state = TxnState.PARKED
     txn.ensure_extras().reason = ParkReason.TOO_OLD
-    driver.ledger._keep(txn)
+    driver.ledger._keep_on_doubt(txn)
     driver.publish()
     entry = next(e for e in driver.log.doubt if e.record.key() == key.encode())
     place = driver.log.doubt.index(entry)

@@ -171,8 +171,8 @@ class Coordinator:
     def _turn(self) -> None:
         self.counts.turned_at = self._clock()
         self._gather()
-        is_behind = any(shard.ledger.is_behind for shard in self._shards.values())
-        count_max = 1 if is_behind else self._refusals.count_max(READ_COUNT_MAX)
+        has_postponed = any(shard.ledger.has_postponed_half for shard in self._shards.values())
+        count_max = 1 if has_postponed else self._refusals.count_max(READ_COUNT_MAX)
         wait_s = ANSWER_WAIT_S if self._op_ends.is_awaited else IDLE_WAIT_S
         is_waiting = not self._has_more and not self._op_ends.has_answer
         records = self._group.read(record_count_max=count_max, timeout_s=wait_s if is_waiting else 0.0)

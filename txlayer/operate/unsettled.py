@@ -213,8 +213,8 @@ class ContentlessLedger(Ledger):
     def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:  # noqa: ARG002 - the content stays away
         super().fold_half(offset, appended_ms, header, _NO_CONTENT)
 
-    def _go_on_leaving(self) -> None:
-        self._leave_before = 0  # nothing is stored here, so no restart meets the second copy
+    def _continue_moves(self) -> None:
+        self._move_before = 0  # nothing is stored here, so no restart meets the second copy
 
     def _has_room_for_key(self, txn: Transaction | None) -> bool:  # noqa: ARG002 - as for any other
         return True  # a batch of this ledger is never written, so it has no limit

@@ -213,7 +213,7 @@ class Ledger:
         # Earlier op records waited long enough for half, of which the lines that name an offset from the other one on.
         self._misplaced_before, self._misplaced_from = 0, 0
         # Those before this half offset, and those of these keys that wait in half, must move to doubt.
-        self._leave_before, self._keys_to_leave = 0, dict[str, None]()
+        self._move_before, self._keys_to_move = 0, dict[str, None]()
         self.doubt_index = DoubtIndex(self._doubt_offset_of)
         self._untold: dict[str, int] = {}  # growing ones of which doubt's summary says too little, and since when
         self.schedule = CheckSchedule(settings.checks)
@@ -226,7 +226,7 @@ class Ledger:
         # in the order of the second ones.
         self._second_copies: dict[int, tuple[int, OpPosition, int]] = {}
         # Half records that are read but not folded: the batch has no room for what they add to doubt.
-        self._behind: list[tuple[int, int, bytes | None, Any]] = []
+        self._postponed_half: list[tuple[int, int, bytes | None, Any]] = []
         self.ops = UnappliedOps()
         # Quarantined lines that a replay would read again: the last of each group, and the doubt offset at which it is found.
         self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
@@ -235,7 +235,7 @@ class Ledger:
         self._recalled_tails: dict[bytes, tuple[bool, str | None]] = {}  # begins one, key hash
         self.half_marks = HalfMarks()
         self._keys_to_try: dict[str, None] = {}  # ordered; a waiting transaction may be free now
-        self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
+        self._keys_for_next_batch: dict[str, None] = {}  # the same, beyond the limit of one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
         self.release_times = ReleaseTimes(self._committed_at, self.is_awaited)
         # Lines that release some, written and not applied: their ordering keys, by key and time; and how many each ordering key has.
@@ -261,9 +261,9 @@ class Ledger:
         return count < self.batch_size.of(RELEASE_COUNT_MAX) and self._has_room
 
     @property
-    def _must_leave(self) -> bool:
+    def _has_moves_left(self) -> bool:
         """True if transactions must move to doubt before anything else happens. A replay applies what was applied before."""
-        return not self.is_replaying and bool(self._leave_before or self._keys_to_leave)
+        return not self.is_replaying and bool(self._move_before or self._keys_to_move)
 
     def _has_room_for_key(self, txn: Transaction | None) -> bool:
         """True if `txn` may be settled, parked or moved now: this batch can take what waits for it in half.
@@ -279,7 +279,7 @@ class Ledger:
         size = self.order.bytes_in_half(key_hash)
         is_too_much = count > self.batch_size.of(KEY_IN_HALF_MAX) or size > self.batch_bytes_max
         if is_too_much or self.order.is_on_doubt(key_hash):
-            self._keys_to_leave[key_hash] = None
+            self._keys_to_move[key_hash] = None
             return False
         return self.batch.is_empty or self.batch.byte_count + size <= self.batch_bytes_max
 
@@ -326,7 +326,7 @@ class Ledger:
                 self.schedule.add(txn)
         return txn
 
-    def _let_sleep(self, txn: Transaction) -> None:
+    def _make_dormant(self, txn: Transaction) -> None:
         """Keep a scheduled transaction on doubt in the short form, if it has one: a million of them may wait."""
         due = txn.due
         if txn.state is not TxnState.SCHEDULED or not txn.is_in_doubt or due is None or due.left[0] <= due.said_ms:
@@ -366,7 +366,7 @@ class Ledger:
         """
         txn.state, effect = transition(txn.state, event, txn_id=txn.key)
         if effect is Effect.TRY:
-            self._try(txn)
+            self._proceed(txn)
         elif effect in _DECIDES:
             assert op is not None
             extras = txn.ensure_extras()
@@ -379,8 +379,8 @@ class Ledger:
                 self.order.put_back(txn)
                 if not self.is_replaying:
                     self.order.goes_to_doubt(txn)
-                    self._take_along(txn)
-            self._try(txn, is_complete=op.is_release or txn.is_complete_at(op.last_offset))
+                    self._move_those_waiting(txn)
+            self._proceed(txn, is_complete=op.is_release or txn.is_complete_at(op.last_offset))
             self._await_release(txn)
         elif effect is Effect.FORWARD:
             self.batch.forwards.append(txn)
@@ -389,13 +389,13 @@ class Ledger:
         elif effect in _BY_TIME:
             self._carry_out_by_time(txn, effect, op)
         elif effect is Effect.WAIT:
-            self._wait(txn)
+            self._wait_for_key(txn)
         elif effect is Effect.HOLD:
             txn.ensure_extras().reason = reason
             self.order.stuck(txn)
             self.doubt_index.hold(txn)
             self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
-            self._keep(txn)
+            self._keep_on_doubt(txn)
         elif effect is Effect.PARK:
             txn.ensure_extras().reason = reason
             self.doubt_index.let_go(txn)
@@ -403,11 +403,11 @@ class Ledger:
             self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
             if txn.state is TxnState.PARKED and txn.seen and not self.is_replaying:
                 self.schedule.notices.add(txn.group, txn.key)
-            self._keep(txn)
+            self._keep_on_doubt(txn)
         elif effect is Effect.FORGET:
             self._forget(txn, position)
         elif effect is Effect.KEEP:
-            self._keep(txn)
+            self._keep_on_doubt(txn)
         elif effect is Effect.COUNT:
             assert op is not None
             self._answered_unknown(txn, op)
@@ -415,7 +415,7 @@ class Ledger:
             assert op is not None
             self._report_without_effect(op, effect)
 
-    def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
+    def _proceed(self, txn: Transaction, *, is_complete: bool = True) -> None:
         """Determine what a decided transaction may do now, and do it."""
         was_held = self.doubt_index.let_go(txn)
         event, reason = self._next_event(txn, is_complete=is_complete)
@@ -425,9 +425,9 @@ class Ledger:
             txn.due.take_part()
         self._carry_out(txn, event, reason=reason)
         if was_held and txn.state is TxnState.WAITING:  # it blocks no other any more: the next free one may go first
-            self._try_next(txn.key_hash)
+            self._note_key_to_try(txn.key_hash)
 
-    def _wait(self, txn: Transaction) -> None:
+    def _wait_for_key(self, txn: Transaction) -> None:
         self.order.stuck(txn)
         # What waits in half is released in one go, so no more should wait there than fits into one batch.
         is_hot = (
@@ -435,7 +435,7 @@ class Ledger:
             or self.order.bytes_in_half(txn.key_hash) > self.batch_bytes_max
         )
         if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
-            self._keep(txn)
+            self._keep_on_doubt(txn)
 
     def _next_event(self, txn: Transaction, *, is_complete: bool) -> tuple[TxnEvent, ParkReason | None]:
         """What a committed transaction does now: it goes, waits for its key, is held until its topics accept, or is parked."""
@@ -507,7 +507,7 @@ class Ledger:
         is_parked = txn.state in _PARKED and txn.key_hash is not None and txn.key not in self.batch.returned
         if txn.state is TxnState.SCHEDULED or is_parked:
             self.batch.parked.add(txn.key)
-        self._try_next(txn.key_hash)
+        self._note_key_to_try(txn.key_hash)
 
     def _forget(self, txn: Transaction, position: OpPosition) -> None:
         if not txn.seen:
@@ -533,7 +533,7 @@ class Ledger:
         if effect in _SCHEDULES:  # it holds back no other of its key until its next time
             txn.ensure_extras().reason = None
             self._leave_order(txn)
-        self._keep(txn)
+        self._keep_on_doubt(txn)
 
     def _await_release(self, txn: Transaction) -> None:
         """Note the next time of its messages for which no line was written yet, also if an earlier part of it waits."""
@@ -697,16 +697,16 @@ class Ledger:
         """True if the time of a scheduled transaction has come, and a line can be written that releases it."""
         return self.may_write_op and self.release_times.first_ms <= now_ms - self._op_behind_ms
 
-    def _try_next(self, key_hash: str | None) -> None:
+    def _note_key_to_try(self, key_hash: str | None) -> None:
         if key_hash is not None:
             self._keys_to_try[key_hash] = None
 
-    def _try_those_behind(self) -> None:
+    def _proceed_with_free(self) -> None:
         """Release transactions that are free now; of those on doubt, as many as fit into one batch.
 
         None while others must leave half: one could be settled meanwhile, and a restart would take its second copy for a new one.
         """
-        if self._must_leave:
+        if self._has_moves_left:
             return
         while self._keys_to_try:
             key_hash = next(iter(self._keys_to_try))
@@ -715,49 +715,49 @@ class Ledger:
                 del self._keys_to_try[key_hash]
             elif free.is_in_doubt and not self._has_room_for_releases:
                 del self._keys_to_try[key_hash]
-                self._keys_to_go_on_with[key_hash] = None
+                self._keys_for_next_batch[key_hash] = None
             else:
                 self.batch.release_count += free.is_in_doubt
-                self._try(free)
+                self._proceed(free)
 
-    def _go_on_leaving(self) -> None:
+    def _continue_moves(self) -> None:
         """Move transactions that must leave half to doubt, as many as fit into one batch."""
-        if not self._must_leave:
+        if not self._has_moves_left:
             return
-        for key_hash in list(self._keys_to_leave):
+        for key_hash in list(self._keys_to_move):
             for txn in self.order.waiting(key_hash):
                 if not self._has_room_for_moves:
                     return
-                self._move(txn)
-            del self._keys_to_leave[key_hash]
+                self._move_to_doubt(txn)
+            del self._keys_to_move[key_hash]
         for txn in self.in_half:
-            if txn.first_offset >= self._leave_before:
+            if txn.first_offset >= self._move_before:
                 break
             if txn.state in SETTLED or txn.is_in_doubt or txn.key in self.batch.to_doubt:
                 continue
             if not self._has_room_for_moves or not self._has_room_for_key(txn):
                 return
             self._carry_out(txn, TxnEvent.MOVE)
-        self._leave_before = 0
+        self._move_before = 0
 
-    def _go_on(self) -> None:
+    def _continue_earlier_work(self) -> None:
         """Continue with transactions on doubt that did not fit into earlier batches."""
-        self._go_on_leaving()
-        if self._must_leave:
+        self._continue_moves()
+        if self._has_moves_left:
             return
         while self._mended and self._has_room_for_releases:
             txn = self._mended.popleft()
             if txn.state is TxnState.HELD:
                 self.batch.release_count += 1
                 self._carry_out(txn, TxnEvent.MENDED)
-        self._try_those_behind()
-        while self._keys_to_go_on_with and self._has_room_for_releases:
-            key_hash = next(iter(self._keys_to_go_on_with))
-            del self._keys_to_go_on_with[key_hash]
-            self._try_next(key_hash)
-            self._try_those_behind()
+        self._proceed_with_free()
+        while self._keys_for_next_batch and self._has_room_for_releases:
+            key_hash = next(iter(self._keys_for_next_batch))
+            del self._keys_for_next_batch[key_hash]
+            self._note_key_to_try(key_hash)
+            self._proceed_with_free()
 
-    def _keep(self, txn: Transaction) -> None:
+    def _keep_on_doubt(self, txn: Transaction) -> None:
         """Write the transaction, or its summary again, to doubt. Transactions that wait for it move too."""
         if self.is_replaying:
             return  # it was written before the restart
@@ -767,10 +767,10 @@ class Ledger:
             self.batch.byte_count += summary_bytes(txn) + txn.size * txn.lacks_topics
             self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole)
         else:
-            self._move(txn)
-            self._take_along(txn)
+            self._move_to_doubt(txn)
+            self._move_those_waiting(txn)
 
-    def _move(self, txn: Transaction) -> None:
+    def _move_to_doubt(self, txn: Transaction) -> None:
         self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=True)
         self.batch.byte_count += txn.size + summary_bytes(txn)
         if self.is_beyond_limit(txn) and txn.content is not None:
@@ -779,11 +779,11 @@ class Ledger:
         txn.ensure_extras().moved_ms = self.times.at_least(txn.appended_ms)
         self.order.goes_to_doubt(txn)
 
-    def _take_along(self, txn: Transaction) -> None:
+    def _move_those_waiting(self, txn: Transaction) -> None:
         # A transaction that waits for one on doubt must be there too: a replay of half and op cannot know what it waits for.
         if self.order.is_on_doubt(txn.key_hash):
             for other in self.order.waiting(txn.key_hash):
-                self._move(other)
+                self._move_to_doubt(other)
 
     def _quarantine(
         self, topic: str, offset: int, why: Undecodable, *, record: Any = None, line: str | None = None, number: int = 0
@@ -806,8 +806,8 @@ class Ledger:
         self, offset: int, appended_ms: int, header: bytes | None, record: Any
     ) -> None:
         """Fold one half record. `header` is the value of its `txl` header; `record` is kept as its content."""
-        if self._behind:
-            self._behind.append((offset, appended_ms, header, record))
+        if self._postponed_half:
+            self._postponed_half.append((offset, appended_ms, header, record))
             return
         self.half_next = offset + 1
         key_bytes, record_headers = record.key(), record.headers()
@@ -864,9 +864,9 @@ class Ledger:
             self._fold_half_with_care(offset, appended_ms, header, record, size)
 
     @property
-    def is_behind(self) -> bool:
+    def has_postponed_half(self) -> bool:
         """True if half records were read that are not folded yet."""
-        return bool(self._behind)
+        return bool(self._postponed_half)
 
     def pass_markers(self, *, half_to: int, op_to: int) -> None:
         """Half and op are read to these offsets: what stands there behind the last records are markers, or it was aborted.
@@ -874,7 +874,7 @@ class Ledger:
         So the positions stand behind it. Retention removes markers with the records before them, and a successor could not
         begin at an offset that the log has lost.
         """
-        if half_to > self.half_next and not self._behind:
+        if half_to > self.half_next and not self._postponed_half:
             self._pass_half(half_to)
         if not self.ops.records:
             self.op_next = max(self.op_next, (op_to, 0))
@@ -885,9 +885,9 @@ class Ledger:
         self._no_half = (start if end == self.half_next else self.half_next), half_next
         self.half_next = half_next
 
-    def _fold_those_behind(self) -> None:
-        behind, self._behind = self._behind, []
-        for half in behind:
+    def _fold_postponed(self) -> None:
+        postponed, self._postponed_half = self._postponed_half, []
+        for half in postponed:
             self.fold_half(*half)
 
     def recall_half(self, header: bytes | None, record: Any) -> None:
@@ -920,7 +920,7 @@ class Ledger:
             if self._has_room_for_moves:
                 self._quarantine(self.settings.half_topic, offset, header, record=record)
             else:
-                self._fold_later(offset, appended_ms, raw, record, size)
+                self._postpone_fold(offset, appended_ms, raw, record, size)
             return
         if header.topic not in self.targets and len(self.unknown_topics) < UNKNOWN_TOPICS_MAX:
             self.unknown_topics.add(header.topic)
@@ -933,18 +933,18 @@ class Ledger:
             if is_second_copy and txn.first_offset >= self._replay_low:
                 self._note_copy(offset, txn, self.op_next)
             elif is_second_copy:  # earlier batches had no room for some of the older ones
-                self._leave_before = max(self._leave_before, offset)
+                self._move_before = max(self._move_before, offset)
         elif not self._has_room_for_moves:
-            self._fold_later(offset, appended_ms, raw, record, size)
+            self._postpone_fold(offset, appended_ms, raw, record, size)
         else:
             txn.state, _ = transition(txn.state, TxnEvent.HALF, txn_id=txn.key)  # JOIN in every state
             self._join(txn, header, offset, appended_ms, record, size)
 
-    def _fold_later(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
+    def _postpone_fold(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
         """Fold it and all behind it with the next batch: this one has no room for what may go to doubt."""
         self.half_next = offset
         self.half_bytes -= size
-        self._behind.append((offset, appended_ms, raw, record))
+        self._postponed_half.append((offset, appended_ms, raw, record))
 
     def _begin(self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int) -> None:
         key, group, topic, index, count, born_ms, options = header
@@ -975,10 +975,10 @@ class Ledger:
         self.order.keyed_count += txn.key_hash is not None
         self.order.add(txn)
 
-    def _leave_half(self, *, before: int) -> None:
+    def _move_older(self, *, before: int) -> None:
         """Move older transactions to doubt, so that no replay meets this second copy without its first copy."""
-        self._leave_before = max(self._leave_before, before)
-        self._go_on_leaving()
+        self._move_before = max(self._move_before, before)
+        self._continue_moves()
 
     def _join(
         self, txn: Transaction, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int
@@ -1026,7 +1026,7 @@ class Ledger:
                 self.batch.to_doubt[txn.key] = move or MoveToDoubt(txn, is_whole=False, has_summary=False)
                 self._untold.setdefault(txn.key, self.times.now_ms)
             elif extras.joined is None or (move is not None and not move.has_summary):
-                self._keep(txn)
+                self._keep_on_doubt(txn)
                 if txn.seen == 1:  # so far doubt knows it from an op line only
                     self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=True)
             extras.joined = extras.joined or []
@@ -1041,8 +1041,8 @@ class Ledger:
         if len(extras.second_copies or ()) < SECOND_COPIES_MAX + SECOND_COPIES_MAX * is_last:
             extras.second_copies = [*(extras.second_copies or ()), offset]
         if txn.is_in_doubt:
-            self._keep(txn)  # an op line may name any copy: the summary must list them
-            self._leave_half(before=offset)
+            self._keep_on_doubt(txn)  # an op line may name any copy: the summary must list them
+            self._move_older(before=offset)
         else:
             self._note_copy(offset, txn, txn.replay_from)
 
@@ -1074,16 +1074,16 @@ class Ledger:
         extras.answered_number = op.check_number
         if txn.state is TxnState.OPEN and self.schedule.is_out_of_answers(txn):
             self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, self.times.newest_ms)
-        self._keep(txn)
+        self._keep_on_doubt(txn)
 
     def _report_without_effect(self, op: OpMessage, effect: Effect) -> None:
         kind = ReportKind.REPEAT
         if effect is Effect.CONFLICT:
             kind = ReportKind.CONFLICT
-            self._tell_refused(op)
+            self._notify_refused(op)
         self._report(kind, op.key, f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip())
 
-    def _tell_refused(self, op: OpMessage) -> None:
+    def _notify_refused(self, op: OpMessage) -> None:
         """Add a record that tells the producer group that its resolution came too late."""
         if op.source in (Source.OPERATOR, Source.POLICY) or self.is_replaying:
             return
@@ -1112,16 +1112,16 @@ class Ledger:
                 self._ask(wanted, now_ms)
         self._load_due(now_ms, count_max)
         schedule.ripen(now_ms)
-        # None is given up while others must leave half: `_try_those_behind` would release none of those that waited for it. A replay
+        # None is given up while others must leave half: `_proceed_with_free` would release none of those that waited for it. A replay
         # would take them for forwarded.
         for txn in schedule.take_overdue(now_ms, count_max):
-            if self._has_room and self._has_room_for_key(txn) and not self._must_leave:
+            if self._has_room and self._has_room_for_key(txn) and not self._has_moves_left:
                 self._give_up(txn, ParkReason.TOO_OLD, now_ms)
             else:
                 schedule.try_again(txn, now_ms)
         for txn in schedule.take(now_ms, present, count_max):
             is_to_give_up = schedule.is_out_of_answers(txn)
-            if not self._has_room or not self._has_room_for_key(txn) or (is_to_give_up and self._must_leave):
+            if not self._has_room or not self._has_room_for_key(txn) or (is_to_give_up and self._has_moves_left):
                 schedule.add(txn)
             elif is_to_give_up:
                 self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
@@ -1130,10 +1130,10 @@ class Ledger:
             else:
                 self._ask(txn, now_ms)
         schedule.tidy(len(self.transactions))
-        self._tell_of_parked(now_ms, present)
-        self._look_at_limits(now_ms)
+        self._notify_parked(now_ms, present)
+        self._report_limits(now_ms)
 
-    def _tell_of_parked(self, now_ms: int, present: Collection[str]) -> None:
+    def _notify_parked(self, now_ms: int, present: Collection[str]) -> None:
         """Let groups with a live responder hear of their parked transactions."""
         if not self._has_room:
             return
@@ -1182,7 +1182,7 @@ class Ledger:
         self.batch.byte_count += summary_bytes(txn) + max(codec.details_bytes_max(check_with), to_read)
         topics = ",".join(topic for topic in txn.topics if topic)
         self.batch.checks[txn.key] = self._check_of(CheckKind.QUESTION, txn, extras.checked_count, topics)
-        self._keep(txn)
+        self._keep_on_doubt(txn)
         if txn.state is TxnState.OPEN:
             self.schedule.add(txn)
         self._report(ReportKind.CHECKED, txn.key, f"question {extras.checked_count}")
@@ -1205,9 +1205,9 @@ class Ledger:
             self._report(ReportKind.POLICY, txn.key, f"{action.value}: {reason.value}")
             return
         self._carry_out(txn, TxnEvent.PARK, reason=reason)
-        self._try_those_behind()
+        self._proceed_with_free()
 
-    def _look_at_limits(self, now_ms: int) -> None:
+    def _report_limits(self, now_ms: int) -> None:
         """Tell producers that their group has too many open transactions, and that it has not any more."""
         for group, count, is_new in self.open_limits.look(
             self.transactions.values(),
@@ -1242,10 +1242,10 @@ class Ledger:
             batch.line_count = 0  # a batch that may be refused does not include lines without effect
             batch.byte_count = 0
             batch.marks.clear()
-        self._fold_those_behind()
-        self._go_on()
-        if self._must_leave:
-            # As in `_try_those_behind`.
+        self._fold_postponed()
+        self._continue_earlier_work()
+        if self._has_moves_left:
+            # As in `_proceed_with_free`.
             return self._pause(self.op_next, batch.line_count, 0, 0)
         unapplied = self.ops
         forwards, recent, ops = batch.forwards, self.settled.newer, unapplied.records
@@ -1305,7 +1305,7 @@ class Ledger:
                 batch.byte_count += quick_bytes
                 self.content_bytes -= quick_bytes - dropped_bytes
                 quick_bytes = dropped_bytes = 0
-                if not self._apply_if_it_may(op, line, (op_offset, number)):
+                if not self._apply_or_wait(op, line, (op_offset, number)):
                     return self._pause((op_offset, number), line_count, 0, 0)
                 quick_bytes_left = byte_count_max - batch.byte_count
                 line_count += 1
@@ -1316,13 +1316,13 @@ class Ledger:
             self.op_next = (op_offset + 1, 0)
         return self._pause(self.op_next, line_count, quick_bytes, dropped_bytes)
 
-    def _apply_if_it_may(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> bool:
+    def _apply_or_wait(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> bool:
         """Apply a line. False: it must wait, for half or for room in the batch."""
         if isinstance(op, Undecodable):
             self._quarantine_line(op, line, position)
         elif self._is_without_half(op.last_offset):
             is_early = position[0] >= self._misplaced_before or op.last_offset < self._misplaced_from
-            if op.last_offset >= self.half_next and (is_early or self._behind):
+            if op.last_offset >= self.half_next and (is_early or self._postponed_half):
                 self.waits_for_half = op.last_offset
                 return False
             self._quarantine_misplaced_line(op, line, position)
@@ -1389,7 +1389,7 @@ class Ledger:
             self._carry_out(txn, event, op=op, position=position)
         if op.is_release:
             self._releases_before = max(self._releases_before - 1, 0)
-        self._try_those_behind()
+        self._proceed_with_free()
 
     def _is_about_time(self, txn: Transaction, op: OpMessage) -> bool:
         """True if a line with a time counts: one that releases messages names the time that they wait for, and was appended when it had come.
@@ -1436,16 +1436,16 @@ class Ledger:
         return bool(
             (self.ops.records and self.waits_for_half is None)
             or self._mended
-            or self._keys_to_go_on_with
-            or self._must_leave
-            or self._behind
+            or self._keys_for_next_batch
+            or self._has_moves_left
+            or self._postponed_half
         )
 
     @property
     def unapplied_ms(self) -> int | None:
         """Append time of the oldest record that was read and can go on now, but for the size of a batch. None: there is none."""
         times = [
-            self._behind[0][1] if self._behind else None,
+            self._postponed_half[0][1] if self._postponed_half else None,
             self.ops.oldest_ms if self.waits_for_half is None else None,
         ]
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
@@ -1494,19 +1494,19 @@ class Ledger:
                 self._report(ReportKind.MOVED, txn.key, "")
         if now_ms and self._second_copies and next(iter(self._second_copies.values()))[2] not in young:
             # Copies between which others begin would keep half readable from the first one on: whoever lies before the newest one leaves.
-            self._leave_half(before=next(reversed(self._second_copies.values()))[0])
+            self._move_older(before=next(reversed(self._second_copies.values()))[0])
         while self._untold and self._has_room and len(self.batch.to_doubt) < move_count_max:
             key, since_ms = next(iter(self._untold.items()))
             if born_before_ms < since_ms:
                 break
             del self._untold[key]
             if (grown := self.transactions.get(key)) is not None:
-                self._keep(grown)
+                self._keep_on_doubt(grown)
         left = move_count_max - len(self.batch.to_doubt)
         # Ask again which topics accept: a caller that learned of a mended topic may be gone.
         if not self._mended:  # otherwise they are in it already; each may be there once
             self._mended.extend(self.doubt_index.held_in_vain(self.targets))
-        self._go_on()
+        self._continue_earlier_work()
         held_max_ms = self.settings.held_age_max_ms
         too_long = self.doubt_index.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms, targets=self.targets)
         for txn in too_long[: max(left, 0)]:
@@ -1519,12 +1519,12 @@ class Ledger:
                 break
             self.batch.to_doubt[key] = MoveToDoubt(oldest, is_whole=True)
             self.batch.byte_count += oldest.size + summary_bytes(oldest)
-        self._try_those_behind()
+        self._proceed_with_free()
 
     def mended(self, topics: Iterable[str]) -> None:
         """`topics` may accept again: try the transactions that are held for them, in the order of the decisions."""
         self._mended.extend(self.doubt_index.held_for(topics))
-        self._go_on()
+        self._continue_earlier_work()
 
     # --- misplaced records --------------------------------------------------------------------------------------------
     # The rule: txlayer/core/ledger/misplaced_records.py.
@@ -1545,7 +1545,7 @@ class Ledger:
             self._only_named_count += 1
             txn = parked_by_line(op, position, appended_ms=self.times.newest_ms)
             self.transactions[op.key] = txn
-            self._keep(txn)
+            self._keep_on_doubt(txn)
 
     def _quarantine_line(self, why: Undecodable, line: str, position: OpPosition) -> None:
         """Quarantine an op line. It has no effect, now or in a replay: doubt records that it was quarantined."""
@@ -1613,7 +1613,7 @@ class Ledger:
                 self.content_bytes -= txn.size
             txn.content = None  # other references to the transaction need not hold its content
         for txn in filter(None, map(self.transactions.get, self.batch.to_doubt)):
-            self._let_sleep(txn)
+            self._make_dormant(txn)
         self.batch = Batch()
 
     def drop_content(self, byte_count: int) -> None:
@@ -1680,9 +1680,9 @@ class Ledger:
         self.is_replaying = False
         for txn in list(self.transactions.values()):
             self._await_release(txn)
-            self._let_sleep(txn)  # its half record was read again
+            self._make_dormant(txn)  # its half record was read again
         # The first of those that did not fit into a batch may be free.
-        self._keys_to_go_on_with = dict.fromkeys(
+        self._keys_for_next_batch = dict.fromkeys(
             txn.key_hash
             for txn in self.transactions.values()
             if txn.state is TxnState.WAITING and txn.is_in_doubt and txn.key_hash is not None
