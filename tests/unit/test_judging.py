@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
@@ -357,3 +358,37 @@ def test_records_that_name_no_half_record_take_no_time_of_all_attempts_of_their_
     assert {Verdict.ORPHAN, Verdict.OVERDUE} >= {each.verdict for each in found}
     assert 2 * count == len(found)
     assert process_time() - began_s < 3  # 14 s where each was compared with every attempt
+
+
+@pytest.mark.parametrize(("first_named", "half_start"), [(300, 0), (500, 0), (1_000, 0), (1_000, 2_000)])
+def test_attempts_on_doubt_and_records_with_the_same_claim_are_not_compared_each_with_each(
+    first_named: int, half_start: int
+) -> None:
+    """A producer used one id again and again within a millisecond, all of it is parked, and the records name half records between those
+    that doubt names, these, or others, which are gone in the end. Twice as many take twice as many steps.
+    """
+    assert steps(200, first_named, half_start) < 3 * steps(100, first_named, half_start)
+
+
+def steps(count: int, first_named: int, half_start: int) -> int:
+    """Calls that a judgement takes."""
+    traces, calls = Traces("same"), 0
+    for n in range(count):
+        nonce = f"{n:08x}"
+        traces.halves.append(HalfTrace(nonce, 0, n, 0, 1, "orders", 1, 0, "", False, 0, born_ms=5))
+        traces.doubts.append(DoubtTrace(nonce, 0, n, 0, "parked", n, 500 + n, seen=1))
+        traces.contents.append(ContentTrace(nonce, 0, count + n, 0, 1, n))
+        traces.forwards.append(ForwardTrace("stock", 0, n, 0, first_named + n, 1, 2, True, born_ms=5))
+
+    def called(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        found = judge(traces, replace(WINDOW, starts={0: half_start}))
+    finally:
+        sys.setprofile(before)
+    assert count <= len(found) <= 2 * count
+    return calls

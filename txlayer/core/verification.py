@@ -13,10 +13,12 @@ have been stored, and no earlier one may be undecided.
 transactions it keeps only counts.
 """
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heappop, heappush
 from itertools import product
 from typing import NamedTuple
 
@@ -577,15 +579,13 @@ def _give_out(traces: Traces, attempts: Collection[_Attempt], window: Window) ->
     owners = {position: attempt for attempt in attempts for position in attempt.offsets}
     stored = {(half.partition, half.offset): half for half in traces.halves}
     strangers = []
-    claims: Mapping[tuple[int, ...], list[_Attempt]] | None = None
+    claims: _Claims | None = None
     for forward in sorted(traces.forwards, key=lambda f: f.origin):
         position = (forward.half_partition, forward.half_offset)
         attempt, half = owners.get(position), stored.get(position)
         if half is None or not _is_claimed(half, forward):
-            claims = _claims(attempts, window) if claims is None else claims
-            place = (forward.half_partition, forward.index)
-            possible = [*claims.get(place, ()), *claims.get((*place, forward.count, forward.born_ms), ())]
-            attempt = _owner_on_doubt(forward, possible, window)
+            claims = _Claims(attempts, window) if claims is None else claims
+            attempt = claims.owner_of(forward)
         if attempt is None:
             strangers.append(forward)
         else:
@@ -593,45 +593,77 @@ def _give_out(traces: Traces, attempts: Collection[_Attempt], window: Window) ->
     return strangers
 
 
-def _claims(attempts: Collection[_Attempt], window: Window) -> Mapping[tuple[int, ...], list[_Attempt]]:
-    """Whose a record may be that names no half record: by what it says of its message. An id may have very many attempts."""
-    found: defaultdict[tuple[int, ...], list[_Attempt]] = defaultdict(list)
-    for attempt in attempts:
-        if attempt.was_on_doubt or window.starts.get(attempt.partition, 0):
-            for index, half in attempt.halves.items():
-                found[attempt.partition, index, half.count, half.born_ms].append(attempt)
+class _Claims:
+    """Whose a record may be that names no half record: by what it says of its message, and by summaries, since doubt does not keep the
+    half offsets between the first and the last. An id may have very many attempts, and as many such records.
+    """
+
+    def __init__(self, attempts: Collection[_Attempt], window: Window) -> None:
+        self._window = window
+        # Where half has lost a message, and doubt had it.
+        self._by_place = defaultdict[tuple[int, ...], list[_Attempt]](list)
+        self._by_claim = defaultdict[tuple[int, ...], list[_Attempt]](list)
+        self._on_doubt: dict[tuple[int, ...], _OnDoubt] = {}
+        self._gone: set[tuple[object, ...]] = set()
+        for attempt in attempts:
             for index in attempt.kept_at.keys() - attempt.halves:
-                found[attempt.partition, index].append(attempt)
-    return found
+                self._by_place[attempt.partition, index, attempt.kept_at[index]].append(attempt)
+                if attempt.halves:
+                    claim = (attempt.first.count, attempt.first.born_ms)
+                    self._by_claim[attempt.partition, index, *claim].append(attempt)
+        for attempt in attempts:
+            if attempt.was_on_doubt or window.starts.get(attempt.partition, 0):
+                for index, half in attempt.halves.items():
+                    self._by_claim[attempt.partition, index, half.count, half.born_ms].append(attempt)
 
-
-def _owner_on_doubt(forward: ForwardTrace, attempts: Collection[_Attempt], window: Window) -> _Attempt | None:
-    """Find the owner by its summaries: on doubt, the half offsets between the first and the last are not kept."""
-    owners, others = list[_Attempt](), list[_Attempt]()
-    for attempt in attempts:
-        half = attempt.halves.get(forward.index)
-        if half is None:  # half has lost this message of it, and doubt had it
-            if attempt.partition != forward.half_partition or forward.index not in attempt.kept_at:
-                continue
-            is_its_place = attempt.kept_at[forward.index] == forward.half_offset
-            if is_its_place and not attempt.halves:
+    def owner_of(self, forward: ForwardTrace) -> _Attempt | None:
+        place = (forward.half_partition, forward.index)
+        for attempt in self._by_place.get((*place, forward.half_offset), ()):
+            if not attempt.halves:
                 return None
-            claim = (forward.count, forward.born_ms)
-            is_claimed = bool(attempt.halves) and claim == (attempt.first.count, attempt.first.born_ms)
-            if is_its_place and is_claimed:
+            if (attempt.first.count, attempt.first.born_ms) == (forward.count, forward.born_ms):
                 return attempt
-        else:
-            is_claimed = half.partition == forward.half_partition and _is_claimed(half, forward)
-        if is_claimed:
-            is_between = attempt.was_on_doubt and (
-                min(known := attempt.known_offsets) <= forward.half_offset <= max(known)
-            )
-            (owners if is_between else others).append(attempt)
-    if not owners and forward.half_offset < window.starts.get(forward.half_partition, 0):
-        for attempt in others:
-            attempt.gone.add((forward.index, forward.topic))
-    # Of two attempts prepared in one millisecond, that of which doubt names this half record.
-    return min(owners, key=lambda o: forward.half_offset not in o.known_offsets | {*o.kept_at.values()}, default=None)
+        claim = (*place, forward.count, forward.born_ms)
+        attempts = self._by_claim.get(claim, [])
+        if claim not in self._on_doubt:
+            self._on_doubt[claim] = _OnDoubt([attempt for attempt in attempts if attempt.was_on_doubt])
+        owner = self._on_doubt[claim].at(forward.half_offset)
+        is_gone = forward.half_offset < self._window.starts.get(forward.half_partition, 0)
+        if owner is None and is_gone and (*claim, forward.topic) not in self._gone:
+            self._gone.add((*claim, forward.topic))
+            for attempt in attempts:
+                attempt.gone.add((forward.index, forward.topic))
+        return owner
+
+
+class _OnDoubt:
+    """Attempts on doubt, by the half offsets that doubt names and those between them."""
+
+    def __init__(self, attempts: Sequence[_Attempt]) -> None:
+        self._named: dict[int, _Attempt] = {}
+        spans = []
+        for attempt in attempts:
+            known = attempt.known_offsets
+            low, high = min(known), max(known)
+            spans.append((low, high, attempt))
+            for offset in known | {*attempt.kept_at.values()}:
+                if low <= offset <= high:
+                    self._named.setdefault(offset, attempt)
+        self._edges = sorted({edge for low, high, _ in spans for edge in (low, high + 1)})
+        self._firsts: list[_Attempt | None] = []  # from each edge on
+        coming = sorted(range(len(spans)), key=lambda number: spans[number][0], reverse=True)
+        around: list[int] = []
+        for edge in self._edges:
+            while coming and spans[coming[-1]][0] <= edge:
+                heappush(around, coming.pop())
+            while around and spans[around[0]][1] < edge:
+                heappop(around)
+            self._firsts.append(spans[around[0]][2] if around else None)
+
+    def at(self, offset: int) -> _Attempt | None:
+        """Of two attempts prepared in one millisecond, that of which doubt names this half record; else the first around it."""
+        found = bisect_right(self._edges, offset)
+        return self._named.get(offset) or (self._firsts[found - 1] if found else None)
 
 
 def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
