@@ -11,6 +11,7 @@ import pytest
 from tests.support.memory_stage import Stage
 from tests.support.waiting import wait_until
 from txlayer import TransactionalProducer
+from txlayer.adapters import readers
 from txlayer.adapters.connect import ConnectProducer, ProducerConnections
 from txlayer.adapters.memory import Fault, MemoryKafka
 from txlayer.adapters.memory.world import FaultPlan
@@ -146,6 +147,32 @@ def test_a_clock_that_is_ahead_costs_a_longer_look(kafka: MemoryKafka) -> None:
     far_ahead = kafka.world.now_ms() + 3_600_000
 
     assert {key: 1} == history.half_offsets(0, {key, "nobody/00000000"}, at_ms=far_ahead)
+
+
+@pytest.mark.promise("P1", "P5")
+def test_the_place_of_a_half_record_that_is_not_the_last_is_not_taken_for_that_of_the_last(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "HIDDEN_S", -1)
+    stranger = kafka.connect_coordinator(CoordinatorConfig()).make_writer("stranger", batch_bytes_max=100_000)
+    stranger.initialise(timeout_s=5)
+    history = kafka.connect_producer(ProducerConfig(), client="p").history()
+    key = "order-1/5f3a90c2"
+
+    def store(index: int) -> None:
+        header = codec.half_header(key, "shop", "orders", index, 2, 0, "")
+        kafka.append("txlayer.half", b"v", headers=[(codec.HALF_HEADER, header)])
+
+    store(0)
+    stranger.begin()
+    stranger.produce("txlayer.half", b"theirs", None, 0)
+    stranger.flush(timeout_s=5)
+    store(1)
+    with pytest.raises(BrokerUnavailableError, match="hides what there is"):
+        history.half_offsets(0, {key}, at_ms=0)
+    stranger.commit(timeout_s=5)
+
+    assert {key: 2} == history.half_offsets(0, {key}, at_ms=0)
 
 
 class Blind:

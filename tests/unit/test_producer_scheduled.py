@@ -402,7 +402,7 @@ def test_a_cancellation_waits_for_room_in_the_client() -> None:
 
 
 class Hiding:
-    """A coordinator's Kafka transaction on op, open until a producer waits for it; then it commits."""
+    """A Kafka transaction on op, such as a coordinator's, or on half, open until a producer waits for it; then it commits."""
 
     def __init__(self, stage: ProducerStage, monkeypatch: pytest.MonkeyPatch) -> None:
         stage.kafka.create_topic("txlayer.doubt", partitions=4)
@@ -412,9 +412,9 @@ class Hiding:
         self.waited_count = 0
         monkeypatch.setattr(readers, "time", SimpleNamespace(monotonic=time.monotonic, sleep=self._waited))
 
-    def begin(self, op: OpMessage, partition: int) -> None:
+    def begin(self, op: OpMessage, partition: int, *, topic: str = OP) -> None:
         self.writer.begin()
-        self.writer.produce(OP, codec.encode_op(op).encode(), None, partition)
+        self.writer.produce(topic, codec.encode_op(op).encode(), None, partition)
         self.writer.flush(timeout_s=5)
 
     def _waited(self, _seconds: float) -> None:
@@ -450,13 +450,14 @@ def test_a_release_that_an_open_kafka_transaction_hides_came_first(
     assert (False, 1) == (is_in_time, hiding.waited_count)
 
 
+@pytest.mark.parametrize("topic", [OP, HALF])
 def test_a_commit_that_an_open_kafka_transaction_hides_is_seen(
-    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     hiding = Hiding(stage, monkeypatch)
     with stage.producer() as producer:
         placed = producer.publish(Message("orders", b"k", b"v"))
-        hiding.begin(RELEASE, placed.half_partition)
+        hiding.begin(RELEASE, placed.half_partition, topic=topic)
         producer.publish(Message("orders", b"k", b"v", delay=timedelta(hours=1)), txn_id="order-1")
 
         assert (True, 1) == (producer.cancel("order-1"), hiding.waited_count)
@@ -476,6 +477,23 @@ def test_a_result_tells_a_decision_that_an_open_kafka_transaction_hides(
         tx.commit()
 
         assert ROLLBACK is tx.result(10, with_decision=True).decision
+
+
+@pytest.mark.promise("P4")
+def test_a_line_that_names_no_half_record_decides_nothing_while_an_open_kafka_transaction_hides_half(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hiding = Hiding(stage, monkeypatch)
+    with stage.producer() as producer, producer.transaction("order-1", ordering_key="k") as tx:
+        placed = producer.publish(Message("orders", b"k", b"v"), ordering_key="k")
+        hiding.begin(RELEASE, placed.half_partition, topic=HALF)
+        tx.send("orders", key=b"k", value=b"v")
+        tx.prepare()
+        of_nothing = OpMessage(ROLLBACK, f"order-1/{tx.nonce}", GROUP, placed.last_half_offset, 0, Source.OPERATOR)
+        stage.kafka.append(OP, codec.encode_op(of_nothing).encode(), partition=placed.half_partition)
+        tx.commit()
+
+        assert (COMMIT, 1) == (tx.result(10, with_decision=True).decision, hiding.waited_count)
 
 
 def test_no_kafka_transaction_is_waited_for_without_an_end(

@@ -338,7 +338,7 @@ class LogHistoryReader:
         """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
 
         `partitions` limits the search if the ordering key is known; None: all. With `with_checks` the check-backs of that
-        time are read, too. With `is_whole` it waits for open Kafka transactions, which hide lines of op.
+        time are read, too. With `is_whole` it waits for open Kafka transactions, which hide records of half and op.
 
         Raises:
             TopicMismatchError: the namespace's topics do not exist.
@@ -410,6 +410,7 @@ class LogHistoryReader:
         half = (self._topics.half, partition)
         with closing(self._clients.admin()) as admin:
             partition_count_of(admin, self._topics.half)
+            _wait_until_shown(admin, [half])  # the last half record of a transaction may be hidden, and the others not
             first, ends = admin.start_offsets([half]), admin.end_offsets([half])
             since = admin.offsets_at([half], at_ms=at_ms)
         found = self._offsets_of(keys, since, ends)
@@ -439,7 +440,7 @@ class LogHistoryReader:
         ops = [(topics.op, number) for number in numbers]
         doubts = [(topics.doubt, number) for number in numbers]
         if is_whole:
-            _wait_until_shown(admin, ops)
+            _wait_until_shown(admin, [*halves, *ops])
         first = admin.start_offsets([*halves, *ops, *doubts])
         ends = admin.end_offsets([*halves, *ops, *doubts])
         at_ms = start.at_ms
@@ -474,9 +475,10 @@ def _wait_until_shown(admin: Administration, partitions: Collection[TopicPartiti
     """Return once `read_committed` readers see what is written by now; BrokerUnavailableError: they do not, for too long."""
     written = admin.end_offsets(partitions, is_committed=False)
     give_up_at = time.monotonic() + HIDDEN_S
-    while any(end < written[tp] for tp, end in admin.end_offsets(partitions).items()):
+    while hidden := [tp for tp, end in admin.end_offsets(partitions).items() if end < written[tp]]:
         if time.monotonic() > give_up_at:
-            raise BrokerUnavailableError("a Kafka transaction on op stays open, and hides what there is")
+            topic, number = hidden[0]
+            raise BrokerUnavailableError(f"a Kafka transaction on {topic}-{number} stays open, and hides what there is")
         time.sleep(RETRY_S)
 
 
