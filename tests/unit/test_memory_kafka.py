@@ -119,6 +119,22 @@ def test_a_fault_meets_the_client_that_it_is_planned_for() -> None:
     assert stage.connections().topic_limits("orders") is not None
 
 
+@pytest.mark.fault("producer: its op is stored, but the answer is lost")
+def test_a_record_that_was_to_be_sent_again_when_its_writer_was_closed_may_be_stored() -> None:
+    stage = Stage()
+    writer = stage.half_writer()
+    stage.world.faults.plan(Fault.LOSE_ANSWER, "Produce")
+    reports: list[Any] = []
+    writer.produce("orders", b"v", None, 0, lambda error, _: reports.append(error))
+    writer.poll(0)
+
+    writer.close(0)
+
+    [error] = reports
+    assert ([b"v"], "_PURGE_QUEUE") == (stage.values(), error.name())
+    assert isinstance(writer.error_of(error, topic="txlayer.half", txn_id="order-1"), OutcomeUnknownError)
+
+
 def test_a_fatal_error_of_a_half_writer_is_told_and_nothing_is_written_any_more() -> None:
     stage = Stage()
     writer = stage.half_writer()

@@ -309,8 +309,6 @@ def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLay
     """Translate a half or op record's delivery report, or an exception of `produce`."""
     if error.fatal():
         return translate_fatal(error)
-    if error.code() == Code.LOCAL_PURGE_QUEUE:
-        return RetriableError("closed before the record was sent")
     return translate_error(
         error, topic=topic, resource=topic, operation="write", txn_id=txn_id, step=topic.rpartition(".")[2]
     )

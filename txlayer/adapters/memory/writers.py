@@ -76,7 +76,6 @@ class Batch:
     queued: list[Queued]
     times_out_at: float
     retry_at: float = 0.0
-    is_sent: bool = False
 
 
 class SendAgainError(Exception):
@@ -191,8 +190,8 @@ class Outbox:
         """Give up what is not acknowledged; the reports say so."""
         for batches in self._batches.values():
             for batch in batches:
-                code = Code.LOCAL_PURGE_INFLIGHT if batch.is_sent else Code.LOCAL_PURGE_QUEUE
-                self._report_failed(batch, code)
+                # The client says the same of what it never sent and of what waits to be sent again, which may be stored.
+                self._report_failed(batch, Code.LOCAL_PURGE_QUEUE)
         self._batches.clear()
         while self._queue:
             record, on_delivery = self._queue.popleft()
@@ -256,7 +255,6 @@ class Outbox:
             return False
         records = [record for record, _ in batch.queued]
         try:
-            batch.is_sent = True
             base = self.request(batch, records)
         except (NoAnswerError, SendAgainError, RefusedError) as exc:
             if isinstance(exc, RefusedError) and exc.code not in INSIDE["Produce"]:
