@@ -181,6 +181,7 @@ NOBODYS: dict[str, Callable[[], bytes]] = {
     "cut off": lambda: PREFIX + struct.pack("<i", 4),
     "of another form": lambda: b"CGMDv9:" + struct.pack("<i", 4) + b"g\0member\0\0",
 }
+FORMLESS = ("cut off", "of another form")
 
 
 def started(metadata: bytes, monkeypatch: pytest.MonkeyPatch) -> KafkaGroupReader:
@@ -198,7 +199,8 @@ def test_a_share_that_nothing_fences_is_never_taken_over(form: str, monkeypatch:
     reader = started(NOBODYS[form](), monkeypatch)
 
     assert None is reader.take_assignment()
-    with pytest.raises(InvariantError, match="group metadata"):
+    # A session may end while its assignment waits to be taken: the client joins again, so that ends no process.
+    with pytest.raises(InvariantError if form in FORMLESS else MemberFencedError, match="group metadata"):
         reader.read(record_count_max=1, timeout_s=0)
 
 

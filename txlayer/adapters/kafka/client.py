@@ -31,6 +31,7 @@ from txlayer.errors import (
     ConfigError,
     InvariantError,
     LifecycleError,
+    MemberFencedError,
     RetriableError,
     TxLayerError,
 )
@@ -394,15 +395,19 @@ def parse_member(metadata: bytes) -> tuple[int, str]:
     """(generation, member id) of a group's metadata: `CGMDv2:`, int32 generation, then group and member, each ending in NUL.
 
     Raises:
-        InvariantError: no member or no generation is in it. The broker would accept it unchecked (docs/explanation/kafka.md).
+        MemberFencedError: no member or no generation is in it, because the session ended before the assignment was taken; the client
+            joins again. The broker would accept it unchecked (docs/explanation/kafka.md).
+        InvariantError: it has another form.
     """
     if not metadata.startswith(_METADATA_PREFIX) or len(metadata) < len(_METADATA_PREFIX) + 6:
         raise InvariantError(f"group metadata of an unknown form: {metadata[:40]!r}")
     (generation,) = struct.unpack_from("<i", metadata, len(_METADATA_PREFIX))
-    parts = metadata[len(_METADATA_PREFIX) + 4 :].split(b"\0")
-    member = parts[1].decode() if len(parts) > 1 else ""
+    group, _, rest = metadata[len(_METADATA_PREFIX) + 4 :].partition(b"\0")
+    member = rest.partition(b"\0")[0].decode()
     if generation < 0 or not member:
-        raise InvariantError(f"group metadata without a member or a generation: {metadata[:80]!r}")
+        raise MemberFencedError(
+            f"group metadata without a member or a generation: {metadata[:80]!r}", group=group.decode()
+        )
     return generation, member
 
 
