@@ -255,7 +255,7 @@ def play(seed: int) -> tuple[StillCoordinator, Onlooker]:
     return stage, view
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 40))])
 def test_any_history_ends_with_the_coordinators_picture(seed: int) -> None:
     stage, view = play(seed)
     stage.work(seconds=8)
@@ -265,7 +265,7 @@ def test_any_history_ends_with_the_coordinators_picture(seed: int) -> None:
     assert view.picture() == picture_of(stage)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 40))])
 def test_without_a_coordinator_the_same_transactions_are_undecided(seed: int) -> None:
     stage, view = play(seed)
     for _ in range(2):  # a line that names no half record is waited for

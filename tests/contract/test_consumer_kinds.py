@@ -56,7 +56,7 @@ def test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good(
 
 @pytest.mark.fault("consumer: the machine cannot start a thread for handlers")
 @pytest.mark.promise("P9")
-@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("workers", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 @OF_HANDLERS
 def test_a_thread_that_cannot_be_started_just_then_ends_no_consumer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, workers: str
@@ -82,7 +82,7 @@ def test_a_thread_that_cannot_be_started_just_then_ends_no_consumer(
     assert [False, True] == starts
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("workers", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 @OF_HANDLERS
 def test_how_long_each_attempt_took_is_counted_by_size(stage: Stage, workers: str) -> None:
     stage.write(b"0", b"1", b"2", b"3")

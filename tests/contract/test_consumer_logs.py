@@ -124,7 +124,7 @@ def test_an_asynchronous_consumer_that_fails_in_the_background_is_logged_and_rai
 # --- attempts and dead letters ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
+@pytest.mark.parametrize("workers", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 @OF_HANDLERS
 def test_a_handlers_error_is_logged_once_an_attempt_and_its_dead_letter_once(
     stage: Stage, workers: str, caplog: pytest.LogCaptureFixture

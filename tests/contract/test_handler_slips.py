@@ -71,7 +71,7 @@ def test_a_wrong_result_of_a_coroutine_is_a_failed_attempt(stage: Stage) -> None
 
 
 @pytest.mark.promise("P9")
-@pytest.mark.parametrize("kind", ["threads", "processes", "tasks"])
+@pytest.mark.parametrize("kind", ["threads", pytest.param("processes", marks=pytest.mark.slow), "tasks"])
 @OF_HANDLERS
 def test_a_handler_that_would_end_its_process_fails_its_attempt_alone(stage: Stage, kind: str) -> None:
     stage.write(b"exit")

@@ -7,11 +7,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"`([A-Z]\w+)\.([a-z_]\w*)(?:\(\))?`")
 ATTRIBUTE = re.compile(r"\bself\.(\w+)")
 
 
+@pytest.mark.slow
 def test_every_member_that_the_source_names_exists() -> None:
     members: dict[str, set[str]] = defaultdict(set)
     bases: dict[str, set[str]] = defaultdict(set)
@@ -40,6 +43,7 @@ def test_every_member_that_the_source_names_exists() -> None:
     assert [] == missing
 
 
+@pytest.mark.slow
 def test_benches_and_examples_import_what_is_there() -> None:
     """No check of types and no test looks at all of them."""
     missing = [

@@ -233,7 +233,7 @@ def test_an_output_that_is_full_is_no_defect() -> None:
     [
         ("--version >&-", 0, ""),
         ("tx commit 2>&-", 2, ""),
-        ("nothing 2>&-", 2, ""),
+        pytest.param("nothing 2>&-", 2, "", marks=pytest.mark.slow),
         ("console user zoe <&-", 2, "error: a password has 12 "),
     ],
 )
@@ -342,7 +342,7 @@ def test_only_the_commands_that_a_command_line_names_are_needed(words: list[str]
             ["tx", "list", "--help"],
             ["confluent_kafka", "txlayer.operate.unsettled", "txlayer.cli.dlq", "txlayer.adapters.ports", "pydantic"],
         ),
-        ("spark", ["--version"], ["matplotlib", "numpy"]),
+        pytest.param("spark", ["--version"], ["matplotlib", "numpy"], marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )

@@ -352,7 +352,7 @@ def test_it_keeps_order_ends_and_attempts_through_anything(
 
 
 @pytest.mark.promise("P9")
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 60))])
 def test_it_keeps_them_through_long_histories(seed: int) -> None:
     # What hypothesis draws is short most of the time; parking, replay and restarts need a longer life.
     dice = random.Random(seed)
@@ -364,7 +364,7 @@ def test_it_keeps_them_through_long_histories(seed: int) -> None:
 
 @pytest.mark.promise("P9")
 @pytest.mark.fault("consumer: so many keys fail that what ended behind them has no room in the metadata")
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 60))])
 def test_it_keeps_them_where_the_metadata_have_room_for_few_ends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.progress._WRITER_BYTES_MAX", 4)
     monkeypatch.setattr("txlayer.core.progress._bitmap", lambda *_: ("", 0))

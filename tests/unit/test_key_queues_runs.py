@@ -263,7 +263,7 @@ def test_a_chunk_that_was_taken_apart_does_not_keep_its_queue_until_the_collecto
         gc.enable()
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(40, 100))])
 def test_wherever_a_chunk_is_taken_apart_each_key_is_handled_in_order_and_once(seed: int) -> None:
     draw = random.Random(seed)
     keys = [draw.choice([A, B, b"c", b"d"]) for _ in range(20)]

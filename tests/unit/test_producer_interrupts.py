@@ -126,7 +126,15 @@ ACTS: dict[str, Callable[[World, Interrupted], None]] = {
 }
 
 
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(
+            act, id=name, marks=[pytest.mark.slow] if name in ("in a block", "in a block, for a full client") else []
+        )
+        for name, act in ACTS.items()
+    ],
+)
 def test_an_interrupt_leaves_no_place_taken_and_holds_no_other_up(act: Callable[[World, Interrupted], None]) -> None:
     place_count = 0
     for world in places(act):

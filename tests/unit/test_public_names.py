@@ -46,15 +46,28 @@ def test_a_table_without_its_extra_names_the_extra() -> None:
 
 def test_no_client_is_loaded_before_it_is_needed() -> None:
     names = ("__version__", "Message", "OrderedConsumer", "AsyncOrderedConsumer", "JSON", "RetriableError")
+    modules = (
+        "core.codec",
+        "config",
+        "cli.topics",
+        "cli.database",
+        "producer.producer",
+        "testing.stage",
+        "testing.plugin",
+    )
     program = (
-        "import sys, txlayer\n"
+        "import importlib, sys, txlayer\n"
+        "clients = {'confluent_kafka', 'sqlalchemy', 'pyspark', 'typer', 'pydantic', 'msgspec'}\n"
         f"for name in {(*names, 'TransactionalProducer')!r}:\n"
         "    getattr(txlayer, name)\n"
-        "    assert not {'confluent_kafka', 'sqlalchemy', 'typer', 'pydantic', 'msgspec'} & set(sys.modules), name\n"
+        "    assert not clients & set(sys.modules), name\n"
         "assert 'txlayer.producer.producer' in sys.modules\n"
+        f"for module in {modules!r}:\n"
+        "    importlib.import_module(f'txlayer.{module}')\n"
+        "    assert not {'confluent_kafka', 'sqlalchemy', 'pyspark'} & set(sys.modules), module\n"
     )
 
-    answer = run_program([sys.executable, "-c", program], within=60)
+    answer = run_program([sys.executable, "-W", "error", "-c", program], within=60)
 
     assert (0, "") == (answer.returncode, answer.stderr)
 

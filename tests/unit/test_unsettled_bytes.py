@@ -217,7 +217,7 @@ def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(monkey
 @pytest.mark.parametrize(
     "shape",
     [
-        NO_OPTIONS,
+        pytest.param(NO_OPTIONS, marks=pytest.mark.slow),
         pytest.param(HalfOptions(check_with="k+q+horder-id", query_id="invoice"), marks=pytest.mark.slow),
         pytest.param(HalfOptions(timestamp_ms=1_700_000_000_000), marks=pytest.mark.slow),
         pytest.param(HalfOptions(immunity_ms=60_000), marks=pytest.mark.slow),
@@ -261,7 +261,7 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(shape: HalfO
 
 
 @pytest.mark.promise("P11")
-@pytest.mark.parametrize("is_keyed", [False, True])
+@pytest.mark.parametrize("is_keyed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_scheduled_transactions_take_no_more_memory_than_is_counted(is_keyed: bool) -> None:
     count, at_ms = 1_000, 1_800_000_000_000
     fold = DoubtFold()
