@@ -171,7 +171,7 @@ class Child:
 
 
 def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str, **environment: str) -> Child:
-    """`txlayer coordinator run` as a child, ended with the stack."""
+    """`txlayer coordinator run` as a child with the environment of the images and units, ended with the stack."""
     child = Child(
         "coordinator",
         [
@@ -189,7 +189,7 @@ def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str,
             f"{namespace}.*",
             *arguments,
         ],
-        **environment,
+        **{"MALLOC_ARENA_MAX": "2", **environment},
     )
     stack.callback(child.end)
     return child
