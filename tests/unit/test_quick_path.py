@@ -6,12 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.core_records import BORN_MS, FAR_AWAY, half_header, op_line, options, txn_key
+from tests.support.core_records import (
+    BORN_MS,
+    FAR_AWAY,
+    PARTITION,
+    PARTITION_COUNT,
+    half_header,
+    half_record,
+    op_line,
+    options,
+    txn_key,
+)
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
-from txlayer.core.codec import PLAIN_TAILS_MAX
-from txlayer.core.ledger.transaction import accepting_target
+from txlayer.core.codec import PLAIN_TAILS_MAX, decode_half_header
+from txlayer.core.ledger.misplaced_records import why_misplaced
+from txlayer.core.ledger.transaction import accepting_target, held_bytes
 from txlayer.core.ledger.transitions import TRANSITIONS, Effect, TxnEvent, TxnState
-from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason, Source
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OrderMode, ParkReason, Source
 
 A, B = txn_key("a"), txn_key("b")
 
@@ -205,3 +216,31 @@ def test_the_headers_remembered_for_the_quick_way_are_bounded() -> None:
 
     assert 2 == len(driver.ledger.headers.tails)
     assert set(keys) == set(driver.ledger.transactions)
+
+
+HEADERS = st.builds(
+    half_header,
+    st.sampled_from([A, B, txn_key("elsewhere", is_home=False)]),
+    index=st.sampled_from([0, 1]),
+    count=st.sampled_from([1, 2]),
+    born_ms=st.sampled_from([BORN_MS, 5]),
+    options=st.sampled_from([NO_OPTIONS, options("a"), options("a", immunity_ms=5)]),
+)
+TAMPERED_HEADERS = st.tuples(HEADERS, st.integers(0, 100), st.sampled_from("|0+k9 \n/~"), st.booleans()).map(
+    lambda drawn: tampered(drawn[0].decode(), *drawn[1:]).encode()
+)
+
+
+@given(raws=st.lists(st.one_of(HEADERS, TAMPERED_HEADERS), min_size=2, max_size=12))
+def test_a_restart_recalls_of_known_headers_what_the_codec_reads_of_each(raws: list[bytes]) -> None:
+    ledger, expected, size = PartitionDriver().ledger, set[str](), 0
+    for raw in raws:
+        record, header = half_record(raw), decode_half_header(raw)
+        ledger.recall_half(raw, record)
+        size += held_bytes(record)
+        if isinstance(header, HalfHeader) and not header.index:
+            is_home = why_misplaced(header, partition=PARTITION, partition_count=PARTITION_COUNT) is None
+            expected |= {header.key} if is_home else set()
+
+    assert expected == set(ledger.settled.older)
+    assert size == ledger.half_bytes

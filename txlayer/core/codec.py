@@ -281,13 +281,18 @@ class PlainHeaders:
 
     def parse_options(self, asked: str) -> PlainOptions:
         """Options that contain only an ordering key, with the key's checksum; ValueError: they contain something else."""
-        if _PLAIN_OPTIONS.fullmatch(asked) is None:
+        if not are_plain_options(asked):
             raise ValueError("options that are not plain")
         if len(self.options) >= PLAIN_OPTIONS_MAX:
             self.options.clear()
         key_hash = asked[1:]
         self.options[asked] = plain = HalfOptions(key_hash), int(key_hash[:8], 16)
         return plain
+
+
+def are_plain_options(asked: str) -> bool:
+    """True for the text of no options, or of an ordering key only."""
+    return not asked or _PLAIN_OPTIONS.fullmatch(asked) is not None
 
 
 def half_header_of(headers: Headers | None) -> bytes | None:

@@ -232,7 +232,7 @@ class Ledger:
         self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
         self._quarantined_lines: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
         self.settled = RecentlySettled()
-        self._recalled_tails: dict[bytes, tuple[bool, str | None]] = {}  # begins one, key hash
+        self._recalled_tails: dict[str, bool] = {}  # by the text of a half header between key and options: begins one
         self.half_marks = HalfMarks()
         self._keys_to_try: dict[str, None] = {}  # ordered; a waiting transaction may be free now
         self._keys_for_next_batch: dict[str, None] = {}  # the same, beyond the limit of one batch
@@ -892,22 +892,28 @@ class Ledger:
 
     def recall_half(self, header: bytes | None, record: Any) -> None:
         """Remember a half record from before the replay: a transaction that begins with it is settled or is on doubt."""
-        self.half_bytes += held_bytes(record)
+        if header is None or len(record.headers()) > 1:
+            self.half_bytes += held_bytes(record)
+        else:  # as in `fold_half`
+            self.half_bytes += _PLAIN_BYTES + len(header) + len(record) + len(record.key() or b"")
         if header is None:
             return
-        start, _, rest = header[2:].partition(b"|")
-        # In most headers, all but the key was seen before.
-        begins = self._recalled_tails.get(rest)
-        if begins is None or header[:2] != PLAIN_START.encode() or b"\n" in start:
+        # In most headers, all but the key and the ordering key was seen before.
+        text = header.decode("ascii", "replace")
+        end, last = text.find("|", 2), text.rfind("|") + 1
+        key, tail, asked = text[2:end], text[end:last], text[last:]
+        begins, key_hash = self._recalled_tails.get(tail), asked[1:] or None
+        if begins is None or not codec.are_plain_options(asked) or text[:2] != PLAIN_START or "\n" in key:
             half = codec.decode_half_header(header)
             if not isinstance(half, HalfHeader):
                 return
             if len(self._recalled_tails) >= PLAIN_TAILS_MAX:
                 self._recalled_tails.clear()
-            begins = self._recalled_tails[rest] = (not half.index, half.options.key_hash)
-        key = start.decode("ascii", "replace")
+            begins, key_hash = not half.index, half.options.key_hash
+            if text[:2] == PLAIN_START:
+                self._recalled_tails[tail] = begins
         count = self.settings.partition_count
-        if begins[0] and is_key(key) and own_partition(key, begins[1], partition_count=count) == self.partition:
+        if begins and is_key(key) and own_partition(key, key_hash, partition_count=count) == self.partition:
             self.settled.older[key] = None
 
     def _fold_half_with_care(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
