@@ -193,6 +193,10 @@ def started(metadata: bytes, monkeypatch: pytest.MonkeyPatch) -> KafkaGroupReade
     return reader
 
 
+@pytest.mark.fault(
+    "consumer: is frozen for longer than its session or its lease, then goes on",
+    "coordinator: is frozen for longer than its session, then goes on",
+)
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("form", NOBODYS)
 def test_a_share_that_nothing_fences_is_never_taken_over(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
