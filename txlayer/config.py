@@ -79,7 +79,12 @@ def check_namespace(namespace: str) -> str:
     """Return the namespace if topics can be named after it; ConfigError: it is not 1 to 100 letters, digits, `.`, `_` or `-`."""
     if _NAMESPACE.fullmatch(namespace) is None:
         why = "not a namespace: it names topics"
-        raise ConfigError(why, name="namespace", value=namespace[:110], expected="1-100 of A-Z a-z 0-9 . _ -")
+        raise ConfigError(
+            why,
+            name="namespace",
+            value=namespace[:110],
+            expected="1-100 of A-Z a-z 0-9 . _ -, the first a letter or digit",
+        )
     return namespace
 
 

@@ -309,6 +309,13 @@ def test_logging_in_ends_the_session_before_and_makes_a_new_one() -> None:
 
 
 @pytest.mark.threat("reach the port of the console")
+def test_a_login_page_with_any_query_is_the_login_page_and_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+    page = ask(with_users(), "/login?" + "&".join(f"x{number}=1" for number in range(100)) + "&next=%2Faudit")
+
+    assert (200, True, "") == (page.status, 'name="next" value="/audit"' in page.text, caplog.text)
+
+
+@pytest.mark.threat("reach the port of the console")
 def test_a_client_that_guesses_waits_and_others_do_not() -> None:
     clock = Clock()
     app = with_users(clock)

@@ -228,6 +228,15 @@ def test_an_output_that_is_full_is_no_defect() -> None:
     assert (ExitCode.USAGE, said) == (ran.returncode, ran.stderr)
 
 
+@pytest.mark.parametrize("command", ["tx list --namespace .", "nothing"])
+def test_a_full_standard_error_makes_no_finding_of_an_error(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "txlayer", *command.split()]
+        ran = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, check=False, timeout=60)
+
+    assert (ExitCode.USAGE, b"") == (ran.returncode, ran.stdout)
+
+
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [

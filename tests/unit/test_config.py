@@ -166,7 +166,7 @@ def test_a_namespace_can_name_topics(namespace: str) -> None:
     assert namespace == check_namespace(namespace)
 
 
-@pytest.mark.parametrize("namespace", ["", ".a", "_a", "a b", "a/b", "ä", "n" * 101, "a\n"])
+@pytest.mark.parametrize("namespace", ["", ".a", "_a", "a b", "a/b", "ä", "n" * 101, "a\n", "-", ".."])
 def test_another_namespace_is_refused(namespace: str) -> None:
     with pytest.raises(ConfigError):
         ClientConfig(namespace=namespace)

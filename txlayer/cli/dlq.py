@@ -15,7 +15,7 @@ from rich.table import Table
 from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
-from txlayer.cli.exits import saying
+from txlayer.cli.exits import ExitCode, saying
 from txlayer.cli.options import (
     AsJson,
     Bundle,
@@ -155,16 +155,18 @@ def show(
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: where it came from, what went wrong, who asked for what, and what became of it."""
+    """Show one dead letter: where it came from, what went wrong, who asked for what, and what became of it.
+
+    Exit code 1 when it is not found.
+    """
     position = parse_letter(letter, topics=topic or ())
     with opened_logs(kafka_clients(cluster.config(ClientConfig)), group, [position.topic]) as logs:
         log = logs[position.topic]
         found = log.at(position.partition, position.offset)
         if found is None:
-            raise UsageError(
-                f"{position}: there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
-                "shows what there is"
-            )
+            why = f"there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` shows what there is"
+            typer.echo(f"not found: {position}: {why}", err=True)
+            raise typer.Exit(ExitCode.FINDING)
         row = dead_letters.show_json(found, log.events_about(position), now_ms=current_ms(), has_value=has_value)
     output.show(row, show_tables, as_json=as_json)
 

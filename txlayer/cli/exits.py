@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
 
@@ -112,7 +112,7 @@ def saying(what_stands: str, *errors: type[TxLayerError]) -> Iterator[None]:
         with _raising_what_was_heard():
             yield
     except ends:
-        sys.stderr.write(f"ended early: {printable(what_stands)}\n")
+        _say(f"ended early: {printable(what_stands)}")
         raise
 
 
@@ -170,10 +170,16 @@ def _give_up_output() -> None:
 
 
 def _defect() -> ExitCode:
-    sys.stderr.write(printable_lines(traceback.format_exc().rstrip()) + "\n")
+    _say(printable_lines(traceback.format_exc().rstrip()))
     _print_error("this is a defect of txlayer; please report it with the lines above")
     return ExitCode.BROKEN_INVARIANT
 
 
 def _print_error(sentence: str) -> None:
-    sys.stderr.write(f"error: {printable(sentence)}\n")
+    _say(f"error: {printable(sentence)}")
+
+
+def _say(text: str) -> None:
+    """On standard error; where that is full or gone, the exit code says it alone."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")

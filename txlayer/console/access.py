@@ -310,7 +310,7 @@ class Access:
 
     def _login_page(self, request: Request) -> Response:
         given = request.scope["query_string"].decode("latin-1")[: 3 * REFERENCE_LENGTH_MAX]
-        query = dict(parse_qsl(given, max_num_fields=10))
+        query = dict(parse_qsl(given))
         return self._login_form(_own_address(query.get("next", "")))
 
     def _login_form(self, leads_to: str, *, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:

@@ -109,9 +109,9 @@ def check_txn_id(txn_id: str) -> TxnId:
 
 
 def check_group(group: str) -> str:
-    """The producer group itself; UsageError: it is not 1 to 200 letters, digits, `.`, `_` or `-`."""
+    """The producer or consumer group itself; UsageError: it is not 1 to 200 letters, digits, `.`, `_` or `-`."""
     if not isinstance(group, str) or _GROUP.fullmatch(group) is None:
-        raise UsageError(f"producer group {str(group)[:210]!r}: 1 to 200 letters, digits, '.', '_' or '-' are allowed")
+        raise UsageError(f"group {str(group)[:210]!r}: 1 to 200 letters, digits, '.', '_' or '-' are allowed")
     return group
 
 

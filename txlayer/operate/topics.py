@@ -386,7 +386,10 @@ def plan_widening(admin: Administration, connections: CoordinatorConnections, *,
     topics = connections.config.topics
     counts = partition_counts(admin, topics)
     if max(counts.values()) > partition_count:
-        raise UsageError(f"{counts}: a topic never gets fewer partitions than it has")
+        most = max(counts, key=counts.__getitem__)
+        raise UsageError(
+            f"{most} has {counts[most]} partitions: a topic never gets fewer, so {partition_count} cannot be"
+        )
     members = admin.group(topics.coordinator_group)
     if members.is_active:
         why = f"{len(members.members)} coordinators are members of {topics.coordinator_group}; stop them first"

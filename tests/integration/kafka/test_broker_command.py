@@ -189,6 +189,14 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(terminal: Termin
     assert ["thesis.txt"] == [path.name for path in terminal.data.iterdir()]
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(terminal: Terminal) -> None:
+    terminal.data.parent.joinpath("file").write_text("mine", "utf-8")
+
+    answer = replace(terminal, data=terminal.data.with_name("file") / "data").try_here("start")
+
+    assert (2, True) == (answer.returncode, "this folder cannot be written: Not a directory" in complaint(answer))
+
+
 def test_a_folder_that_kafka_would_take_for_two_is_refused(terminal: Terminal) -> None:
     answer = replace(terminal, data=terminal.data.with_name("a,b")).try_here("start")
 

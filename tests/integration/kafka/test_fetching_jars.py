@@ -99,6 +99,13 @@ def names_in(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.iterdir() if not path.name.endswith(".lock"))
 
 
+def test_a_cache_that_cannot_be_made_is_a_wrong_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine", "utf-8")
+
+    with pytest.raises(ConfigError, match="this folder cannot be written: Not a directory"):
+        fetch_jars(LOCK, cache=tmp_path / "file" / "jars", maven_url=None)
+
+
 def test_jars_are_fetched_once_and_then_come_from_the_cache(tmp_path: Path) -> None:
     said: list[str] = []
 

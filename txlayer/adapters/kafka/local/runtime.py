@@ -165,7 +165,7 @@ def has_all_sizes(folder: Path, jars: Iterable[Jar]) -> bool:
     """Whether every file is there with its size: cheap enough for every start (46 look-ups)."""
     try:
         return all((folder / jar.file_name).stat().st_size == jar.size_bytes for jar in jars)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -186,9 +186,16 @@ def verify(folder: Path, jars: Iterable[Jar]) -> None:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, waiting for it; it ends with the process, so it is never stale."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
+    """Hold the lock of a file, waiting for it; it ends with the process, so it is never stale. ConfigError: its folder cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = path.open("a")
+    except OSError as exc:
+        why = f"this folder cannot be written: {exc.strerror}"
+        raise ConfigError(
+            why, name="folder", value=str(path.parent), expected="one that is there or can be made"
+        ) from exc
+    with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -229,7 +236,6 @@ def fetch_jars(lock: JarLock, *, cache: Path, maven_url: str | None, say: Callab
     folder = cache / lock.folder_name
     if has_all_sizes(folder, lock.jars):
         return folder
-    cache.mkdir(parents=True, exist_ok=True)
     with file_lock(cache / ".lock"):
         if has_all_sizes(folder, lock.jars):
             return folder
