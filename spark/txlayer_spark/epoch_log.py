@@ -87,7 +87,7 @@ def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     """Half records as Kafka gives them → one row per attempt of the epoch."""
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
     starts = (f"{v}|{begin}" for v in (VERSION, NEXT_VERSION, TIMED_VERSION) for begin in _begin(epoch_id))
-    # What is out of form belongs to no attempt: coordinators keep it aside.
+    # What is out of form belongs to no attempt: coordinators quarantine it.
     ours = parse(raw.where(reduce(or_, map(line.startswith, starts))), TopicKind.HALF)
     ours = ours.where(F.isnull("error"))
     records = F.sort_array(F.collect_list(F.struct("offset", "index", "count")))
@@ -102,7 +102,7 @@ def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
 
 
 def _completed_at(records: Column) -> Column:
-    """Where the last message that was due came; as the coordinator joins them, which keeps aside what is not the next one."""
+    """Where the last message that was due came; as the coordinator joins them, which quarantines what is not the next one."""
     nothing = F.lit(None).cast("bigint")
     begin = F.struct(F.lit(0).cast("bigint").alias("seen"), nothing.alias("count"), nothing.alias("at"))
 

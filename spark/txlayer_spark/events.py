@@ -244,7 +244,7 @@ def _is_misplaced(names: Names, key_crc: Column) -> Column:
     if not names.half_partitions:
         return F.lit(False)
     crc = F.coalesce(key_crc, F.crc32(lines.txn_id_of(_field(1)).cast("binary")))
-    # Half may have had fewer partitions (`topics widen`); doubt keeps aside what came into a wrong one.
+    # Half may have had fewer partitions (`topics widen`); what came into a wrong one is quarantined.
     homes = (crc % count for count in range(names.half_partitions, 0, -1))
     return ~F.col("partition").isin(*homes)
 

@@ -466,13 +466,13 @@ def _newest(contents: DataFrame) -> DataFrame:
 
 
 def _not_quarantined(half: DataFrame, quarantined: DataFrame) -> DataFrame:
-    """The half records except those that doubt keeps aside: these are no part of their transaction."""
+    """The half records except quarantined ones: these are no part of their transaction."""
     kept = quarantined.where(F.isnotnull("a")).select("txn_id", "partition", "pos").distinct()
     return half.join(kept, ["txn_id", "partition", "pos"], "left_anti")
 
 
 def _not_given_up(ops: DataFrame, quarantined: DataFrame) -> DataFrame:
-    """The op lines except those that doubt keeps aside: these were given up before their half records came."""
+    """The op lines except quarantined ones: these were given up before their half records came."""
     given_up = quarantined.where(F.isnull("a")).select("txn_id", "partition", F.col("pos").alias("_op_line")).distinct()
     by_line = ops.withColumn("_op_line", F.shiftright("pos", SOURCE_BITS))
     return by_line.join(given_up, ["txn_id", "partition", "_op_line"], "left_anti").drop("_op_line")

@@ -293,7 +293,7 @@ def test_records_kept_aside_are_counted_once_and_followed() -> None:
     view.look()
 
     assert {"": 2, "loyalty": 1} == view.view.state.quarantined
-    assert any("3 records kept aside" in each.sentence for each in view.remarks())
+    assert any("3 records quarantined" in each.sentence for each in view.remarks())
     for record in stage.kafka.records(stage.topics.doubt):
         stage.kafka.append(stage.topics.doubt, None, key=record.key())
     view.look()

@@ -120,7 +120,7 @@ def check_summary(raw: bytes) -> bool:
 
 
 def check_doubt_key(raw: bytes) -> bool:
-    """A key on doubt: of a summary, of a content, or of a record kept aside."""
+    """A key on doubt: of a summary, of a content, or of a quarantined record."""
     parsed, aside = codec.parse_doubt_key(raw), codec.parse_quarantine_key(raw)
     assert parsed is None or aside is None
     if parsed is not None:

@@ -44,7 +44,7 @@ def is_stranger(finding: Finding) -> bool:
     """What the judge says of strangers' own records, and what is as it should be.
 
     Held for a topic that does not exist; a second half message whose first was never written, which is passed over, or
-    whose count contradicts the first's, which is kept aside; a key on doubt that is nobody's; a line that says
+    whose count contradicts the first's, which is quarantined; a key on doubt that is nobody's; a line that says
     a policy wrote it.
     """
     is_contrary = finding.kind is Kind.DROPPED and finding.detail.startswith("b'origin/sim.half")
@@ -67,4 +67,4 @@ def test_garbage_on_every_topic_stops_no_coordinator(seed: int) -> None:
 
     assert [] == [finding for finding in played.findings if not is_stranger(finding)]
     assert played.counts["visible"] > 0
-    assert played.counts["kept aside"] > 0
+    assert played.counts["quarantined"] > 0

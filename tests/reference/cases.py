@@ -812,7 +812,7 @@ TOO_LARGE = "9" * 19
 
 
 def _rolled_back_before_its_half_record_came(log: Log) -> Record:
-    """A line that named nothing was kept aside, and an operator ended what was on doubt because of it alone."""
+    """A line that named nothing was quarantined, and an operator ended what was on doubt because of it alone."""
     log.half("other/00000001")
     line = f"1|C|{KEY}|orders|7|1700000000000|producer||".encode()
     given_up = log.op(line)
@@ -994,7 +994,7 @@ MALFORMED: dict[str, tuple[int | str, str]] = {
     "for_a_partition_that_kafka_cannot_have": (1_700_000_000_000, "n2147483648"),
     **{f"with_the_option_{o}_of_more_than_63_bits": (1_700_000_000_000, o + TOO_LARGE) for o in "intm"},
 }
-"""{what a half record is like that coordinators keep aside: (when it was born, its options)}."""
+"""{what a half record is like that coordinators quarantine: (when it was born, its options)}."""
 
 
 def _malformed(born_ms: int | str, options: str, log: Log) -> None:

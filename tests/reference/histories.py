@@ -73,7 +73,7 @@ WIDE = 1 << 32
 #: What may be wrong in wide ones alone.
 MISDEEDS_WIDE = ("too soon", "down")
 #: Last digit of seeds in whose histories compaction has taken nothing of doubt, as on the day on which it was written: who was parked is
-#: known. The clocks of brokers differ, timestamps are in the future, persons end what was kept aside, and doubt has contents that are cut, or
+#: known. The clocks of brokers differ, timestamps are in the future, persons end what was quarantined, and doubt has contents that are cut, or
 #: that follow a summary. Of those that were found before none has it.
 FRESH = 7
 #: Last digits of seeds in whose histories transactions are on doubt in part, are answered otherwise before they are whole, and stand in
@@ -679,7 +679,7 @@ class Play:
         return self.cluster.add(HALF, partition, key=key, value=value, headers=headers)
 
     def say_ahead(self, txn: Txn) -> Record | None:
-        """A line that comes before its half record: it waits for that, or is given up and kept aside."""
+        """A line that comes before its half record: it waits for that, or is given up and quarantined."""
         line = txn.line(self.draw.choice("CR"), self.cluster.ends.get((HALF, txn.partition), 0))
         record = self.cluster.add(OP, txn.partition, value=line)
         if self.draw.random() < 0.5:

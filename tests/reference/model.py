@@ -414,7 +414,7 @@ def read_doubt(world: World) -> None:
     for record in world.readable(world.doubt):
         parts = (record.key or b"").decode("latin-1").split("/")
         if len(parts) not in (2, 3):
-            continue  # kept aside
+            continue  # quarantined
         txn = world.transaction(record.partition, "/".join(parts[:2]))
         txn.was_on_doubt = True
         txn.may_have_been_parked |= world.doubt in world.settings.compacted_topics

@@ -41,7 +41,7 @@ def test_a_second_transaction_of_one_key_in_another_partition_is_none_of_the_fir
 
 @pytest.mark.parametrize("key_hash", ["", f"{zlib.crc32(b'key-6'):08x}712c936a"])
 def test_what_was_stored_before_half_got_more_partitions_is_judged_as_before(key_hash: str) -> None:
-    """After `txlayer topics widen`. A half record in a wrong partition is kept aside."""
+    """After `txlayer topics widen`. A half record in a wrong partition is quarantined."""
     log = Log(partition_counts={HALF: 4, OP: 4, DOUBT: 4})
     log.settings = replace(log.settings, former_partition_counts={HALF: frozenset({3})})
     crc = int(key_hash[:8], 16) if key_hash else zlib.crc32(KEY.split("/")[0].encode())

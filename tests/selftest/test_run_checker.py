@@ -165,7 +165,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "a rolled back message": (Kind.CONTRARY, lambda: logs(op=[op(Resolution.ROLLBACK)])),
     "a decision against the database": (Kind.CONTRARY, lambda: replace(clean(), local={KEY: Resolution.ROLLBACK})),
     "a garbage record that is not quarantined": (Kind.DROPPED, lambda: logs(half=[half(), half(1, header=b"garbage")])),
-    "a line that names nothing and is not kept aside": (
+    "a line that names nothing and is not quarantined": (
         Kind.DROPPED,
         lambda: logs(op=[op(Resolution.COMMIT), op(Resolution.COMMIT, 1, last_offset=50)]),
     ),
@@ -235,7 +235,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         ),
     ),
     "a reader gets a message twice": (Kind.DUPLICATE, lambda: replace(clean(), witnessed=[real(), real(1)])),
-    "a good record is kept aside": (
+    "a good record is quarantined": (
         Kind.DROPPED,
         lambda: logs(doubt=[Seen(DOUBT, 0, 0, codec.quarantine_key(Origin(HALF, 0, 0)), b"", [], 9)]),
     ),

@@ -79,7 +79,7 @@ def test_promises_hold_in_worlds_with_faults() -> None:
 
     assert {} == red, "make simulate SEED=n shows it"
     # There was something to judge, and the faults did happen.
-    assert {"visible", "commit", "rollback", "ordered", "on doubt", "conflicts", "kept aside"} <= seen.keys()
+    assert {"visible", "commit", "rollback", "ordered", "on doubt", "conflicts", "quarantined"} <= seen.keys()
     assert {
         "check question",
         "check parked",

@@ -22,7 +22,7 @@ FOUND_WITH_COSTS = {
     942212094011: "952 again, in the first turn after a take-over: nothing bounded yet what leaves half",
     343728543792: "the judge's own: a Kafka transaction that was under way counted as content kept at rest",
     941003717: "more of one key waited in half than one Kafka transaction had time for: it went to doubt in one, for ever",
-    3084: "the judge's own: a line that was kept aside counted when a late second copy came to stand where it points",
+    3084: "the judge's own: a line that was quarantined counted when a late second copy came to stand where it points",
 }
 
 CONSUMER_COUNT = 60

@@ -317,7 +317,7 @@ def test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_wr
 def test_nothing_new_is_published_into_a_namespace_that_is_closed_and_what_was_begun_is_ended(
     spark: SparkSession, arena: Arena
 ) -> None:
-    """Else it never drains, and what comes while half gets more partitions is kept aside."""
+    """Else it never drains, and what comes while half gets more partitions is quarantined."""
     settings = settings_for(arena)
 
     def publish(epoch: int) -> Outcome:

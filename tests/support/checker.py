@@ -122,7 +122,7 @@ class Judge:
         self.summaries: dict[str, DoubtSummary] = {}
         self.visible: dict[str, dict[int, Seen]] = {}
         self.quarantined: Counter[bytes] = Counter()
-        """What is kept aside on doubt, by its key, and how often it was written."""
+        """What is quarantined on doubt, by its key, and how often it was written."""
         self.were_on_doubt: set[str] = set()
         self.were_parked: set[str] = set()
         self.conflicts: list[tuple[Expected, OpMessage, tuple[int, int]]] = []  # refused, and where
@@ -154,7 +154,7 @@ class Judge:
                 continue
             txn = self.expected.get(head.key)
             if not _is_part(head, txn):
-                continue  # it is kept aside
+                continue  # it is quarantined
             if txn is None:
                 txn = self.expected[head.key] = Expected(head.key, record.partition, head)
             txn.offsets.append(record.offset)
@@ -204,7 +204,7 @@ class Judge:
         for record in self._logs.doubt:
             parsed = codec.parse_doubt_key(record.key)
             if parsed is None:
-                self._verdict.counts["kept aside"] += 1
+                self._verdict.counts["quarantined"] += 1
                 self.quarantined[record.key or b""] += 1
                 continue
             key, index = parsed

@@ -9,14 +9,14 @@ from txlayer.core.messages import DoubtSummary
 
 @dataclass(frozen=True, slots=True)
 class DoubtShelf:
-    """Summaries and contents by `id/nonce`, and records kept aside by their key."""
+    """Summaries and contents by `id/nonce`, and quarantined records by their key."""
 
     summaries: dict[str, DoubtSummary] = field(default_factory=dict)
     contents: dict[str, dict[int, Seen]] = field(default_factory=dict)
     quarantined: dict[str, Seen] = field(default_factory=dict)
 
     def why(self, aside_key: str) -> str:
-        """Reason and explanation of a record kept aside; "" when it is not there."""
+        """Reason and explanation of a quarantined record; "" when it is not there."""
         aside = self.quarantined.get(aside_key)
         return (header(aside.headers, codec.WHY_HEADER) or b"").decode() if aside else ""
 

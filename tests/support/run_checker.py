@@ -172,12 +172,12 @@ def _not_aside(history: History, judge: Judge) -> Iterable[Finding]:
     wanted = dict(_garbage(history))
     for key, what in wanted.items():
         if judge.quarantined[key] != 1:
-            yield Finding(Kind.DROPPED, "", f"{what} is kept aside {judge.quarantined[key]} times")
+            yield Finding(Kind.DROPPED, "", f"{what} is quarantined {judge.quarantined[key]} times")
     unwanted = judge.quarantined.keys() - wanted.keys()
     if unwanted:
         unwanted = unwanted - {key for key, _ in _lines_that_name_nothing(history, judge)}
     for key in sorted(unwanted):
-        yield Finding(Kind.DROPPED, "", f"{key!r} is kept aside, and nothing is wrong with it")
+        yield Finding(Kind.DROPPED, "", f"{key!r} is quarantined, and nothing is wrong with it")
 
 
 def _garbage(history: History) -> Iterable[tuple[bytes, str]]:

@@ -145,7 +145,7 @@ class Renamed:
         )
 
     def _value(self, record: Record, role: str) -> bytes | None:
-        # Contents are the user's bytes; a summary and a line that was kept aside are ours.
+        # Contents are the user's bytes; a summary and a line that was quarantined are ours.
         key = record.key or b""
         is_ours = role in ("op", "check") or (role == "doubt" and (key.count(b"/") == 1 or key.startswith(b"origin/")))
         return self._text(record.value) if is_ours and record.value is not None else record.value
@@ -265,7 +265,7 @@ class TogetherJudged:
         for name, renamed in self.renamed.items():
             report = self.reports[name]
             there = {key for (_, key), txn in report.transactions.items() if txn.messages}
-            # What doubt keeps aside of half where a transaction's own records are gone, Spark takes for one.
+            # What is quarantined of half where a transaction's own records are gone, Spark takes for one.
             there |= {half.txn_key for half in map(parse_half, renamed.history.records) if half}
             strays = self._strays(renamed, report)
             unplaced = {key for (_, key), txn in report.transactions.items() if txn.is_timed or _is_not_judged(txn)}

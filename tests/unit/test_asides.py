@@ -1,4 +1,4 @@
-"""Records kept aside, as the doubt topic gives them back to one who looks in."""
+"""Quarantined records, as the doubt topic gives them back to one who looks in."""
 
 import pytest
 from hypothesis import given
@@ -36,13 +36,13 @@ def doubt_entry(key: bytes | None, value: bytes | None, headers: Headers | None 
 def kept(
     *, key: bytes | None = None, value: bytes | None = None, headers: Headers = (), name: bytes = NAME
 ) -> MemoryRecord:
-    """A record as a coordinator keeps it aside."""
+    """A record as a coordinator quarantines it."""
     moved_value, moved_headers = codec.encode_content(key=key, value=value, headers=headers)
     return doubt_entry(name, moved_value, [*moved_headers, (codec.WHY_HEADER, WHY)])
 
 
 def folded(*entries: MemoryRecord) -> list[QuarantinedRecord]:
-    """What is kept aside after these."""
+    """What is quarantined after these."""
     fold = QuarantineFold()
     for entry in entries:
         fold.fold(entry)

@@ -365,7 +365,7 @@ def test_none_is_parked_as_too_large_before_its_topic_was_asked_about_although_a
 
 @pytest.mark.promise("P1")
 def test_a_coordinator_that_began_with_fewer_partitions_takes_none_of_the_new_ones_over() -> None:
-    """By its number of partitions the records there would be misplaced, and be kept aside although they are committed."""
+    """By its number of partitions the records there would be misplaced, and be quarantined although they are committed."""
     stage, other = StillCoordinator(), list[Any]()
     cluster, topics = stage.kafka.cluster, stage.topics
 

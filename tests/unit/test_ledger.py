@@ -1,4 +1,4 @@
-"""One partition: what op lines do to transactions, in which order, and what is kept aside."""
+"""One partition: what op lines do to transactions, in which order, and what is quarantined."""
 
 import pytest
 

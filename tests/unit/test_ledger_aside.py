@@ -17,7 +17,7 @@ A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 
 
 def kept_aside(driver: PartitionDriver) -> list[tuple[str, int]]:
-    """Where the records stood that were kept aside."""
+    """Where the records stood that were quarantined."""
     return [(origin.topic, origin.offset) for origin in driver.log.kept_aside]
 
 

@@ -407,8 +407,8 @@ A, B = A_HUNDRED[0], A_HUNDRED[1]
 @pytest.mark.parametrize(
     "stranger",
     [
-        {"index": 3, "count": 4, "topic": "secrets"},  # kept aside: out of turn
-        {"index": 2, "count": 4, "topic": "secrets"},  # kept aside: another count
+        {"index": 3, "count": 4, "topic": "secrets"},  # quarantined: out of turn
+        {"index": 2, "count": 4, "topic": "secrets"},  # quarantined: another count
         {"index": 1, "count": 3, "topic": "secrets"},  # a copy by its numbers, to another topic
         {"index": 1, "count": 3, "value": b"second copy"},
     ],

@@ -1,4 +1,4 @@
-"""One partition: how half records become transactions, and which are kept aside."""
+"""One partition: how half records become transactions, and which are quarantined."""
 
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ A, B = txn_key("a"), txn_key("b")
 
 
 def offsets_aside(driver: PartitionDriver) -> list[int]:
-    """Half offsets of what was kept aside."""
+    """Half offsets of what was quarantined."""
     return [origin.offset for origin in driver.log.kept_aside if origin.topic == "txlayer.half"]
 
 

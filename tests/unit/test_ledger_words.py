@@ -1,4 +1,4 @@
-"""What a ledger says and counts, word for word: reports, records kept aside, limits, bytes, times, and who is still known afterwards."""
+"""What a ledger says and counts, word for word: reports, quarantined records, limits, bytes, times, and who is still known afterwards."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def aside_at(offset: int) -> Origin:
     return Origin(SETTINGS.op_topic, PARTITION, offset)
 
 
-# --- kept aside -------------------------------------------------------------------------------------------------------
+# --- quarantined -------------------------------------------------------------------------------------------------------
 
 
 def test_an_op_record_that_nobody_can_read_is_kept_whole() -> None:

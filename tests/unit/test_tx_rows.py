@@ -423,21 +423,23 @@ def test_stats_count_by_group_and_state_and_what_was_kept_aside() -> None:
 
     text = drawn(tx.stats_table(body))
 
-    assert all(part in text for part in ("ns: 12,345 not settled, 1,006 kept aside", "orders", "held", "12,345", "3 s"))
+    assert all(
+        part in text for part in ("ns: 12,345 not settled, 1,006 quarantined", "orders", "held", "12,345", "3 s")
+    )
 
 
-@pytest.mark.parametrize(("quarantined_count", "said"), [(0, "nothing is open"), (2, "nothing is open, 2 kept aside")])
+@pytest.mark.parametrize(("quarantined_count", "said"), [(0, "nothing is open"), (2, "nothing is open, 2 quarantined")])
 def test_stats_of_an_empty_namespace(quarantined_count: int, said: str) -> None:
     body = {"namespace": "ns", "transaction_count": 0, "kept_aside_count": quarantined_count, "states": []}
 
     assert said == tx.stats_table(body)
 
 
-# --- kept aside -------------------------------------------------------------------------------------------------------
+# --- quarantined -------------------------------------------------------------------------------------------------------
 
 
 def aside(*, line: int | None = None, key: str = KEY, why: str = "0 fields", **more: Any) -> QuarantinedRecord:
-    """A record that was kept aside."""
+    """A record that was quarantined."""
     return QuarantinedRecord(
         Origin("ns.op", 2, 17),
         line,

@@ -119,7 +119,7 @@ What = Annotated[
     typer.Argument(
         metavar="ID|PARTITION:OFFSET|ORIGIN",
         help="A transaction id; the position of one of its half messages (as in the header txl-origin); "
-        "or a record kept aside, as `list --kept-aside` names it.",
+        "or a quarantined record, as `list --kept-aside` names it.",
     ),
 ]
 
@@ -136,7 +136,7 @@ def list_(
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
-    """Show the transactions that are not settled, the oldest first; or the records that were kept aside.
+    """Show the transactions that are not settled, the oldest first; or the records that were quarantined.
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
@@ -160,7 +160,7 @@ def list_(
             found = [a for a in found if wanted.group in (None, a.producer_group)]
             oldest = sorted(found, key=lambda a: (a.kept_ms, a.doubt_origin))[:limit]
             rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
-            count, kind, draw = len(found), "kept aside", quarantined_list
+            count, kind, draw = len(found), "quarantined", quarantined_list
         else:
             listed = unsettled.Overview(connections).unsettled()
             found_open = [s for s in listed if wanted.lets_through(s, now_ms=now_ms)]
@@ -171,7 +171,7 @@ def list_(
     output.show(rows, draw, as_json=as_json, nothing=nothing)
     output.note_counts(
         (count - len(rows), "more, younger than these; --limit shows more"),
-        (0 if kept_aside else len(quarantined), "kept aside; --kept-aside shows what"),
+        (0 if kept_aside else len(quarantined), "quarantined; --kept-aside shows what"),
         err=as_json,
     )
 
@@ -199,7 +199,7 @@ def _watch(config: CoordinatorConfig, wanted: Filter, limit: int, *, as_json: bo
 
 @command(app)
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
-    """Count what is not settled, by group and state, and what was kept aside; name groups that no responder answers for."""
+    """Count what is not settled, by group and state, and what was quarantined; name groups that no responder answers for."""
     from txlayer.operate import unsettled
 
     with _connected(connection.config(CoordinatorConfig)) as connections:
@@ -274,7 +274,7 @@ def show(
 
 
 def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
-    """Print the record kept aside that was there; False: there is none."""
+    """Print the quarantined record that was there; False: there is none."""
     from txlayer.operate import unsettled
 
     with _connected(config) as connections:
@@ -618,7 +618,7 @@ _first_half_offset = output.number_or_none("first_half_offset")
 
 def stats_table(body: Json) -> RenderableType:
     quarantined_count = body["kept_aside_count"]
-    quarantined = f", {quarantined_count:,} kept aside" if quarantined_count else ""
+    quarantined = f", {quarantined_count:,} quarantined" if quarantined_count else ""
     if not body["states"]:
         return f"nothing is open{quarantined}"
     columns: output.Columns = {
@@ -680,7 +680,7 @@ def _head(row: Json) -> list[tuple[str, object]]:
 
 def quarantined_list(rows: Sequence[Json]) -> Table:
     columns: output.Columns = {
-        "kept aside": "name",
+        "quarantined": "name",
         "reason": "reason",
         "what is wrong": "why",
         "names group": "producer_group",
@@ -694,7 +694,7 @@ def quarantined_table(row: Json) -> Table:
     what = "record" if row["line"] is None else f"line {row['line']} of the record"
     return output.grid(
         (
-            ("kept aside", f"{what} {row['topic']}-{row['partition']}@{row['offset']}"),
+            ("quarantined", f"{what} {row['topic']}-{row['partition']}@{row['offset']}"),
             ("why", f"{row['reason'] or 'unknown reason'}: {row['why']}"),
             ("transaction", _named(row) or "it names none that can be read"),
             ("group", row["producer_group"] or "it names none that can be read"),

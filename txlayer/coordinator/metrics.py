@@ -82,7 +82,7 @@ HELD = counter(
     "reason",
 )
 QUARANTINED = counter(
-    "txlayer_records_kept_aside_total", "Records and op lines that were kept aside because they are not txlayer's."
+    "txlayer_records_kept_aside_total", "Records and op lines that were quarantined because they are not txlayer's."
 )
 LATE_HALF = counter(
     "txlayer_late_half_records_total", "Half records that were ignored because their transaction was settled."

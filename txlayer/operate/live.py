@@ -436,7 +436,7 @@ class LiveState(NamedTuple):
     responders: tuple[GroupResponders, ...] = ()
     partitions: tuple[PartitionNow, ...] = ()
     quarantined: Mapping[str, int] | None = (
-        None  # records kept aside, by the group that they name ("": none); None: not counted yet
+        None  # quarantined records, by the group that they name ("": none); None: not counted yet
     )
     minutes: tuple[Minute, ...] = ()
     since_ms: int = 0  # the minutes begin here
@@ -888,7 +888,7 @@ class LiveView:
         followed.forwarded.clear()
 
     def _count_quarantined(self, quarantine: Quarantine, before: Mapping[TopicPartition, int]) -> None:
-        """Read what is before the fold in doubt, once: no position says where the first record that is kept aside is."""
+        """Read what is before the fold in doubt, once: no position says where the first quarantined record is."""
         earlier = Quarantine()
         try:
             with closing(self._connect()) as connections:

@@ -113,7 +113,7 @@ def _about_transactions(state: LiveState, counts: Sequence[GroupCount], now_ms: 
     if unreadable := numbers[UNREADABLE]:
         yield Remark(Level.WARNING, f"{counted(unreadable, 'transaction')} written by a later release")
     if kept_aside := sum((state.quarantined or {}).values()):
-        yield Remark(Level.WARNING, f"{counted(kept_aside, 'record')} kept aside: unreadable or misplaced")
+        yield Remark(Level.WARNING, f"{counted(kept_aside, 'record')} quarantined: unreadable or misplaced")
     old = [each for each in open_ones if now_ms - each.oldest_ms > OLD_MS]
     if old and not alone:
         yield Remark(

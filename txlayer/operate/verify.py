@@ -199,7 +199,7 @@ class TraceRecords:
             if options.key_hash is None
             else partition_of_key_hash(options.key_hash, partition_count=1 << 32)
         )
-        # Half may have had fewer partitions (`topics widen`); what came into a wrong one doubt keeps aside.
+        # Half may have had fewer partitions (`topics widen`); what came into a wrong one is quarantined.
         if all(crc % count != partition for count in range(self._partition_count, partition, -1)):
             self.strange_count += 1
             return
@@ -292,7 +292,7 @@ class TraceRecords:
         self._trace_index.keep(txn_id, found)
 
     def _quarantined(self, record: Record) -> None:
-        """What a coordinator kept aside is no part of the transaction that it names; most name none."""
+        """What a coordinator quarantined is no part of the transaction that it names; most name none."""
         kept = codec.parse_quarantine_key(record.key())
         if kept is None:
             return
@@ -450,7 +450,7 @@ class WindowReading(NamedTuple):
     topics: tuple[str, ...]
     record_counts: dict[str, int]
     held_back: tuple[HeldBack, ...]
-    strange_count: int  # half and op records that are none of ours; coordinators keep them aside
+    strange_count: int  # half and op records that are none of ours; coordinators quarantine them
 
 
 class WindowReader:

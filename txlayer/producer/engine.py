@@ -149,7 +149,7 @@ class ClosedNamespace(NamedTuple):
 
 
 class OtherPartitionCount(NamedTuple):
-    """Half has another number of partitions than when the producer started: coordinators would keep aside what it sends."""
+    """Half has another number of partitions than when the producer started: coordinators would quarantine what it sends."""
 
     topic: str
     expected: int

@@ -135,6 +135,6 @@ def test_a_group_with_a_name_of_a_megabyte_stops_nobody(arena: Arena, coordinato
 
     good_one_passes(arena)
     wait_until(
-        lambda: f"origin/{arena.topics.half}/0/{offset}" in arena.doubt().quarantined, within=20, what="kept aside"
+        lambda: f"origin/{arena.topics.half}/0/{offset}" in arena.doubt().quarantined, within=20, what="quarantined"
     )
     assert coordinator.failure is None

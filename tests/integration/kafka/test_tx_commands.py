@@ -177,7 +177,7 @@ def test_stats_count_by_group_and_state(arena: Arena, crafted: Crafted, looking:
     ]
 
 
-# --- kept aside -------------------------------------------------------------------------------------------------------
+# --- quarantined -------------------------------------------------------------------------------------------------------
 
 
 def test_what_the_coordinator_kept_aside_is_counted_listed_and_shown(
@@ -191,7 +191,7 @@ def test_what_the_coordinator_kept_aside_is_counted_listed_and_shown(
     wait_until(
         lambda: names == {row["name"] for row in looking.json("list", "--kept-aside")},
         within=20,
-        what="all are kept aside",
+        what="all are quarantined",
     )
     coordinator.terminate()
     assert 0 == coordinator.wait()
@@ -199,7 +199,7 @@ def test_what_the_coordinator_kept_aside_is_counted_listed_and_shown(
     code, out, err = looking.run("list")
     assert (0, "") == (code, err)
     assert "young" in out
-    assert "3 kept aside; --kept-aside shows what" in out
+    assert "3 quarantined; --kept-aside shows what" in out
 
     code, out, err = looking.run("list", "--kept-aside", "--limit", "2")
     assert (0, "") == (code, err)
@@ -207,7 +207,7 @@ def test_what_the_coordinator_kept_aside_is_counted_listed_and_shown(
     assert "1 more, younger than these" in out
     assert [] == looking.json("list", "--kept-aside", "--older-than", "1h")
     assert [] == looking.json("list", "--kept-aside", "--group", "shop")  # they name no group
-    assert "3 kept aside; --kept-aside shows what\n" == looking.run("list", "--json")[2]
+    assert "3 quarantined; --kept-aside shows what\n" == looking.run("list", "--json")[2]
 
     body = looking.json("stats")
     assert (1, 3) == (body["transaction_count"], body["kept_aside_count"])
@@ -225,7 +225,7 @@ def test_nothing_kept_aside_is_said_so(arena: Arena, looking: Tx) -> None:
     name = f"origin/{arena.topics.half}/0/5"
 
     assert [] == looking.json("list", "--kept-aside")
-    assert "nothing is kept aside in ns-" in looking.run("list", "--kept-aside")[1]
+    assert "nothing is quarantined in ns-" in looking.run("list", "--kept-aside")[1]
     for missing in (name, f"origin/{arena.topics.half}/99/5"):
         code, out, err = looking.run("show", missing)
         assert (1, "") == (code, out)

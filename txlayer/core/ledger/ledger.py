@@ -128,7 +128,7 @@ SECOND_COPIES_MAX = 64
 """Second copies of a transaction's half records that the ledger remembers, and as many again of its last half record, which a
 producer's line names. The first copies are kept: a line that names one of them must count in a replay, too."""
 ONLY_NAMED_COUNT_MAX = 1_000
-"""Transactions of a partition that are known from an op line only. Of a further one the line alone is kept aside: op lines may
+"""Transactions of a partition that are known from an op line only. Of a further one the line alone is quarantined: op lines may
 name any number of them, and each would stay in memory until a person settles it."""
 TO_ASK_MAX = 10_000
 """Questions that people asked for while the check topic took none; further ones wait for their turn as any other."""
