@@ -288,13 +288,25 @@ _OF_TIMES = ("is_early", "is_part_torn", "is_in_part", "is_part_taken", "is_behi
 def with_distinct(core: DataFrame) -> DataFrame:
     """A core that shows what became of its transaction, with what a verdict needs beside it.
 
-    Messages stored and visible; attempts of the id that are visible; the op line from which on it may be visible; whether what is
-    visible differs from what was stored; whether doubt has all of it; messages that are missing, those that may have been visible and
-    be gone, those that may be where no reader can see it, and of these the ones that may be gone; whether the opposite of what counts
-    was said later. Of one with times: whether a message is visible before it was released; whether of those that were released together
-    only some are visible, and the others cannot be gone or hidden, whether that is so whatever the others are, and whether these may
-    be gone; whether one that was released is not visible, whether it cannot be gone, and whether it may have been visible; and the
-    next time for which no line released messages. Whether half may have lost its first record, so that its place there is not known.
+    For example, a committed transaction of three messages of which one is not visible has `h_distinct` 3, `v_distinct` 2 and `lost_n` 1. If
+    retention may have removed that one, it has `gone_n` 1 and `lost_n` 0.
+
+    * `h_distinct`, `v_distinct`: messages that are stored, and that are visible. `attempts_visible`: attempts of the id that are.
+    * `released`, `released_ms`: the op line from which on it may be visible, and its append time.
+    * `is_differing`: what is visible is not what was stored. `is_kept`: doubt has all of it.
+    * `lost_n`: messages that are missing. `gone_n`: those that may have been visible and be gone. `hidden_n`: those that may be where no
+      reader can see them; `hidden_gone_n`: the ones of these that may be gone.
+    * `is_contradicted`: the opposite of what counts was said later.
+    * `is_unplaced`: half may have lost its first record, so that its place there is not known.
+
+    Of a transaction with times:
+
+    * `is_early`: a message is visible before it was released.
+    * Of messages that were released together: `is_in_part`, only some are visible; `is_part_torn`, the same, and the others cannot be gone or
+      hidden; `is_part_taken`, the others may be gone.
+    * Of messages that were released: `is_behind`, one is not visible; `is_lacking`, one is not visible and cannot be gone or hidden; `is_taken`, one
+      is not visible and may have been.
+    * `next_ms`: the next time for which no line released messages.
     """
     released = is_committed()
     missing = F.when(released & F.isnull("v_n"), F.col("h_n")).otherwise(0)
