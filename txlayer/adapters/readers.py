@@ -342,7 +342,7 @@ class LogHistoryReader:
 
         Raises:
             TopicMismatchError: the namespace's topics do not exist.
-            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+            RetriableError, NotAuthorisedError: they cannot be read.
         """
         with closing(self._clients.admin()) as admin:
             positions, ends, at_ms = self._ranges(admin, start, partitions, is_whole=is_whole)

@@ -553,7 +553,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
 
         Raises:
             UsageError: `txn_id` is not a valid transaction id.
-            BrokerUnavailableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader.
+            RetriableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader.
         """
         return self._started().status(txn_id, since=since, ordering_key=ordering_key)
 
@@ -567,7 +567,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         Raises:
             UsageError: `txn_id` is not a valid transaction id.
             OutcomeUnknownError: the line may be stored, or not, or what was there first cannot be read. Call it again.
-            BrokerUnavailableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader, or op
+            RetriableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader, or op
                 cannot be written.
             LifecycleError: called from a local transaction on the producer's own thread. Nothing was written.
         """
@@ -689,7 +689,7 @@ class Transaction(OpenTransaction):
             TimeoutError: not acknowledged within `timeout`; the transaction goes on.
             OutcomeUnknownError: the resolution may not be stored; a check-back settles it.
             LifecycleError: no resolution was given yet.
-            BrokerUnavailableError, NotAuthorisedError: the resolution is stored, but the decision cannot be read.
+            RetriableError, NotAuthorisedError: the resolution is stored, but the decision cannot be read.
         """
         run = self._result_steps(with_decision=with_decision)
         return drive(run, self._engine.pipeline, timeout_s=None if timeout is None else seconds(timeout))

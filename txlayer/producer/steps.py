@@ -132,7 +132,7 @@ def result(engine: Engine, txn: PendingTransaction, *, with_decision: bool = Fal
 
     Raises:
         OutcomeUnknownError: the op line may not be stored; a check-back settles the transaction.
-        BrokerUnavailableError, NotAuthorisedError: the op line is stored, but the decision cannot be read.
+        RetriableError, NotAuthorisedError: the op line is stored, but the decision cannot be read.
     """
     while not txn.is_over:
         if not engine.pipeline.is_alive:
