@@ -7,8 +7,12 @@ import pytest
 
 from tests.support.core_records import FAR_AWAY, op_line
 from tests.support.still_coordinator import StillCoordinator
+from txlayer.adapters import readers
 from txlayer.core import codec
 from txlayer.core.messages import NONCE_LENGTH
+from txlayer.errors import BrokerUnavailableError
+from txlayer.operate.settle import ManualSettlement, OperatorAction, SettlementOrder, plan_of
+from txlayer.operate.unsettled import Filter, Overview
 
 KEY = f"a-0/{'a' * NONCE_LENGTH}"
 PARTITION = 0
@@ -55,8 +59,7 @@ def test_records_behind_the_marker_are_read_before_anything_is_given_up() -> Non
     assert [] == list(filter(None, kept))
 
 
-@pytest.mark.promise("P1")
-def test_a_commit_is_not_given_up_while_a_stranger_hides_its_half_records() -> None:
+def stage_with_a_commit_whose_half_record_a_stranger_hides() -> StillCoordinator:
     stage = StillCoordinator(misplaced_after=timedelta(seconds=1))
     stranger = stage.kafka.connect_coordinator(
         replace(stage.config, kafka_transaction_timeout=timedelta(seconds=60)), client="stranger"
@@ -67,12 +70,42 @@ def test_a_commit_is_not_given_up_while_a_stranger_hides_its_half_records() -> N
     writer.produce(stage.topics.half, b"never committed", None, PARTITION)
     assert 0 == writer.flush(timeout_s=1)
     stage.commit(KEY, stage.half(KEY, partition=PARTITION), partition=PARTITION)
+    return stage
+
+
+@pytest.mark.promise("P1")
+def test_a_commit_is_not_given_up_while_a_stranger_hides_its_half_records() -> None:
+    stage = stage_with_a_commit_whose_half_record_a_stranger_hides()
 
     stage.work(seconds=30)
     assert ([], {}) == (stage.visible(), stage.on_doubt()), "nobody can read its half record yet"
     stage.work(seconds=60)
 
     assert (["a-0"], {}) == (stage.visible(), stage.on_doubt())
+
+
+@pytest.mark.promise("P7")
+def test_a_look_says_of_no_transaction_that_it_is_parked_while_a_stranger_hides_its_half_records() -> None:
+    stage = stage_with_a_commit_whose_half_record_a_stranger_hides()
+    stage.work(seconds=30)
+    stage.op(op_line("C", KEY, 1), partition=PARTITION)
+
+    look = Overview(stage.kafka.connect_coordinator(stage.config, client="operator"))
+    found = [(each.txn.key, each.state) for each in look.unsettled()]
+
+    assert ([], 0) == (found, look.op_ends[PARTITION])
+
+
+def test_no_operator_is_told_of_what_a_stranger_hides_that_there_is_nothing_to_cancel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(readers, "HIDDEN_S", -1)
+    stage = stage_with_a_commit_whose_half_record_a_stranger_hides()
+    hands = ManualSettlement(stage.kafka.connect_coordinator(stage.config, client="operator"))
+    order = SettlementOrder(OperatorAction.CANCEL, ("a-0",), None, False, Filter(), None, "zoe: a slip")
+
+    with pytest.raises(BrokerUnavailableError, match="hides what there is"):
+        plan_of(order, hands, since_ms=0, now_ms=0)
 
 
 # --- retention --------------------------------------------------------------------------------------------------------

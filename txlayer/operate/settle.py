@@ -491,7 +491,9 @@ def _plan_of_named(
     plan, history = SettlementPlan(snapshot, []), settlement.connections.history()
     for txn_id in wanted:
         if txn_id not in by_id:
-            plan.known.append(_settled(order, txn_id, history.read(txn_id, start=HistoryStart(since_ms))))
+            plan.known.append(
+                _settled(order, txn_id, history.read(txn_id, start=HistoryStart(since_ms), is_whole=True))
+            )
             continue
         (found_one,) = by_id[txn_id]
         result = known_before(order.action, found_one.state)

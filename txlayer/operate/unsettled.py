@@ -140,6 +140,9 @@ class Overview:
             # op's ends first: then every line that is read names a half record that is there.
             op_left = self._left(topics.op, {p: s.positions.op_offset for p, s in stored.items()})
             self.op_ends = {p: op_left[p][1] if p in op_left else s.positions.op_offset for p, s in stored.items()}
+            halves = [(topics.half, p) for p in stored]
+            written = self._connections.end_offsets(halves, is_committed=False)
+            hidden = {p for (t, p), end in self._connections.end_offsets(halves).items() if end < written[t, p]}
             half_left = self._left(topics.half, {p: s.positions.half_next for p, s in stored.items()})
             while half_left or op_left:
                 slices: dict[TopicPartition, Range] = {}
@@ -150,7 +153,11 @@ class Overview:
                         slices[topics.half, p] = self._next_slice(half_left, p)
                 self._fold(reader, ledgers, slices)
                 for p, ledger in ledgers.items():
-                    yield from _advance(p, ledger, is_half_read=p not in half_left)
+                    yield from _advance(p, ledger, is_half_read=p not in half_left and p not in hidden)
+                    if p in hidden and p not in half_left and ledger.waits_for_half is not None:
+                        # Coordinators wait, too, until the Kafka transaction ends that may hide the half record.
+                        op_left.pop(p, None)
+                        self.op_ends[p] = ledger.op_next[0]
 
     def _next_slice(self, left: dict[int, Range], partition: int) -> Range:
         start, end = left.pop(partition)
