@@ -1,13 +1,16 @@
 """How far back earlier attempts of an epoch are found: op and half within the window, doubt as a whole. No coordinator runs."""
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
@@ -211,6 +214,35 @@ def test_a_checkpoint_that_is_put_back_from_a_copy_publishes_no_epoch_twice(
     assert {"put-back-0": 1, "put-back-2": 1, "put-back-3": 1} == committed(field)
 
 
+@pytest.mark.fault("Spark: the checkpoint of a stream is restored from a copy")
+@pytest.mark.slow
+def test_new_rows_under_the_number_of_an_epoch_that_was_published_are_refused_and_not_skipped(
+    spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Spark plans the epochs behind a copy of the checkpoint anew, from where the copy ends to where the source ends now."""
+    monkeypatch.setattr(jobs_sink, "CLOCK_MARGIN_MS", 0)
+    source, checkpoint, copy = tmp_path / "source", tmp_path / "checkpoint", tmp_path / "copy"
+    source.mkdir()
+
+    def run(row: str) -> None:
+        (tmp_path / row).write_text(f"{row}\n", "utf-8")
+        (tmp_path / row).rename(source / row)
+        stream = spark.readStream.schema("value STRING").text(str(source)).writeStream
+        stream = stream.foreachBatch(transactional_batches(settings_in(field))).trigger(availableNow=True)
+        stream.option("checkpointLocation", str(checkpoint)).start().awaitTermination(300)
+
+    run("first")
+    shutil.copytree(checkpoint, copy)
+    run("second")
+    shutil.rmtree(checkpoint)
+    shutil.copytree(copy, checkpoint)
+    with pytest.raises(StreamingQueryException, match="restored from a copy"):
+        run("third")
+
+    stored = read_log(field.servers, [field.topic("half")])[field.topic("half")]
+    assert [b"first", b"second"] == sorted(record.value or b"" for record in stored)
+
+
 @pytest.mark.fault("Spark: the clock of the driver is ahead, or two runs begin in the same millisecond")
 def test_an_epoch_that_is_tried_again_is_found_although_the_clock_of_the_driver_is_ahead(
     spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
@@ -245,7 +277,7 @@ def test_an_epoch_that_follows_a_published_one_is_looked_for_since_that_one_was_
             return Publication("q-4", Outcome.SKIPPED)
         return Publication(f"q-{epoch}", Outcome.PUBLISHED, committed_ms=epoch)
 
-    monkeypatch.setattr(jobs_sink, "write_transactional", published)
+    monkeypatch.setattr(jobs_sink.Sink, "write", published)
     monkeypatch.setattr(SparkContext, "getLocalProperty", lambda *_: "q")
     write = transactional_batches(settings_in(field))
     for epoch in (1, 2, 3, 2, 3, 4, 5, 6):

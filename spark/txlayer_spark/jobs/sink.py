@@ -147,9 +147,14 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
         # A checkpoint that was restored from a copy repeats epochs that were published long ago. Only after a new epoch is
         # the next one new as well.
         expected, since_ms = following.get(query, (None, None))
+        begun_ms = None
         if expected != epoch:
-            since_ms = _since_ms(batch.sparkSession, settings, query, epoch)
-        done = write_transactional(batch, settings, query=query, epoch=epoch, since_ms=since_ms)
+            begun_ms = _begun_ms(batch.sparkSession, query, epoch)
+            # Its epochs begin anew, so the window counts, too.
+            window_ms = _now_ms() - int(settings.window.total_seconds() * 1000)
+            since_ms = begun_ms if begun_ms is not None and begun_ms < window_ms else None
+        sink_ = Sink(batch.sparkSession, settings)
+        done = sink_.write(batch, query=query, epoch=epoch, since_ms=since_ms, begun_ms=begun_ms)
         if done.committed_ms is not None and not done.skipped:
             following[query] = (epoch + 1, done.committed_ms)
         elif done.outcome is Outcome.EMPTY and since_ms is not None:
@@ -170,7 +175,9 @@ class Sink:
         self._settings = settings
         self._now_ms = now_ms or _now_ms
 
-    def write(self, batch: DataFrame, *, query: str, epoch: int, since_ms: int | None = None) -> Publication:
+    def write(
+        self, batch: DataFrame, *, query: str, epoch: int, since_ms: int | None = None, begun_ms: int | None = None
+    ) -> Publication:
         if not _NAME.fullmatch(query) or epoch < 0:
             raise ConfigError(name="query", value=f"{query}-{epoch}", expected="letters, digits, _ -; an epoch >= 0")
         said = self._spark.sparkContext.getConf().get("spark.speculation", "false")
@@ -193,7 +200,7 @@ class Sink:
                 log = EpochLog(self._spark, brokers, self._settings.address, epoch_id, ids)
                 _check_partitions(size.topics, brokers.partition_counts(size.topics))
                 _check_sizes(rows, brokers.settings(size.topics, "max.message.bytes"))
-                return self._publish(log, placed, since_ms)
+                return self._publish(log, placed, since_ms, begun_ms)
         finally:
             rows.unpersist()
 
@@ -212,10 +219,11 @@ class Sink:
         placed = sink.split(rows, epoch_id, parts=parts, messages_max=limit)
         return placed, sink.ids_of(placed, bytes_max=bytes_limit)
 
-    def _publish(self, log: EpochLog, placed: DataFrame, since_ms: int | None) -> Publication:
+    def _publish(self, log: EpochLog, placed: DataFrame, since_ms: int | None, begun_ms: int | None) -> Publication:
         begin_ms = self._now_ms() - int(self._settings.window.total_seconds() * 1000)
         attempts = self.look_up(log, begin_ms if since_ms is None else since_ms)
         attempts = self.take_over(log, attempts)
+        _refuse_other_rows(attempts, begun_ms)
         done = {a.txn_id for a in attempts.values() if a.decision is Resolution.COMMIT}
         skipped = tuple(txn_id for txn_id in log.ids if txn_id in done)
         left = [txn_id for txn_id in log.ids if txn_id not in done]
@@ -374,11 +382,21 @@ def _check_partitions(named: Mapping[str, int], counts: Mapping[str, int]) -> No
             )
 
 
-def _since_ms(spark: SparkSession, settings: SinkSettings, query: str, epoch: int) -> int | None:
-    """When Spark began this epoch of a stream that runs here, as its checkpoint has it, if that is before the window; otherwise None.
+def _refuse_other_rows(attempts: Attempts, begun_ms: int | None) -> None:
+    """Refuse an epoch that was published before Spark began it: its checkpoint was put back from a copy, and its rows are others."""
+    for attempt in attempts.values():
+        published_ms = attempt.born_ms or attempt.decided_ms
+        is_earlier = begun_ms is not None and published_ms and published_ms < begun_ms - CLOCK_MARGIN_MS
+        if attempt.decision is Resolution.COMMIT and is_earlier:
+            raise UsageError(
+                f"{attempt.key} was published before this checkpoint began the epoch: the checkpoint was restored from a copy, and "
+                "its epochs hold other rows than those that were published under their numbers. Nothing was written: begin with "
+                "a new checkpoint, at the place in the source up to which the old one had published"
+            )
 
-    A checkpoint that was put back from a copy begins its epochs anew, so the window counts, too.
-    """
+
+def _begun_ms(spark: SparkSession, query: str, epoch: int) -> int | None:
+    """When Spark began this epoch of a stream that runs here, as its checkpoint has it."""
     streams = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001 - Spark tells Python in no other way
     ids = {str(each): each for each in streams.keySet()}
     if query not in ids:
@@ -387,8 +405,7 @@ def _since_ms(spark: SparkSession, settings: SinkSettings, query: str, epoch: in
     begun_ms: int | None = json.loads(checkpoint.read_text("offsets", str(epoch)).splitlines()[1]).get(
         "batchTimestampMs"
     )
-    window_ms = _now_ms() - int(settings.window.total_seconds() * 1000)
-    return begun_ms if begun_ms is not None and begun_ms < window_ms else None
+    return begun_ms
 
 
 def _now_ms() -> int:
