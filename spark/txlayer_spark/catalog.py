@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
@@ -61,6 +62,10 @@ class Folder:
         self._files = self._root.getFileSystem(configuration)
         self._read_all = jvm.org.apache.commons.io.IOUtils.toString
         self._to_list = jvm.org.apache.hadoop.util.functional.RemoteIterators.toList
+
+    @property
+    def absolute_path(self) -> str:
+        return str(self._files.makeQualified(self._root).toString())
 
     def at(self, *names: str) -> str:
         return "/".join((self.path, *names))
@@ -359,6 +364,12 @@ class ReadState:
         times = [r.at_ms for r in self.active if r.last_batch is not None]
         return min(t for t in times if t is not None)
 
+    def first_day(self, *, keep_ms: int) -> str:
+        """The first day (2026-01-31) of which something is at most `keep_ms` before the cut; "" before there is one."""
+        if self.cut_ms is None:
+            return ""
+        return datetime.fromtimestamp((self.cut_ms - keep_ms) / 1000, UTC).date().isoformat()
+
 
 def _last_batches(state: ReadState) -> dict[int, int]:
     return {r.number: r.last_batch for r in state.readers if r.last_batch is not None}
@@ -435,6 +446,14 @@ class Catalog:
 
     def checkpoint(self, reader: int) -> str:
         return self.folder.at(_CHECKPOINTS, f"{reader:03d}")
+
+    def is_checkpoint_there(self, reader: Reader) -> bool:
+        """Whether Spark's checkpoint has come to the last batch of the cut: one that was deleted, or put back from a copy, has not."""
+        if reader.last_batch is None or reader.last_batch < 0:
+            return True
+        # Spark keeps some of the last ones, and a run that was killed may have come far.
+        batches = self.folder.names(_CHECKPOINTS, f"{reader.number:03d}", "offsets")
+        return any(name.isdigit() and int(name) >= reader.last_batch for name in batches)
 
     def path_of(self, folder: BatchFolder) -> str:
         return self.folder.at(_RECORDS, f"folder={folder.name}")

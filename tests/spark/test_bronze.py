@@ -280,6 +280,36 @@ def test_a_job_killed_around_the_note_of_a_batch_has_it_once_and_knows_the_names
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_a_checkpoint_that_was_deleted_or_put_back_from_a_copy_doubles_no_record_and_hides_none(
+    spark: SparkSession, field: Field, tmp_path: Path, *, is_copy: bool
+) -> None:
+    """Spark would begin at batch 0, or at an earlier one, of which the ledger has read all."""
+    settings, checkpoint, copy = (
+        settings_of(field, tmp_path),
+        tmp_path / "v1" / "checkpoints" / "000",
+        tmp_path / "copy",
+    )
+    field.whole()
+    read_new(spark, settings, now_ms=clock)
+    shutil.copytree(checkpoint, copy)
+    field.whole()
+    read_new(spark, settings, now_ms=clock)
+    expected = in_topics(field, field.orders)
+
+    shutil.rmtree(checkpoint)
+    if is_copy:
+        shutil.copytree(copy, checkpoint)
+    field.whole()
+    with pytest.raises(UsageError, match="restored from a copy"):
+        read_new(spark, settings, now_ms=clock)
+
+    found = places(spark, tmp_path)
+    assert expected.items() <= found.items()
+    assert {1} == set(found.values())
+
+
+@pytest.mark.kafka
 def test_what_a_killed_run_left_of_a_batch_does_not_count_and_ends_with_what_is_old_or_folded(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:

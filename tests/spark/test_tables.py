@@ -6,7 +6,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
+from typer.testing import CliRunner
 
 from tests.conftest import Broker
 from tests.support.broker import create_topic
@@ -23,6 +24,7 @@ from tests.support.planted import GROUP, Field, Message
 from tests.support.spark_processes import run_python
 from tests.support.topic_records import Record
 from txlayer.adapters.kafka.local.runtime import TABLES, installed_pyspark, locked_releases
+from txlayer.cli.spark import app
 from txlayer.core import codec
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, DeadLetterReason, dead_letter_topic, encode_dead_letter
 from txlayer.core.leases import LockKind, LockRecord, encode_lock
@@ -209,10 +211,24 @@ def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: S
         update_tables(spark, settings)
     about.write_text(was, "utf-8")
 
-    expire_tables(spark, settings, keep_ms=DAY_MS, now_ms=now_ms())
+    expire_tables(spark, settings, keep_ms=DAY_MS)
     assert len(records) == len(rows("bronze"))
-    expire_tables(spark, settings, keep_ms=DAY_MS, now_ms=now_ms() + 3 * DAY_MS)
+    expire_tables(spark, settings, keep_ms=-2 * DAY_MS)
     assert [] == list(Path(settings.into).glob("*/day=*"))
+
+
+def test_the_tables_keep_what_bronze_keeps_whatever_this_machine_s_clock_says(
+    spark: SparkSession, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = sorted(Path(audit.settings().into).glob("*/day=*"))
+    monkeypatch.setattr("txlayer.cli.spark.spark_session", lambda **_: nullcontext(spark))
+    monkeypatch.setattr(time, "time", lambda: (now_ms() + 400 * DAY_MS) / 1000)
+
+    done = CliRunner().invoke(app, ["expire", "--older-than", "90d", "--data", str(audit.folder)])
+
+    assert 0 == done.exit_code, done.output
+    assert 3 <= len(folders)
+    assert folders == sorted(Path(audit.settings().into).glob("*/day=*"))
 
 
 def day(number: int) -> date:
@@ -633,6 +649,27 @@ def test_a_folder_of_delta_is_named_in_spark_s_own_catalog_whatever_the_default_
     assert "spark_catalog.delta.`/data/tables/bronze`" == Table(spark, settings, "bronze").name
 
 
+def test_a_folder_of_delta_that_is_named_from_here_has_a_whole_name_for_delta(spark: SparkSession) -> None:
+    """`tables --format delta` without `--into`, and `--data` without one, too."""
+    settings = TableSettings(data="data", format=Format.DELTA, into="data/delta")
+
+    assert f"spark_catalog.delta.`file:{Path.cwd()}/data/delta/bronze`" == Table(spark, settings, "bronze").name
+
+
+def test_a_table_of_delta_of_which_a_killed_run_wrote_no_version_is_not_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Delta makes the folder of its log first, then the files of rows."""
+    table = Table(spark, TableSettings(data="", format=Format.DELTA, into=str(tmp_path)), "bronze")
+    log = tmp_path / "bronze" / "_delta_log"
+    (log / "_staged_commits").mkdir(parents=True)
+    (log.parent / "part-0.parquet").touch()
+
+    assert not table.exists()
+    (log / f"{0:020d}.json").touch()
+    assert table.exists()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", WITH_JARS, ids=lambda kind: kind.value)
 def test_delta_and_iceberg_answer_every_question(broker: Broker, tmp_path: Path, kind: Format) -> None:
@@ -715,7 +752,7 @@ at_first = spark.sql(f"SELECT * FROM {bronze.name} VERSION AS OF {first}").count
 erased = erase_key(spark, settings, "customer-7")
 opened()
 left = spark.sql("SELECT * FROM bronze WHERE CAST(key AS STRING) = 'customer-7'").count()
-expire_tables(spark, settings, keep_ms=86_400_000, now_ms=now_ms() + 3 * 86_400_000)
+expire_tables(spark, settings, keep_ms=-2 * 86_400_000)
 opened()
 found = {
     "answers": answers, "erased": erased, "left": left, "rows": sum(rows_of.values()), "rows_again": sum(again.values()),

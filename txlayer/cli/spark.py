@@ -442,7 +442,7 @@ def expire(
     with session.open(data, settings.into, tables=table.jars) as spark:
         days = bronze_job.expire(spark, _bronze_root(data), keep_ms=keep_ms)
         compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
-        first = tables_job.expire_tables(spark, settings, keep_ms=keep_ms, now_ms=int(time.time() * 1000))
+        first = tables_job.expire_tables(spark, settings, keep_ms=keep_ms)
     typer.echo(f"folders of a day ended in bronze: {days}; the tables begin with {first}")
 
 

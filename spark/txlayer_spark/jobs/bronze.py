@@ -5,7 +5,6 @@ folders, deletes old days and erases content: every record that is kept is in br
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import groupby
 
 from pyspark.errors import StreamingQueryException
@@ -275,6 +274,12 @@ class _Reading:
         return lag if "compact" in policy else None, ends
 
     def _stream(self, reader: Reader) -> None:
+        if not self._catalog.is_checkpoint_there(reader):
+            # Spark would give the numbers of batches that count to other records.
+            raise UsageError(
+                f"{self._catalog.checkpoint(reader.number)} was deleted, or restored from a copy, and bronze holds later batches: "
+                "name another folder, or restore all of this one"
+            )
         started_ms = self._now_ms()
         stream = self._spark.readStream.format("kafka").options(**self._source(reader))
 
@@ -553,7 +558,4 @@ def expire(spark: SparkSession, root: str, *, keep_ms: int) -> int:
     """
     catalog = Catalog(spark, root)
     state = catalog.state()
-    if state.cut_ms is None:
-        return 0
-    first = datetime.fromtimestamp((state.cut_ms - keep_ms) / 1000, UTC).date().isoformat()
-    return catalog.end_days(catalog.up_to_cut(state), before=first)
+    return catalog.end_days(catalog.up_to_cut(state), before=state.first_day(keep_ms=keep_ms))

@@ -7,7 +7,7 @@ A note under `<data>/tables` says what was written; after a kill, the next job w
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from enum import Enum
 from functools import reduce
 from typing import Any
@@ -237,6 +237,7 @@ NAMES = ("bronze", "ledger", "events")
 _PARTS = {"bronze": ("day", "run"), "events": ("day", "run"), "ledger": ("day",)}
 """What Parquet's folders are divided by: a run, or a day of the ledger, takes the place of what is there of it."""
 
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _NEW = "_new"  # where Parquet is written before it takes the place of what is there: Spark reads no such folder
 _CLEARED = "cleared.json"
 """A note: the old files are removed, or moved elsewhere. Files that are there now are new ones."""
@@ -274,6 +275,9 @@ class Table:
         self._spark, self._format, self._table = spark, settings.format, name
         is_folder = "/" in settings.into or self._format is Format.PARQUET  # a schema has no slash
         self.path = f"{settings.into.rstrip('/')}/{name}" if is_folder else ""
+        if self._format is Format.DELTA and self.path and not _ABSOLUTE.match(self.path):
+            # As the name of a table, Delta takes no path that is relative.
+            self.path = Folder(spark, self.path).absolute_path
         # Only this catalog knows folders, and the session's own may be another one.
         self.name = f"spark_catalog.{self._format.value}.`{self.path}`" if self.path else f"{settings.into}.{name}"
         if self.path and self._format is Format.ICEBERG:
@@ -289,7 +293,8 @@ class Table:
             case Format.PARQUET:
                 return any(name.startswith("day=") for name in Folder(self._spark, self.path).names())
             case Format.DELTA if self.path:
-                return Folder(self._spark, self.path).has("_delta_log")
+                # The folder alone is there before the first rows are: a job may have been killed while it wrote these.
+                return any(name[0].isdigit() for name in Folder(self._spark, self.path).names("_delta_log"))
         return self._spark.catalog.tableExists(self.name)
 
     def read(self) -> DataFrame:
@@ -541,13 +546,16 @@ def compact_tables(spark: SparkSession, settings: TableSettings, *, runs_min: in
     return count
 
 
-def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int, now_ms: int) -> str:
-    """Delete the days that are completely more than `keep_ms` ago; returns the first day that is kept."""
-    first = datetime.fromtimestamp((now_ms - keep_ms) / 1000, UTC).date().isoformat()
+def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int) -> str:
+    """Delete the days that are completely more than `keep_ms` before bronze's cut; returns the first day that is kept.
+
+    Not by this machine's clock: if that is ahead, days would be gone that bronze keeps, and no run writes them again.
+    """
+    first = Catalog(spark, f"{settings.data}/bronze").state().first_day(keep_ms=keep_ms)
     for name in NAMES:
         table = Table(spark, settings, name)
         table.finish()
-        if table.exists():
+        if first and table.exists():
             table.expire(first)
     return first
 
