@@ -367,28 +367,48 @@ def test_attempts_on_doubt_and_records_with_the_same_claim_are_not_compared_each
     """A producer used one id again and again within a millisecond, all of it is parked, and the records name half records between those
     that doubt names, these, or others, which are gone in the end. Twice as many take twice as many steps.
     """
-    assert steps(200, first_named, half_start) < 3 * steps(100, first_named, half_start)
+    window = replace(WINDOW, starts={0: half_start})
+
+    assert steps(claimed(200, first_named), window) < 3 * steps(claimed(100, first_named), window)
 
 
-def steps(count: int, first_named: int, half_start: int) -> int:
-    """Calls that a judgement takes."""
-    traces, calls = Traces("same"), 0
+def claimed(count: int, first_named: int) -> Traces:
+    traces = Traces("same")
     for n in range(count):
         nonce = f"{n:08x}"
         traces.halves.append(HalfTrace(nonce, 0, n, 0, 1, "orders", 1, 0, "", False, 0, born_ms=5))
         traces.doubts.append(DoubtTrace(nonce, 0, n, 0, "parked", n, 500 + n, seen=1))
         traces.contents.append(ContentTrace(nonce, 0, count + n, 0, 1, n))
         traces.forwards.append(ForwardTrace("stock", 0, n, 0, first_named + n, 1, 2, True, born_ms=5))
+    return traces
 
-    def called(*_: object) -> None:
-        nonlocal calls
-        calls += 1
 
-    before = sys.getprofile()
-    sys.setprofile(called)
+def test_op_lines_and_messages_of_one_transaction_are_not_compared_each_with_each() -> None:
+    """Each line names another message of a transaction that is on doubt, and is incomplete."""
+    assert steps(named_one_by_one(200), WINDOW) < 3 * steps(named_one_by_one(100), WINDOW)
+
+
+def named_one_by_one(count: int) -> Traces:
+    case = Case(count=count)
+    case.traces.doubts.append(DoubtTrace("n", 0, 0, 0, "parked", 100, 99 + count, seen=count, count=count))
+    for number in range(count):
+        case.traces.ops.append(OpTrace("n", 0, number, 0, 0, COMMIT, 100 + number))
+    return case.traces
+
+
+def steps(traces: Traces, window: Window) -> int:
+    """Lines that a judgement runs."""
+    count = 0
+
+    def ran(*_: object) -> Any:
+        nonlocal count
+        count += 1
+        return ran
+
+    before = sys.gettrace()
+    sys.settrace(ran)
     try:
-        found = judge(traces, replace(WINDOW, starts={0: half_start}))
+        judge(traces, window)
     finally:
-        sys.setprofile(before)
-    assert count <= len(found) <= 2 * count
-    return calls
+        sys.settrace(before)
+    return count

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import product
 from typing import NamedTuple
@@ -345,8 +346,9 @@ _PRECEDENCE = (
 )
 
 
-@dataclass(slots=True)
+@dataclass
 class _Attempt:
+    # What is cached is asked for when all half records and summaries are there, for each of any number of op lines.
     nonce: str
     partition: int
     halves: dict[int, HalfTrace] = field(default_factory=dict)  # index → first record with it
@@ -400,10 +402,29 @@ class _Attempt:
     def visible(self) -> list[tuple[int, ForwardTrace]]:
         return [(index, forward) for index, forward in self.shown if forward.is_committed]
 
-    @property
+    @cached_property
+    def first_copies(self) -> list[int]:
+        """Offset of the first half record of each index, in the order of the log."""
+        return [half.offset for half in self.halves.values()]
+
+    @cached_property
+    def places(self) -> tuple[list[int], int]:
+        """Where the message of each index that is known is in half, sorted; and how many are gone before the last of them."""
+        known = self.kept_at | {index: half.offset for index, half in self.halves.items()}
+        # Counted: the number of messages comes from the writer and may be any number.
+        return sorted(known.values()), max(known) + 1 - len(known)
+
+    @cached_property
+    def told_offsets(self) -> tuple[set[int], set[int], int]:
+        """The first and the last half offsets that summaries name, and the greatest one of the latter (-1 without any)."""
+        told = [summary for summary in self.summaries if summary.seen]
+        lasts = {summary.last_offset for summary in told}
+        return {summary.first_offset for summary in told}, lasts, max(lasts, default=-1)
+
+    @cached_property
     def known_offsets(self) -> set[int]:
         """Offsets that a line may name once it is on doubt: the first, the last, and second copies."""
-        firsts = [half.offset for half in self.halves.values()]
+        firsts = self.first_copies
         known = {*firsts[:1], *firsts[-1:]} | ({o for _, o in self.offsets} - set(firsts))
         for summary in self.summaries:
             if summary.seen or not firsts:  # else the coordinator did not know them
@@ -564,14 +585,15 @@ def _add_line(attempt: _Attempt, op: OpTrace, window: Window) -> None:
 
 def _is_kept(attempt: _Attempt, offset: int, window: Window) -> bool:
     """True if doubt keeps this half offset. What was the last one is forgotten there when a further half record joins."""
-    firsts = [half.offset for half in attempt.halves.values()]
-    told = [summary for summary in attempt.summaries if summary.seen]
-    lasts = {summary.last_offset for summary in told}
-    is_first = offset in (firsts[0], *(summary.first_offset for summary in told))
-    has_later = max(lasts, default=-1) > offset or (offset in firsts and offset != firsts[-1])
-    may_have_later = has_later or (window.is_past and len(firsts) < attempt.first.count)
+    first, last = attempt.first_copies[0], attempt.first_copies[-1]
+    told_firsts, told_lasts, told_last = attempt.told_offsets
+    half = attempt.offsets.get((attempt.partition, offset))
+    is_first = offset == first or offset in told_firsts
+    is_copy = half is None or attempt.halves[half.index] is not half
+    has_later = told_last > offset or (not is_copy and offset != last)
+    may_have_later = has_later or (window.is_past and len(attempt.halves) < attempt.first.count)
     is_known = offset in attempt.known_offsets
-    return is_known and (is_first or not may_have_later or offset not in (firsts[-1], *lasts))
+    return is_known and (is_first or not may_have_later or (offset != last and offset not in told_lasts))
 
 
 def _give_out(traces: Traces, attempts: Collection[_Attempt], window: Window) -> list[ForwardTrace]:
@@ -816,10 +838,8 @@ def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
     """True if all half records are at or before an offset. Those that retention deleted are, unless doubt says otherwise."""
     if offset < window.starts.get(attempt.first.partition, 0):
         return all(summary.last_offset <= offset for summary in attempt.summaries if summary.seen)
-    offsets = attempt.kept_at | {index: half.offset for index, half in attempt.halves.items()}
-    # Counted: the number of messages comes from the writer and may be any number.
-    gone_count = max(offsets) + 1 - len(offsets)
-    return sum(at <= offset for at in offsets.values()) == attempt.first.count - gone_count
+    offsets, gone_count = attempt.places
+    return bisect_right(offsets, offset) == attempt.first.count - gone_count
 
 
 def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:
