@@ -66,8 +66,8 @@ class Function(NamedTuple):
     signature: range
 
 
-ASKED = re.compile(rb"sleep|mock|environ|getenv|putenv|Event\(")
-"""Words of the expressions that a rule asks for: without one of them a file's statements say all."""
+ASKED = re.compile(rb"time\.sleep|mock\.patch|unittest\.mock|os\.(environ|getenv|putenv)|Event\([^()]*\)\s*\.wait")
+"""The expressions that a rule asks for: without one of them a file's statements say all."""
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
