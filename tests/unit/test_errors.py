@@ -15,6 +15,7 @@ from txlayer.adapters.errors import (
     Code,
     TranslatedWriter,
     translate_error,
+    translate_fatal,
     translate_unwritten,
 )
 from txlayer.adapters.errors import ClientError as AnyClientError
@@ -24,7 +25,9 @@ from txlayer.adapters.readers import TranslatedMember
 from txlayer.config import ClientConfig
 from txlayer.errors import (
     BrokerUnavailableError,
+    FencedError,
     InstanceFencedError,
+    NotAuthorisedError,
     RefusedRecordError,
     RetriableError,
     TxLayerError,
@@ -219,6 +222,17 @@ def test_a_partition_that_the_client_does_not_know_now_may_be_asked_about_again(
     assert RetriableError is raised.type
     error = ClientError(Code.LOCAL_UNKNOWN_PARTITION, "said", is_fatal=False, is_abortable=False)
     assert RefusedRecordError is type(translate_error(error, topic="orders"))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(Code.CLUSTER_AUTHORIZATION_FAILED, NotAuthorisedError), (Code.INVALID_PRODUCER_EPOCH, FencedError)],
+)
+def test_a_client_that_may_write_nothing_has_no_newer_owner(code: Code, kind: type[TxLayerError]) -> None:
+    error = ClientError(code, "said", is_fatal=True, is_abortable=False)
+
+    assert kind is type(translate_fatal(error))
+    assert FencedError is type(translate_unwritten(error, topic="ns.op", txn_id="t"))  # it may be stored
 
 
 def test_an_end_that_no_broker_tells_is_a_broker_that_is_away() -> None:

@@ -300,15 +300,23 @@ class TranslatedWriter:
 # --- a writer of half and op records ----------------------------------------------------------------------------------
 
 
-def translate_fatal(error: ClientError) -> FencedError:
-    """Translate a fatal error of an idempotent client."""
+def translate_fatal(error: ClientError) -> FencedError | NotAuthorisedError:
+    """Why an idempotent client writes nothing any more."""
+    if (
+        error.code() in NOT_AUTHORISED_CODES
+    ):  # these credentials may write no topic, so the broker gives the client no id
+        return NotAuthorisedError(detail_of(error), resource="every topic", operation="write")
+    return _ended(error)
+
+
+def _ended(error: ClientError) -> FencedError:
     return FencedError(f"{detail_of(error)}; this client writes nothing any more, close it and make a new one")
 
 
 def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLayerError:
     """Translate a half or op record's delivery report, or an exception of `produce`."""
     if error.fatal():
-        return translate_fatal(error)
+        return _ended(error)  # for whatever reason: the record may be stored
     return translate_error(
         error, topic=topic, resource=topic, operation="write", txn_id=txn_id, step=topic.rpartition(".")[2]
     )

@@ -421,8 +421,8 @@ def opened_logs(clients: Clients, group: str, topics: Sequence[str] = ()) -> Ite
         found = list(dict.fromkeys(topics)) or topics_of(admin, group)
         if not found:
             raise TopicMismatchError(
-                f"group {group} has no dead-letter topic; `txlayer topics apply --group {group} --topic TOPIC` creates "
-                "that of a topic",
+                f"group {group} has no dead-letter topic that these credentials may see; "
+                f"`txlayer topics apply --group {group} --topic TOPIC` creates that of a topic",
                 topic=f"{group}.TOPIC.dlq",
                 found="none",
             )

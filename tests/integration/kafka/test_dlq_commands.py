@@ -122,7 +122,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(planted: Plante
     assert 2 == code
     assert f"`txlayer topics apply --group {planted.group} --topic {missing}` creates it" in err
     assert 2 == nobody[0]
-    assert "has no dead-letter topic; `txlayer topics apply --group nobody-" in nobody[2]
+    assert "has no dead-letter topic that these credentials may see; `txlayer topics apply --group nobody-" in nobody[2]
     assert (1, "") == nowhere[:2]
     assert "there is no record in" in nowhere[2]
 

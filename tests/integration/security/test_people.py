@@ -79,7 +79,7 @@ def test_a_reader_settles_nothing_and_an_operator_does(stage: Stage, user: User,
     allow(stage, "operator", user)
     after = person.run(*settle)
 
-    assert 0 != before[0], before[1]
+    assert 5 == before[0], before[1]
     assert "AUTHORIZATION_FAILED" in before[1]
     assert 0 == after[0], after[1]
 
@@ -104,6 +104,7 @@ def test_an_operator_says_where_coordinators_begin_and_a_reader_does_not(
     after = person.run(*reset)
 
     assert 5 == before[0], before[1]
+    assert f"resource='{stage.arena.topics.coordinator_group}'" in before[1]
     assert 0 == after[0], after[1]
 
 

@@ -415,7 +415,9 @@ class KafkaAdmin:
             # A topic that was just created is not known to every broker at once, a group's coordinator may be moving.
             is_passing = error.code() in MISSING_CODES | MOVED_COORDINATOR_CODES
             if not is_passing or time.monotonic() > deadline:
-                raise self.translated(error, resource=failed[0].topic, operation="store offsets")
+                is_of_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+                about = group if is_of_group else failed[0].topic
+                raise self.translated(error, resource=about, operation="store offsets")
             time.sleep(LOOK_S)
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
