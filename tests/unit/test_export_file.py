@@ -1,11 +1,6 @@
-"""An export holds every byte of a message, and its file is there whole or not at all."""
+"""An export holds every byte of a message, and its file is private."""
 
-import fcntl
 import json
-import os
-import signal
-import subprocess
-import sys
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +15,6 @@ from txlayer.cli import tx
 from txlayer.core import codec
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, Resolution, Source
-from txlayer.errors import UsageError
 from txlayer.operate.history import export_json, read_with_contents
 from txlayer.operate.unsettled import Overview, UnsettledTransaction
 
@@ -65,101 +59,18 @@ def test_a_transaction_without_half_records_has_no_messages() -> None:
     assert [] == contents
 
 
-def test_a_file_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
+def test_a_file_is_for_its_owner_alone_and_is_not_there_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "parked.jsonl"
 
     def interrupted() -> None:
-        with tx._opened(path, is_forced=False) as file:
+        with tx._opened(path) as file:
             file.write("half")
+            assert 0o600 == path.stat().st_mode & 0o777
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert [] == list(tmp_path.iterdir())
-
-
-def killed_export(path: Path, *, writes: str) -> None:
-    """An export that is killed with -9 while it writes."""
-    program = f"""
-import os, pathlib, signal
-from txlayer.cli import tx
-with tx._opened(pathlib.Path({str(path)!r}), is_forced=False) as file:
-    file.write({writes!r})
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
-    assert -signal.SIGKILL == ended.returncode
-
-
-def test_what_a_killed_export_left_is_gone_after_the_next_one(tmp_path: Path) -> None:
-    path = tmp_path / "parked.jsonl"
-    killed_export(path, writes="a long half of a file")
-
-    with tx._opened(path, is_forced=False) as file:
-        file.write("whole")
-
-    assert ([path], "whole") == (list(tmp_path.iterdir()), path.read_text("utf-8"))
-
-
-def test_of_two_exports_to_one_place_the_second_is_refused_and_the_first_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "parked.jsonl"
-
-    with tx._opened(path, is_forced=True) as file:
-        file.write("who")
-        with pytest.raises(UsageError, match="another export writes"), tx._opened(path, is_forced=True):
-            pass
-        file.write("le")
-
-    assert ([path], "whole") == (list(tmp_path.iterdir()), path.read_text("utf-8"))
-
-
-def test_the_place_that_an_export_left_while_another_waited_for_its_lock_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, lock = tmp_path / "parked.jsonl", fcntl.flock
-
-    def ended_meanwhile(handle: int, kind: int) -> None:
-        monkeypatch.setattr(fcntl, "flock", lock)
-        (tmp_path / ".parked.jsonl.part").rename(path)
-        path.write_text("another's", encoding="utf-8")
-        lock(handle, kind)
-
-    monkeypatch.setattr(fcntl, "flock", ended_meanwhile)
-    with pytest.raises(UsageError, match="it is there already"), tx._opened(path, is_forced=False) as file:
-        file.write("mine")
-
-    assert ([path], "another's") == (list(tmp_path.iterdir()), path.read_text("utf-8"))
-
-
-def test_a_file_that_came_meanwhile_is_not_overwritten_unless_it_may_be(tmp_path: Path) -> None:
-    path = tmp_path / "parked.jsonl"
-
-    def written(text: str, *, is_forced: bool) -> None:
-        with tx._opened(path, is_forced=is_forced) as file:
-            file.write(text)
-            path.write_text("another's", encoding="utf-8")
-
-    with pytest.raises(UsageError, match="it is there already"):
-        written("mine", is_forced=False)
-    assert ([path], "another's") == (list(tmp_path.iterdir()), path.read_text("utf-8"))
-    written("mine", is_forced=True)
-    assert "mine" == path.read_text("utf-8")
-    assert 0o600 == path.stat().st_mode & 0o777
-
-
-def test_only_a_file_is_overwritten_and_of_a_link_the_file_that_it_names(tmp_path: Path) -> None:
-    pipe, link, named = tmp_path / "pipe", tmp_path / "link", tmp_path / "elsewhere.jsonl"
-    os.mkfifo(pipe)
-    named.write_text("old", encoding="utf-8")
-    link.symlink_to(named)
-
-    with pytest.raises(UsageError, match="name a file in a folder that is there"):
-        tx._check_path(pipe, is_forced=True)
-    with tx._opened(link, is_forced=True) as file:
-        file.write("new")
-
-    assert (True, True, "new") == (pipe.is_fifo(), link.is_symlink(), named.read_text("utf-8"))
 
 
 def exported(stage: StillCoordinator) -> list[dict[str, Any]]:

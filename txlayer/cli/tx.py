@@ -5,7 +5,6 @@ What reads whole topics is imported when a command runs: `--help` and completion
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -295,8 +294,7 @@ STDOUT = "-"
 @command(app)
 def export(
     *,
-    output_: Annotated[str, declared("--output -o", "Where to; - is standard output.", "FILE|-")],
-    force: bool = option("--force", "Overwrite the file when it is there.", default=False),
+    output_: Annotated[str, declared("--output -o", "A new file; - is standard output.", "FILE|-")],
     filters: TransactionFilters,
     limit: int | None = option("--limit", "So many, the oldest.", min=1),
     connection: Connection,
@@ -312,10 +310,8 @@ def export(
     wanted = filters.read()
     states = wanted.states or unsettled.PARKED
     path = None if output_ == STDOUT else Path(output_)
-    if path is not None:
-        _check_path(path, is_forced=force)
     config = connection.config(CoordinatorConfig)
-    with _connected(config) as connections:
+    with _opened(path) as file, _connected(config) as connections:
         now_ms = _now_ms(connections, wanted)
         found = (
             each
@@ -324,12 +320,11 @@ def export(
         )
         oldest = unsettled.oldest(found, limit)
         gone = []
-        with _opened(path, is_forced=force) as file:
-            for each, contents in histories.read_with_contents(connections, oldest):
-                if contents is None:
-                    gone.append(each.txn.key)
-                else:
-                    file.write(json.dumps(histories.export_json(each, contents, now_ms=now_ms)) + "\n")
+        for each, contents in histories.read_with_contents(connections, oldest):
+            if contents is None:
+                gone.append(each.txn.key)
+            else:
+                file.write(json.dumps(histories.export_json(each, contents, now_ms=now_ms)) + "\n")
     where = "standard output" if path is None else str(path)
     typer.echo(f"{len(oldest) - len(gone):,} transactions written to {where}", err=True)
     for key in gone:
@@ -339,61 +334,23 @@ def export(
         raise typer.Exit(ExitCode.FINDING)
 
 
-def _check_path(path: Path, *, is_forced: bool) -> None:
-    # A device, too, would be replaced by the file.
-    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
-        raise UsageError(f"--output {path}: name a file in a folder that is there")
-    if path.exists() and not is_forced:
-        raise UsageError(f"--output {path}: it is there already; say --force to overwrite it")
-
-
 @contextmanager
-def _opened(path: Path | None, *, is_forced: bool) -> Iterator[TextIO]:
-    """A file that is there whole or not at all; only its owner may read it, as it holds users' data."""
+def _opened(path: Path | None) -> Iterator[TextIO]:
+    """A new file; only its owner may read it, as it holds users' data. It is removed after an error."""
     if path is None:
         yield sys.stdout
         sys.stdout.flush()
         return
-    path = path.resolve()  # of a link what it names is replaced, not the link
-    made = path.with_name(f".{path.name}.part")
     try:
-        handle = _locked(made)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as exc:
-        raise UsageError(f"--output {path}: {exc.strerror}; name a folder that may be written") from exc
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        try:
+        raise UsageError(f"--output {path}: {exc.strerror}; name a new file in a folder that may be written") from exc
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-            _check_path(path, is_forced=is_forced)  # another program may have been quicker
-            made.replace(path)
-        except BaseException:
-            made.unlink(missing_ok=True)
-            raise
-
-
-def _locked(made: Path) -> int:
-    """An empty file, locked as long as it is open. What an export that was killed left there is used again.
-
-    Raises:
-        UsageError: another export writes it.
-        OSError: it cannot be made.
-    """
-    while True:
-        handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            os.fchmod(handle, 0o600)  # another user's file is refused
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another export may have ended meanwhile: then the file has its own name, or none.
-            if os.path.samestat(os.fstat(handle), made.lstat()):
-                os.truncate(handle, 0)
-                return handle
-        except BlockingIOError:
-            os.close(handle)
-            raise UsageError(f"another export writes {made}; wait for its end, or name another file") from None
-        except FileNotFoundError:
-            pass  # made anew
-        os.close(handle)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 # --- by hand -----------------------------------------------------------------------------------------------------------
