@@ -12,6 +12,7 @@ from tests.contract.conftest import IN_MEMORY
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.process_handlers import hold
 from tests.support.waiting import wait_until
+from txlayer import Codec
 from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, dead_letter_of, decode_replay, encode_replay
@@ -36,7 +37,7 @@ def run(stage: Stage, act: Any, *, attempt_count_max: int, values: tuple[bytes, 
     handled: list[int] = []
     consumer: OrderedConsumer = stage.plain(
         retry=RetryPolicy(attempt_count_max=attempt_count_max, backoff_first_ms=5, backoff_max_ms=5),
-        deserializer=lambda raw, _: int(raw or b""),
+        codec=Codec(deserializer=lambda raw, _: int(raw or b"")),
     )
 
     @consumer.batch_handler(count_max=10)
@@ -93,7 +94,7 @@ def test_a_message_that_cannot_be_read_just_now_is_no_attempt_of_others_of_its_b
             raise OSError("not a gzipped file")
         return int(raw or b"0")
 
-    consumer: OrderedConsumer = stage.plain(retry=RetryPolicy(attempt_count_max=1), deserializer=read)
+    consumer: OrderedConsumer = stage.plain(retry=RetryPolicy(attempt_count_max=1), codec=Codec(deserializer=read))
 
     @consumer.batch_handler(count_max=10)
     def note(messages: list[ReceivedMessage], _context: Context) -> HandlerResult:

@@ -10,6 +10,7 @@ from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, QUICK, Stage
 from tests.support.process_handlers import fail
 from tests.support.waiting import wait_until
+from txlayer import Codec
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.metrics import health_of
@@ -177,7 +178,7 @@ def test_what_a_deserializer_raises_is_logged_with_its_place(stage: Stage, caplo
         return int(raw or b"")
 
     stage.write(b"no number")
-    with stage.consumer(deserializer=deserialize, retry=QUICK):
+    with stage.consumer(codec=Codec(deserializer=deserialize), retry=QUICK):
         stage.wait_for_letters([b"no number"])
 
     (line,) = lines(caplog, "message.undecodable")

@@ -15,6 +15,7 @@ import pytest
 from tests.contract.conftest import IN_MEMORY
 from tests.support.consumers import PATIENCE_S, Gate, Stage
 from tests.support.waiting import wait_until
+from txlayer import Codec
 from txlayer.consumer import aio
 from txlayer.core.retry import RetryPolicy
 
@@ -93,7 +94,7 @@ def test_of_a_handler_that_raises_as_a_task(stage: Stage, deserializers: dict[st
 
 def test_of_a_deserializer_that_raises(stage: Stage) -> None:
     write(stage)
-    consumer = stage.plain(deserializer=read_some)
+    consumer = stage.plain(codec=Codec(deserializer=read_some))
     consumer.handler(lambda *_: None)
     with consumer:
         all_are_freed(stage)
@@ -103,7 +104,7 @@ def test_of_a_deserializer_that_raises(stage: Stage) -> None:
 def test_of_a_deserializer_that_raises_for_the_rest_of_a_batch(stage: Stage, act: Any) -> None:
     for number in range(10):
         stage.write(b"%d" % number)
-    consumer = stage.plain(deserializer=read_some)
+    consumer = stage.plain(codec=Codec(deserializer=read_some))
     consumer.batch_handler(act)
     with consumer:
         all_are_freed(stage)

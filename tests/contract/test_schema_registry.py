@@ -182,7 +182,7 @@ class Shop:
     def sell(self, made: Format, *, key: Any = "anna", conf: Any = None) -> None:
         """One message in a transaction of its own."""
         serializer = made.serializer(self.client(), conf)
-        with self.stage.producer("shop", serializer=serializer).transaction() as tx:
+        with self.stage.producer("shop", codec=Codec(serializer)).transaction() as tx:
             tx.send(self.orders, key=key, value=made.value)
             tx.prepare()
 
@@ -231,7 +231,7 @@ def test_a_deserializer_reads_what_its_serializer_wrote(shop: Shop, name: str, p
     conf = {"schema.id.serializer": BASE.header_schema_id_serializer} if place == "in a header" else None
     shop.sell(made, conf=conf)
 
-    with shop.consumer(deserializer=made.deserializer(shop.client())):
+    with shop.consumer(codec=Codec(deserializer=made.deserializer(shop.client()))):
         shop.wait_for((b"anna", made.value))
 
     (found,) = shop.stage.messages(shop.orders)
@@ -249,7 +249,7 @@ def test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else(shop: Shop,
     shop.stage.wait_until_settled()
     shop.sell(made)
 
-    with shop.consumer(deserializer=made.deserializer(shop.client()), retry=OFTEN):
+    with shop.consumer(codec=Codec(deserializer=made.deserializer(shop.client())), retry=OFTEN):
         shop.wait_for((b"anna", made.value))
         first, second = shop.wait_for_letters(2)
 
@@ -268,7 +268,7 @@ def test_a_registry_that_does_not_answer_makes_no_dead_letters(shop: Shop, regis
     registry.is_broken = True
     asked_before = registry.asked_count
 
-    with shop.consumer(deserializer=made.deserializer(shop.client()), retry=OFTEN):
+    with shop.consumer(codec=Codec(deserializer=made.deserializer(shop.client())), retry=OFTEN):
         wait_until(lambda: registry.asked_count > asked_before + 3, within=WITHIN_S, what="attempts")
         registry.is_broken = False
         shop.wait_for((b"anna", made.value))
@@ -311,7 +311,7 @@ def test_keys_are_read_too_and_order_goes_by_their_bytes(shop: Shop) -> None:
         fields.append(getattr(message, "field"))  # noqa: B009 - what a SerializationContext has
         return raw if raw == b"unread" else made.deserializer(client)(raw, message)
 
-    with shop.consumer(deserializer=value_of, key_deserializer=made.deserializer(shop.client())):
+    with shop.consumer(codec=Codec(deserializer=value_of), key_deserializer=made.deserializer(shop.client())):
         shop.wait_for(({"cents": 7}, made.value))
         (letter,) = shop.wait_for_letters(1)
 
@@ -330,7 +330,7 @@ def test_a_coroutine_is_given_what_was_read_too(shop: Shop, stage: Stage) -> Non
             group=shop.group,
             topics=[shop.orders],
             start_at="earliest",
-            deserializer=made.deserializer(shop.client()),
+            codec=Codec(deserializer=made.deserializer(shop.client())),
             **stage.consumer_options,
         )
 

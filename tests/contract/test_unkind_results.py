@@ -13,6 +13,7 @@ from tests.contract.conftest import IN_MEMORY
 from tests.support.consumers import MakeStage, Stage
 from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import pause, wait_until
+from txlayer import Codec
 from txlayer.adapters.memory import Fault
 from txlayer.consumer import completions
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -154,7 +155,7 @@ def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, what: str, 
 
     stage.write(b"bad", key=b"bad")
     stage.write(b"unreadable", key=b"unreadable")
-    with stage.consumer(act, deserializer=read, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
+    with stage.consumer(act, codec=Codec(deserializer=read), worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
         stage.wait_stored(2, within=10)
         check_that_another_key_goes_on(stage)
 
@@ -199,7 +200,7 @@ def test_an_error_of_a_deserializer_whose_attributes_raise_costs_no_worker(
         return raw
 
     stage.write(b"bad", b"behind")
-    with stage.consumer(deserializer=read, worker_count=1, attempt_timeout=timedelta(seconds=60)):
+    with stage.consumer(codec=Codec(deserializer=read), worker_count=1, attempt_timeout=timedelta(seconds=60)):
         stage.wait_for_letters([b"bad"], within=10)
         stage.journal.wait_for(1)
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.producer_stage import ProducerStage
 from tests.support.waiting import wait_until
+from txlayer import Codec
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import FencedError, LifecycleError, OutcomeUnknownError, TxLayerError
 from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction
@@ -197,7 +198,7 @@ def test_no_local_transaction_begins_at_a_producer_whose_thread_broke(stage: Pro
 
 
 def test_a_serializer_is_used_by_every_way_of_sending(stage: ProducerStage) -> None:
-    producer = stage.producer(serializer=lambda value, context: f"{context.topic}={value}".encode())
+    producer = stage.producer(codec=Codec(lambda value, context: f"{context.topic}={value}".encode()))
 
     producer.publish(Message("orders", b"k", 7))
     producer.submit(Message("orders", b"k", b"8")).result(10)

@@ -77,15 +77,11 @@ def read_json(raw: bytes | None, _context: Any = None) -> Any:
 JSON = Codec(write_json, read_json)  # JSON in UTF-8 for plain values, dataclasses and models of pydantic and msgspec
 
 
-def function_of(codec: Codec | None, name: Literal["serializer", "deserializer"], function: Any) -> Any:
-    """The codec's function of this name, or the one that was given; ConfigError: both were, or `codec` is none."""
-    if codec is None:
-        return function
-    if not isinstance(codec, Codec):
+def function_of(codec: Codec | None, name: Literal["serializer", "deserializer"]) -> Any:
+    """The codec's function of this name; ConfigError: `codec` is none."""
+    if codec is not None and not isinstance(codec, Codec):
         raise ConfigError(name="codec", value=codec, expected="a Codec, such as txlayer.JSON")
-    if function is not None:
-        raise ConfigError("it is a part of the codec", name=name, value=function, expected="codec= alone")
-    return getattr(codec, name)
+    return None if codec is None else getattr(codec, name)
 
 
 class Body:

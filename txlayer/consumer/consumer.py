@@ -88,7 +88,6 @@ class ConsumerOptions(ConsumerSettings, total=False):
     is_broadcast: bool
     interceptors: Iterable[Interceptor]
     codec: Codec | None
-    deserializer: Deserializer | None
     key_deserializer: Deserializer | None
     key_group: Callable[[bytes | None], str] | None
     namespace: str
@@ -116,7 +115,6 @@ class ConsumerService(ABC, Generic[R, B]):
         is_broadcast: bool = False,
         interceptors: Iterable[Interceptor] = (),
         codec: Codec | None = None,
-        deserializer: Deserializer | None = None,
         key_deserializer: Deserializer | None = None,
         key_group: Callable[[bytes | None], str] | None = None,
         namespace: str = "txlayer",
@@ -135,7 +133,7 @@ class ConsumerService(ABC, Generic[R, B]):
         self._retry = retry
         self._breakers = breakers_of(breaker, self._topics)
         self._interceptors = check_interceptors(interceptors, is_async=self.is_async)
-        self._deserializer: Deserializer | None = function_of(codec, "deserializer", deserializer)
+        self._deserializer: Deserializer | None = function_of(codec, "deserializer")
         self._key_deserializer = key_deserializer
         self._key_group = key_group
         self._connect = connect
@@ -692,11 +690,10 @@ class OrderedConsumer(_PlainConsumer):
             leases (the token is None) and no dead letters: after its last attempt a message is given up, with a line in the log. Without an
             `instance_id` its position is not kept on the broker, and it begins at "latest" unless `start_at` says otherwise.
         interceptors: code that runs around each attempt.
-        codec: what makes values of their bytes, such as `txlayer.JSON`. If it raises, the message becomes a dead letter, or is
+        codec: what makes values of their bytes, such as `txlayer.JSON`; any confluent-kafka deserializer in a `Codec`, or a
+            function (bytes, `SerializedField`). If it raises, the message becomes a dead letter, or is
             retried if a service did not answer. None: values are bytes or None. A handler with a body of its own type needs
             none, if the body is JSON.
-        deserializer: the same as `codec=Codec(deserializer=…)`: any confluent-kafka deserializer for values, or a function
-            (bytes, `SerializedField`).
         key_deserializer: the same for keys, called first. The order always goes by the bytes of the key.
         key_group: maps a key to the name it is counted under in the metrics.
         namespace: the namespace of the lock topic.

@@ -299,7 +299,6 @@ class ConfiguredProducer(Generic[CheckT]):
         on_refused: Callable[[RefusedResolution], object] | None = None,
         on_parked: Callable[[ParkedTransaction], Any] | None = None,
         codec: Codec | None = None,
-        serializer: Any = None,
         check_with: Iterable[str] = (),
         check_executor: Executor | None = None,
         partition_selector: PartitionSelector | None = None,
@@ -330,7 +329,7 @@ class ConfiguredProducer(Generic[CheckT]):
             open_engine,
             self._config,
             group=group,
-            serializer=function_of(codec, "serializer", serializer),
+            serializer=function_of(codec, "serializer"),
             metrics=metrics,
             linger_ms=LINGER_OF_TASKS_MS if self._is_async else LINGER_MS,
             check_with=check_with_option(check_with),
@@ -388,7 +387,6 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             after growing pauses while it stays parked. Returns COMMIT or ROLLBACK to settle it, or None. It runs where
             `on_refused` does; needs `barrier` or `check`.
         codec: what makes bytes of values, such as `txlayer.JSON`; without one, values are bytes, str or None.
-        serializer: the same as `codec=Codec(serializer=…)`: any confluent-kafka serializer for values.
         check_with: what check-backs carry unless a transaction says otherwise, see `transaction`.
         check_executor: runs the calls of the handler or of a `SqlBarrier`, in place of `check_workers` threads. It stays yours.
         partition_selector: called with a message that names no partition, and the number of its topic's partitions when
