@@ -266,7 +266,7 @@ def test_coroutines_are_traced_too(scene: Scene, spans: Spans) -> None:
                 async with producer.transaction() as tx:
                     tx.send(scene.topic, value=b"v")
                     await tx.prepare()
-                await producer.submit(Message(scene.topic, value=b"w"))
+                await producer.publish(Message(scene.topic, value=b"w"))
             await asyncio.wait_for(handled.wait(), 20)
 
     with scene.coordinator(spans):

@@ -1,28 +1,24 @@
 """`AsyncTransactionalProducer` over a log in memory: the same words, awaited, with few wake-ups of the loop."""
 
 import asyncio
-import gc
 import inspect
-import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import pytest
 
 from tests.support.producer_stage import ProducerStage
 from tests.support.waiting import wait_until
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message
 from txlayer.errors import (
     BrokerUnavailableError,
     ForbiddenTopicError,
     LifecycleError,
     OutcomeUnknownError,
     RetriableError,
-    UsageError,
 )
 from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
 from txlayer.producer.pipeline import PipelineState
@@ -137,42 +133,22 @@ async def test_what_tasks_say_in_one_turn_of_the_loop_goes_out_together() -> Non
 
 
 @in_a_loop
-async def test_publish_and_submit_commit_messages_without_a_local_transaction() -> None:
+async def test_publish_commits_messages_without_a_local_transaction() -> None:
     async with opened() as log:
         result = await log.producer.publish([ORDER, ORDER], txn_id="order-1")
         assert ("order-1", COMMIT, 1) == (result.txn_id, result.resolution, result.last_half_offset)
-        futures = [await log.producer.submit(ORDER) for _ in range(20)]
-        results = await asyncio.gather(*futures)
+        results = await asyncio.gather(*(log.producer.publish(ORDER) for _ in range(20)))
         assert [COMMIT] * 20 == [r.resolution for r in results]
-
-
-@in_a_loop
-async def test_a_local_transaction_may_be_a_function_or_a_coroutine() -> None:
-    async with opened() as log:
-
-        async def as_coroutine(_tx: Any) -> Resolution:
-            await asyncio.sleep(0)
-            return ROLLBACK
-
-        async def raises(tx: Any) -> None:
-            raise KeyError(tx.txn_id)
-
-        assert COMMIT is (await (await log.producer.submit(ORDER, lambda _tx: None))).resolution
-        assert ROLLBACK is (await (await log.producer.submit(ORDER, as_coroutine))).resolution
-        with pytest.raises(KeyError):
-            await (await log.producer.submit(ORDER, raises))
-        with pytest.raises(UsageError):
-            await (await log.producer.submit(ORDER, lambda _tx: 1))  # type: ignore[arg-type,return-value] # users' code
-        assert [COMMIT, ROLLBACK, UNKNOWN, UNKNOWN] == log.resolutions()
 
 
 @in_a_loop
 async def test_a_full_producer_waits_or_refuses() -> None:
     async with opened(in_flight_max=1) as log:
         log.writer.hold(True)
-        first = await log.producer.submit(ORDER)
+        first = asyncio.create_task(log.producer.publish(ORDER))
+        await until(lambda: log.writer.unreported_count() == 1)
         with pytest.raises(RetriableError):
-            await log.producer.submit(ORDER, block=False)
+            await log.producer.publish(ORDER, block=False)
         second = asyncio.create_task(log.producer.publish(ORDER))
         await asyncio.sleep(0)
         log.writer.hold(False)
@@ -231,78 +207,12 @@ async def test_tasks_whose_start_fails_together_share_the_next_one() -> None:
         assert 2 == log.stage.asked.count(HALF)
 
 
-class Body:
-    """What a local transaction has in hand."""
-
-
-@pytest.mark.parametrize("is_coroutine", [False, True])
-def test_what_a_failed_local_transaction_held_is_freed_without_the_garbage_collector(*, is_coroutine: bool) -> None:
-    alive = WeakSet[Body]()
-
-    def raises(_tx: Any) -> None:
-        body = Body()
-        alive.add(body)
-        raise KeyError("as planned")
-
-    async def as_coroutine(tx: Any) -> None:
-        raises(tx)
-
-    async def run() -> None:
-        async with opened() as log:
-            task = await log.producer.submit(ORDER, as_coroutine if is_coroutine else raises)
-            with suppress(KeyError):
-                await task
-            del task
-            await asyncio.sleep(0)
-            assert not alive
-
-    logging.disable()  # a log record that pytest keeps would keep an error's frames
-    gc.disable()
-    try:
-        asyncio.run(run())
-    finally:
-        gc.enable()
-        logging.disable(logging.NOTSET)
-
-
-@in_a_loop
-async def test_a_submitted_task_that_is_cancelled_gives_its_place_back() -> None:
-    async with opened(in_flight_max=2) as log:
-        await log.producer.publish(ORDER)
-        log.writer.hold(True)
-        tasks = [await log.producer.submit(ORDER, lambda _tx: COMMIT) for _ in range(2)]
-        await until(lambda: log.writer.unreported_count() == 2)
-        await asyncio.sleep(0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        log.writer.hold(False)
-
-        result = await asyncio.wait_for(log.producer.publish(ORDER), 5)
-
-        assert result.resolution is COMMIT
-        assert [COMMIT, UNKNOWN, UNKNOWN, COMMIT] == log.resolutions()
-
-
-@in_a_loop
-async def test_a_submitted_task_that_is_cancelled_before_it_runs_gives_its_place_back() -> None:
-    async with opened(in_flight_max=1) as log:
-        await log.producer.start()
-        task = await log.producer.submit(ORDER, lambda _tx: COMMIT)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-        await asyncio.wait_for(log.producer.publish(ORDER), 5)
-
-        assert [UNKNOWN, COMMIT] == log.resolutions()
-
-
 @in_a_loop
 async def test_a_close_that_is_cancelled_goes_on() -> None:
     async with opened() as log:
         await log.producer.start()
         log.writer.hold(True)
-        sending = await log.producer.submit(ORDER)
+        sending = asyncio.create_task(log.producer.publish(ORDER))
         await until(lambda: log.writer.unreported_count() == 1)
         closing = asyncio.ensure_future(log.producer.close())
         await asyncio.sleep(0.01)

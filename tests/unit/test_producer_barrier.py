@@ -75,8 +75,9 @@ def run_async(stage: ProducerStage, barrier: FakeBarrier, use: Any) -> None:
 
 
 @each_end
-@pytest.mark.parametrize("is_submitted", [False, True], ids=["block", "submitted"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "loop"])
+@pytest.mark.parametrize(
+    ("is_async", "is_submitted"), [(False, False), (False, True), (True, False)], ids=["block", "submitted", "loop"]
+)
 def test_the_database_decides(
     stage: ProducerStage,
     *,
@@ -100,10 +101,6 @@ def test_the_database_decides(
         tx.join("session")
         end_local()
 
-    async def local_transaction_in_a_loop(tx: Any) -> None:
-        await tx.join("session")
-        end_local()
-
     def run() -> None:
         producer = stage.producer(barrier=barrier)
         if is_submitted:
@@ -114,12 +111,10 @@ def test_the_database_decides(
                 local_transaction(tx)
 
     async def use(producer: AsyncTransactionalProducer) -> None:
-        if is_submitted:
-            await (await producer.submit(ORDER, local_transaction_in_a_loop))
-        else:
-            async with producer.transaction() as tx:
-                tx.send("orders", value="v")
-                await local_transaction_in_a_loop(tx)
+        async with producer.transaction() as tx:
+            tx.send("orders", value="v")
+            await tx.join("session")
+            end_local()
 
     call = partial(run_async, stage, barrier, use) if is_async else run
     ended(call, has_failed=has_failed, is_misfit=is_misfit)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.producer_stage import HALF, OP, ORDER, ProducerStage, World
-from txlayer.core.messages import COMMIT, ROLLBACK, Message, Resolution
+from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, OutcomeUnknownError, TxLayerError, UsageError
 from txlayer.producer import steps
 from txlayer.producer.aio import AsyncTransactionalProducer
@@ -87,7 +87,11 @@ def test_an_interceptor_sees_what_an_asyncio_producer_sends(stage: ProducerStage
         settings: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:9", "group": "g", "connect": stage.connect}
         async with AsyncTransactionalProducer(interceptors=[notes], **settings) as producer:
             await producer.publish(ORDER)
-            await (await producer.submit(ORDER, lambda _tx: ROLLBACK))
+            async with producer.transaction() as tx:
+                tx.send("orders", key=b"k", value=b"v")
+                await tx.prepare()
+                tx.rollback()
+            await tx.result()
 
     asyncio.run(run())
 

@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,19 +17,18 @@ from txlayer.adapters.ports import Barrier
 from txlayer.adapters.telemetry import Log, showable
 from txlayer.config import seconds
 from txlayer.core.history import TransactionHistory
-from txlayer.core.messages import Message, Resolution
+from txlayer.core.messages import Message
 from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
-from txlayer.producer.barrier import LocalPart, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler
 from txlayer.producer.encoding import new_time_ms
-from txlayer.producer.engine import SINCE, Engine, MakePending
+from txlayer.producer.engine import SINCE, Engine
 from txlayer.producer.identity import Entry, TransactionOptions, now_ms
-from txlayer.producer.pipeline import OpQueue, PendingTransaction, PipelineState, TransactionSendResult
+from txlayer.producer.pipeline import OpQueue, PipelineState, TransactionSendResult
 from txlayer.producer.producer import ConfiguredProducer, OpenTransaction
 from txlayer.producer.questions import ParkedTransaction, ResponderStats
 from txlayer.producer.responder import OnParked
-from txlayer.producer.submitted import SubmittedTransaction, run_local_transaction
+from txlayer.producer.submitted import SubmittedTransaction
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps
 from txlayer.producer.waiting import drive as drive_in_thread
 
@@ -131,51 +130,8 @@ class LoopEngine:
                 self._loop.call_soon_threadsafe(lambda: self._serve(list(self._waiting)))
 
 
-AsyncLocalTransaction = Callable[["AsyncSubmittedTransaction"], Resolution | Awaitable[Resolution | None] | None]
-"""Called once the half messages are acknowledged; a plain function or a coroutine function."""
-
-
-class AsyncSubmittedTransaction(PendingTransaction):
-    """One submitted transaction, as `local_transaction` receives it."""
-
-    __slots__ = ("_local", "_started")
-
-    def __init__(
-        self, started: LoopEngine, barrier: Barrier | None, queue: OpQueue, key: str, born_ms: int, message_count: int
-    ) -> None:
-        super().__init__(queue, key, born_ms, message_count)
-        self._started = started
-        self._local: LocalPart | None = part_of(barrier, group=queue.pipeline.group)
-
-    async def join(self, session: Any) -> None:
-        """In the local transaction: write the barrier's row inside the session's own transaction; raises as `Transaction.join`."""
-        local = joinable(self._local)
-        await self._started.drive(local.check_steps(session))
-        await self._started.drive(local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce))
-
-    async def finish(self, local_transaction: AsyncLocalTransaction) -> TransactionSendResult:
-        """Wait for the half messages, run the local transaction, and wait until its resolution is acknowledged.
-
-        Raises:
-            TxLayerError: what the future of `TransactionalProducer.submit` raises.
-            Exception: the local transaction's own error, unchanged, after the resolution UNKNOWN is acknowledged.
-        """
-        engine = self._started.engine
-        await self._started.drive(steps.stored(engine, self))
-        local_steps = run_local_transaction(partial(local_transaction, self), self, self._local)
-        resolution, error = await self._started.drive(local_steps)
-        steps.resolve(engine, self, resolution)
-        result = await self._started.drive(steps.result(engine, self))
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # as in `run_local_transaction`
-        return result
-
-
 class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
-    """`TransactionalProducer` for one event loop: the same methods, awaited.
+    """`TransactionalProducer` for one event loop: the same methods, awaited, but for `submit`: a task of your own publishes beside others.
 
     The tasks of the loop that started it share it; no call blocks the loop.
 
@@ -190,7 +146,6 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         self._opening: asyncio.Future[LoopEngine] | None = None
         self._closing: asyncio.Future[None] | None = None
         self._is_closed = False
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._hearing: set[asyncio.Task[None]] = set()
         self._has_left_out = False
 
@@ -262,41 +217,11 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
     ) -> TransactionSendResult:
         """As `TransactionalProducer.publish`."""
         started = self._ready or await self._started()
-        txn = await self._launch(started, SubmittedTransaction, messages, started.engine.enter(txn_id, **options))
+        entry = started.engine.enter(txn_id, **options)
+        key = started.engine.identity.draw(entry.txn_id, now_ms())
+        several = (messages,) if isinstance(messages, Message) else messages
+        txn = await started.drive(steps.launch(started.engine, SubmittedTransaction, several, entry, key))
         return await started.drive(steps.result(started.engine, txn))
-
-    async def submit(
-        self,
-        messages: Sequence[Message] | Message,
-        local_transaction: AsyncLocalTransaction | None = None,
-        *,
-        txn_id: str | None = None,
-        **options: Unpack[TransactionOptions],
-    ) -> asyncio.Future[TransactionSendResult]:
-        """Send a transaction; returns when its messages are queued. `local_transaction(tx)` runs as a task of the loop.
-
-        Returns and Raises: as in `TransactionalProducer.submit`; the future belongs to the loop.
-        """
-        started = self._ready or await self._started()
-        make: MakePending = SubmittedTransaction
-        if local_transaction is not None:
-            make = partial(AsyncSubmittedTransaction, started, self._barrier)
-        txn = await self._launch(started, make, messages, started.engine.enter(txn_id, **options))
-        if isinstance(txn, AsyncSubmittedTransaction):
-            assert local_transaction is not None
-            rest = txn.finish(local_transaction)
-        else:
-            rest = started.drive(steps.result(started.engine, txn))
-        task = asyncio.get_running_loop().create_task(rest)
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._task_ended, txn))
-        return task
-
-    def _task_ended(self, txn: PendingTransaction, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        # A task may be cancelled before its first step, too: then nothing else gives the slot in flight back.
-        if isinstance(txn, AsyncSubmittedTransaction):
-            txn.queue.pipeline.post(txn.abandon)
 
     async def status(
         self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None
@@ -392,13 +317,6 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
             task.add_done_callback(self._hearing.discard)
 
         return lambda parked, say: loop.call_soon_threadsafe(start, parked, say)
-
-    async def _launch(
-        self, started: LoopEngine, make: MakePending, messages: Sequence[Message] | Message, entry: Entry
-    ) -> PendingTransaction:
-        key = started.engine.identity.draw(entry.txn_id, now_ms())
-        several = (messages,) if isinstance(messages, Message) else messages
-        return await started.drive(steps.launch(started.engine, make, several, entry, key))
 
 
 class AsyncTransaction(OpenTransaction):

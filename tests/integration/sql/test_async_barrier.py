@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from tests.support.shop import GROUP, LOCK_WAIT, NONCE, Order, async_engine, make_shop, new_id, words
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import AsyncSqlBarrier, Doubtful, SqlBarrier
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import BarrierRefusedError, LifecycleError, UsageError
-from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransactionalProducer
+from txlayer.producer.aio import AsyncTransactionalProducer
 
 pytestmark = [pytest.mark.sql]
 
@@ -64,15 +64,15 @@ def test_a_joined_session_decides(database_url: str) -> None:
 
 
 @each_database
-def test_a_joined_connection_and_a_submitted_one_decide(database_url: str) -> None:
+def test_a_joined_connection_decides(database_url: str) -> None:
     async def use(producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier) -> None:
-        async def local_transaction(tx: AsyncSubmittedTransaction) -> None:
+        async with producer.transaction() as tx:
+            tx.send("orders", value="v")
             async with engine.begin() as connection:
                 await tx.join(connection)
 
-        result = await (await producer.submit(Message("orders", value="v"), local_transaction))
-        assert COMMIT is result.resolution
-        assert COMMIT is await barrier.read(result.txn_id, result.nonce)
+        assert COMMIT is (await tx.result(10)).resolution
+        assert COMMIT is await barrier.read(tx.txn_id, tx.nonce)
 
     run(database_url, use)
 

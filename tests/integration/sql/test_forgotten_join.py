@@ -17,7 +17,7 @@ from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import AsyncSqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, Message
 from txlayer.errors import BarrierRefusedError, LifecycleError, OutcomeUnknownError, RollbackRequiredError
-from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransaction, AsyncTransactionalProducer
+from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.submitted import SubmittedTransaction
 
@@ -110,7 +110,7 @@ async def in_a_loop(kafka: MemoryKafka, shop: Shop) -> AsyncIterator[tuple[Async
 def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(
     kafka: MemoryKafka, shop: Shop, awaited: Awaited
 ) -> None:
-    forgotten, submitted, other = new_id(), new_id(), new_id()
+    forgotten, other = new_id(), new_id()
 
     async def main() -> None:
         async with in_a_loop(kafka, shop) as (producer, engine):
@@ -119,21 +119,16 @@ def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(
                 async with AsyncSession(engine) as session, session.begin():
                     session.add(Order(txn_id=txn_id))
 
-            async def local(_: AsyncSubmittedTransaction) -> None:
-                await add(submitted)
-
             with pytest.raises(LifecycleError, match="join"):  # noqa: PT012 - the block is what raises
                 async with producer.transaction() as tx:
                     tx.send("orders", value="v")
                     await awaited(tx.prepare())
                     await asyncio.create_task(add(other))  # another task has nothing to do with it
                     await add(forgotten)
-            with pytest.raises(LifecycleError, match="join"):
-                await (await producer.submit(Message("orders", None, b"v"), local))
 
     asyncio.run(main())
 
-    assert [False, False, True] == [shop.has_order(n) for n in (forgotten, submitted, other)]
+    assert [False, True] == [shop.has_order(n) for n in (forgotten, other)]
 
 
 @on_sqlite
@@ -335,28 +330,26 @@ def test_a_sale_that_is_done_again_after_a_refused_join_is_not_committed(
 def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(
     kafka: MemoryKafka, shop: Shop, awaited: Awaited, sale: Awaited
 ) -> None:
-    sold, submitted = new_id(), new_id()
+    sold = new_id()
 
     async def main() -> None:
         async with in_a_loop(kafka, shop) as (producer, engine):
 
-            async def again(tx: AsyncTransaction | AsyncSubmittedTransaction, txn_id: str = submitted) -> None:
+            async def again(tx: AsyncTransaction) -> None:
                 async with AsyncSession(engine) as session:
                     await awaited(tx.join(session))
                     await session.rollback()
-                    session.add(Order(txn_id=txn_id))
+                    session.add(Order(txn_id=sold))
                     await session.commit()
 
             with pytest.raises(RollbackRequiredError, match="was rolled back"):  # noqa: PT012 - the block is what raises
                 async with producer.transaction() as tx:
                     tx.send("orders", value="v")
-                    await sale(again(tx, sold))
-            with pytest.raises(RollbackRequiredError, match="was rolled back"):
-                await (await producer.submit(Message("orders", None, b"v"), again))
+                    await sale(again(tx))
 
     asyncio.run(main())
 
-    assert [False, False] == [shop.has_order(n) for n in (sold, submitted)]
+    assert not shop.has_order(sold)
 
 
 @on_sqlite
