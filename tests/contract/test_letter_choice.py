@@ -92,7 +92,6 @@ class Field:
         wanted: DeadLetterFilter | None = None,
         limit: int | None = None,
         is_again: bool = False,
-        is_whole: bool = True,
         is_dropping: bool = False,
     ) -> DeadLetterSelection:
         """What the request `r` would be about."""
@@ -104,7 +103,6 @@ class Field:
             wanted=wanted or DeadLetterFilter(),
             limit=limit,
             is_again=is_again,
-            is_only=not is_whole,
         )
         return choose(order, {self.stage.topic: self.log()})
 
@@ -192,8 +190,6 @@ def test_a_parked_key_that_the_stored_offset_names_is_chosen_whole(field: Field)
 
     assert [first, second] == positions(field.choose(second))
     assert [other] == positions(field.choose(other))
-    left = field.choose(second, is_whole=False)
-    assert ([second], 1, 1) == (positions(left), left.left_count, left.parked_key_count)
 
 
 @pytest.mark.fault(
@@ -209,9 +205,9 @@ def test_the_last_of_a_parked_key_or_partition_is_not_dropped_while_an_earlier_o
 ) -> None:
     first, second = field.plant((before, REJECTED), (last, PARKED), parked={parked: 1})
 
-    last_alone = field.choose(second, is_whole=False, is_dropping=True)
-    first_alone = field.choose(first, is_whole=False, is_dropping=True)
-    both = field.choose(first, second, is_whole=False, is_dropping=True)
+    last_alone = field.choose(second, is_dropping=True)
+    first_alone = field.choose(first, is_dropping=True)
+    both = field.choose(first, second, is_dropping=True)
 
     assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
         positions(last_alone),
@@ -229,11 +225,11 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_the_replay_of_an_earlier_
     first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={key_hash(b"p"): 2})
     field.say(ask(first, request_id="a"), ask(second, request_id="a"))
 
-    before = field.choose(third, is_whole=False, is_dropping=True)
-    all_before = field.choose(is_whole=False, is_dropping=True)
+    before = field.choose(third, is_dropping=True)
+    all_before = field.choose(is_dropping=True)
     field.say(*(answer(each, ReplayOutcome.FAILED, request_id="a") for each in (first, second)))
     field.say(*(ask(each, request_id="b", kind=ReplayKind.DROP) for each in (first, second)))
-    behind_drops = field.choose(third, is_whole=False, is_dropping=True)
+    behind_drops = field.choose(third, is_dropping=True)
 
     # It may fail, and the others with it: then the end of the first would release the key past the second.
     for choice in (before, all_before):

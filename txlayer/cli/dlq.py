@@ -237,15 +237,10 @@ def _replay(
     is_again: bool = option(
         "--again", "Also those named that were handled, dropped or asked for already.", default=False
     ),
-    is_only: bool = option(
-        "--only",
-        "Of a parked key, only those chosen: later ones may be handled before earlier ones then.",
-        default=False,
-    ),
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
-    order = asking.order(ReplayKind.REPLAY, group, letters, is_again=is_again, is_only=is_only)
+    order = asking.order(ReplayKind.REPLAY, group, letters, is_again=is_again)
     _carry_out(order, asking, cluster, as_json=as_json)
 
 
@@ -288,12 +283,9 @@ def _confirmed(order: replaying.ReplayOrder, logs: Logs, asking: Asking) -> repl
     """The dead letters that the order is about; many are asked for only when a person says so."""
     choice = replaying.choose(order, logs)
     keys = f"{choice.parked_key_count:,} parked keys"
-    kept = f"more dead letters of {keys} go with them, so that their order is kept; --only leaves them out"
+    kept = f"more dead letters of {keys} go with them, so that their order is kept"
     foreign = "records are no dead letters of the group and left out; `txlayer dlq show` says why"
     output.note_counts((choice.added_count, kept), (choice.undecodable_count, foreign))
-    if choice.left_count and order.kind is ReplayKind.REPLAY:
-        said = f"dead letters of {keys} are left out: these keys lose their order"
-        typer.echo(f"warning: {choice.left_count:,} {said}", err=True)
     count = len(choice.chosen)
     if order.is_all and count and not (asking.yes or asking.dry_run):
         first = choice.in_turn[: output.SAMPLE_COUNT]

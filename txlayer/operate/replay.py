@@ -96,7 +96,6 @@ class ReplayOrder:
     rate: float | None = None
     patience_s: float = 0.0
     is_again: bool = False  # named ones, whatever became of them
-    is_only: bool = False  # of a parked key, no others than those chosen
 
     @property
     def command(self) -> str:
@@ -108,10 +107,6 @@ class ReplayOrder:
             raise UsageError(f"{self.command}: --rate takes a number")
         if self.is_all and self.is_again:
             raise UsageError(f"{self.command}: --again goes with names: handling many twice is no accident to risk")
-
-    @property
-    def is_whole(self) -> bool:
-        return self.kind is ReplayKind.REPLAY and not self.is_only
 
 
 class DeadLetterResult(Enum):
@@ -185,11 +180,11 @@ class DeadLetterSelection:
     asked_before: list[FoundLetter] = field(default_factory=list)  # by the same request id
     unable: list[DeadLetterOutcome] = field(default_factory=list)
     added_count: int = 0  # of the chosen: because their parked key is replayed whole
-    left_count: int = 0  # of a parked key, and not chosen as asked for
+    left_count: int = 0  # of a parked key, and not chosen to be dropped
     parked_key_count: int = 0
     undecodable_count: int = 0  # passed over by a filter
     parked: list[list[DeadLetterPosition]] = field(default_factory=list)
-    """The dead letters of each parked key that is dropped or replayed whole, in their order, apart from those that had ended."""
+    """The dead letters of each parked key that is dropped or replayed, in their order, apart from those that had ended."""
 
     @property
     def in_turn(self) -> list[FoundLetter]:
@@ -203,7 +198,7 @@ class DeadLetterSelection:
 def choose(order: ReplayOrder, logs: Logs) -> DeadLetterSelection:
     """What an order is about: the dead letters that it names, or those of these topics that its filter lets through.
 
-    What its request id has asked for already is `asked_before`. Unless `is_only`, the other dead letters of a parked key are
+    What its request id has asked for already is `asked_before`. The other dead letters of a parked key are
     replayed, too, and none before an earlier one (`held_back`). The last one of a parked key is not dropped while earlier ones
     are left open, or their replays have no answer: its end would release the key.
 
@@ -370,7 +365,7 @@ def _why_unable(found: FoundLetter) -> DeadLetterResult:
 
 
 def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOrder) -> None:
-    """The rest of the parked keys of which one is chosen or was asked for; or only how many that are."""
+    """The rest of the parked keys of which one is chosen or was asked for; of a drop only how many that are."""
     is_dropping = order.kind is ReplayKind.DROP
     ours = [c for c in (*choice.chosen, *choice.asked_before) if c.position.topic == log.topic]
     if not ours:
@@ -402,13 +397,12 @@ def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOr
 
     more = [each for chain, each in rest if chain in parked]
     choice.parked_key_count += len({chain for chain, _ in rest if chain in parked})
-    if order.is_whole or is_dropping:
-        choice.parked += (positions for chain, positions in chains.items() if chain in parked)
-    if order.is_whole:
+    choice.parked += (positions for chain, positions in chains.items() if chain in parked)
+    if is_dropping:
+        choice.left_count += len(more)
+    else:
         choice.chosen += more
         choice.added_count += len(more)
-    else:
-        choice.left_count += len(more)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -670,7 +664,7 @@ def ask(
                 watch.look(order, logs, followed)
         if watch is None:
             _wait_for_answers(order, logs, followed, on_answered, watch)
-        is_over = not order.is_whole or (watch is not None and watch.stopped)
+        is_over = order.kind is ReplayKind.DROP or (watch is not None and watch.stopped)
         fresh = DeadLetterSelection() if is_over else newcomers(order, logs, followed)
         if not fresh.chosen:
             break
