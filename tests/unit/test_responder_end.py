@@ -1,11 +1,9 @@
 """Responders where something goes wrong: in a producer that answers, in the stand-alone one, and in `txlayer responder run`."""
 
-import asyncio
 import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from txlayer.errors import (
     ConfigError,
     FencedError,
     NotAuthorisedError,
-    RetriableError,
     TopicMismatchError,
     TxLayerError,
     UsageError,
@@ -340,12 +337,8 @@ def test_it_answers_until_it_is_told_to_stop(begin: Callable[..., Alone]) -> Non
     assert alone.log().members[0].is_closed
 
 
-@pytest.mark.parametrize("is_coroutine", [False, True])
-def test_it_hears_of_parked_transactions_and_may_settle_them(begin: Callable[..., Alone], is_coroutine: bool) -> None:
-    async def roll_back(_: ParkedTransaction) -> Resolution:
-        return ROLLBACK
-
-    alone = begin(say_commit, on_parked=roll_back if is_coroutine else lambda _: ROLLBACK)
+def test_it_hears_of_parked_transactions_and_may_settle_them(begin: Callable[..., Alone]) -> None:
+    alone = begin(say_commit, on_parked=lambda _: ROLLBACK)
     alone.log().ask(parking("a"))
 
     assert [ROLLBACK] == answered(alone.log())
@@ -394,49 +387,6 @@ def test_a_right_that_is_missing_ends_it(begin: Callable[..., Alone]) -> None:
     alone.thread.join(PATIENCE_S)
 
     assert isinstance(alone.failure, NotAuthorisedError)
-
-
-def test_a_coroutine_function_has_a_loop_of_its_own(begin: Callable[..., Alone]) -> None:
-    async def check(_: CheckRequest) -> Resolution:
-        await asyncio.sleep(0)
-        return COMMIT
-
-    alone = begin(check)
-    alone.log().ask(question("a"), question("b"))
-
-    assert COMMIT in answered(alone.log())
-
-
-@pytest.mark.promise("P11")
-def test_calls_of_a_coroutine_function_that_ignore_their_cancellation_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(standalone, "HEARING_COUNT_MAX", 2)
-    begun, is_over = [], threading.Event()
-
-    async def ignore(name: str) -> None:
-        begun.append(name)
-        while not is_over.is_set():
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
-
-    with standalone._callable(ignore, timeout_s=0.01) as call:
-        assert call is not None
-        for name in "ab":
-            with pytest.raises(TimeoutError):
-                call(name)
-        with pytest.raises(RetriableError, match="2 earlier calls"):
-            call("c")
-        assert ["a", "b"] == begun
-
-        is_over.set()
-
-        def is_called() -> bool:
-            with suppress(RetriableError):
-                call("d")
-            return "d" in begun
-
-        wait_until(is_called, within=PATIENCE_S, what="one that is called again")
 
 
 URL = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"

@@ -3,11 +3,8 @@
 It is a producer that sends no messages, with the same reader, handler, writer and errors.
 """
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -16,12 +13,10 @@ from txlayer.adapters.ports import Barrier
 from txlayer.adapters.telemetry import NO_TRACING, Log, Tracing
 from txlayer.config import AnsweringConfig, ResponderConfig
 from txlayer.errors import FencedError, NotAuthorisedError, RetriableError
-from txlayer.producer.aio import HEARING_COUNT_MAX
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import ParkedTransaction
 from txlayer.producer.responder import ObservedResponder
-from txlayer.runtime.environment import is_coroutine_function
 
 logger = Log("txlayer.responder")
 
@@ -29,7 +24,6 @@ LOOK_S = 0.1  # how often it checks whether to stop
 
 RENEW_S = 1.0
 RENEW_MAX_S = 30.0  # longest pause before it replaces a failed client; the pause grows with each failure
-LOOP_END_S = 1.0  # how long a loop may take to stop; a handler that blocks it is abandoned
 HEALTHY_AFTER_S = 60.0  # after this long without a failure, the count of failures is reset
 
 
@@ -55,19 +49,17 @@ def run_responder(
         TopicMismatchError: the namespace's topics do not exist.
         UsageError: the handler cannot be called.
     """
-    timeout_s = config.check_timeout.total_seconds()
-    with _callable(check, timeout_s=timeout_s) as handler, _callable(on_parked, timeout_s=timeout_s) as hears:
-        shared = [*(field.name for field in fields(AnsweringConfig)), "close_timeout", "start_timeout"]
-        made_with: dict[str, Any] = {
-            **{name: getattr(config, name) for name in shared},
-            "group": group,
-            "check": handler,
-            "on_parked": hears,
-            "barrier": barrier,
-            "connect": connect,
-            "tracing": tracing,
-        }
-        _run(made_with, should_stop, observed)
+    shared = [*(field.name for field in fields(AnsweringConfig)), "close_timeout", "start_timeout"]
+    made_with: dict[str, Any] = {
+        **{name: getattr(config, name) for name in shared},
+        "group": group,
+        "check": check,
+        "on_parked": on_parked,
+        "barrier": barrier,
+        "connect": connect,
+        "tracing": tracing,
+    }
+    _run(made_with, should_stop, observed)
 
 
 def _run(made_with: dict[str, Any], should_stop: Callable[[], bool], observed: ObservedResponder | None) -> None:
@@ -104,40 +96,3 @@ def _answer(producer: TransactionalProducer, should_stop: Callable[[], bool]) ->
         stats = producer.responder_stats()
         if stats is not None and isinstance(stats.failure, NotAuthorisedError):
             raise stats.failure
-
-
-@contextmanager
-def _callable(function: Callable[[Any], Any] | None, *, timeout_s: float) -> Iterator[Callable[[Any], Any] | None]:
-    """The function as threads call it; a coroutine function runs on its own loop, in one more thread."""
-    if function is None or not is_coroutine_function(function):
-        yield function
-        return
-    handler: Callable[[Any], Coroutine[Any, Any, Any]] = function
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="txlayer-check-loop", daemon=True)
-    thread.start()
-    running: set[asyncio.Task[Any] | None] = set()  # a call may ignore that it was cancelled
-
-    async def run(request: Any) -> Any:
-        running.add(task := asyncio.current_task())
-        try:
-            return await handler(request)
-        finally:
-            running.discard(task)
-
-    def call(request: Any) -> Any:
-        if len(running) >= HEARING_COUNT_MAX:
-            raise RetriableError(f"{len(running)} earlier calls have not returned")
-        future = asyncio.run_coroutine_threadsafe(run(request), loop)
-        try:
-            return future.result(timeout_s)
-        finally:
-            future.cancel()
-
-    try:
-        yield call
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(LOOP_END_S)
-        if not thread.is_alive():
-            loop.close()
