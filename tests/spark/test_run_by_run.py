@@ -199,7 +199,7 @@ def test_what_was_settled_stays_when_something_on_its_real_topic_comes_later(
 def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_its_day(
     killed_at: int | None, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `txlayer-spark compact --keep 90d` between the second run and the third; also where it is killed behind some folders."""
+    """As `txlayer-spark expire --older-than 90d` between the second run and the third; also where it is killed behind some folders."""
     script = (
         "half 0/2, half 1/2, C 0, summary parked-committed 0 1 reason=incomplete, content 0, content 1, cut, days 100, "
         "half txn=other/00000001, cut, half txn=other/00000002, cut, C 1"

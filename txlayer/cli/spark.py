@@ -322,26 +322,14 @@ def bronze(*, source: SourceOptions, data: Data = _DATA, every: Every = None, se
 
 
 @command(app)
-def compact(
-    *,
-    data: Data = _DATA,
-    keep: str | None = option(
-        "--keep", "Forget what is older (90d): records of bronze by day, settled rows of the ledger."
-    ),
-    table: TableOptions,
-    session: SessionOptions,
-) -> None:
+def compact(*, data: Data = _DATA, table: TableOptions, session: SessionOptions) -> None:
     """Fold many small files of bronze, of the ledger and of the tables into few."""
-    keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
     settings = table.settings(data)
     with session.open(data, settings.into, tables=table.jars) as spark:
-        ended = 0 if keep_ms is None else bronze_job.expire(spark, _bronze_root(data), keep_ms=keep_ms)
         written = bronze_job.compact(spark, _bronze_root(data))
-        run = compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
+        run = compact_ledger(spark, _ledger_root(data))
         folded = tables_job.compact_tables(spark, settings)
-    typer.echo(
-        f"folders written: {len(written)}, days ended: {ended}; ledger folded up to run {run}; folded in the tables: {folded}"
-    )
+    typer.echo(f"folders written: {len(written)}; ledger folded up to run {run}; folded in the tables: {folded}")
 
 
 @command(app)
