@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 import time
@@ -24,7 +23,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
-from queue import Empty
 from typing import Any, NamedTuple
 
 from txlayer.adapters.telemetry import Log, kind_of
@@ -51,12 +49,8 @@ logger = Log("txlayer.consumer")
 
 PROCESS_CHUNK_S = 0.05
 """Work of one chunk for a process: a round trip of the pipe and the engine's turn cost 1 to 2 ms on a busy machine."""
-GIVEN_COUNT_MAX = 2  # chunks that a process holds at a time: the next one is in its pipe when it ends one
-CHUNKS_EACH = GIVEN_COUNT_MAX + 1
-"""Chunks started for each process; with one more here, no process waits for the engine."""
-PIPE_SHARE = 4
-"""The share of a pipe's buffer that is sure to fit into the empty pipe; the buffer also holds bookkeeping: 52 KiB on Linux. A
-larger chunk would block the sender on a reader that may itself be blocked."""
+CHUNKS_EACH = 2
+"""Chunks started for each process: one that it runs, and the next one, so that no process waits for the engine."""
 LOOK_S = 0.05  # how often a thread looks after what its process holds
 SILENT_S = 2.0
 """A process begins nothing when its parent has not looked after it for so long: the parent is frozen, and the group may have given its
@@ -142,7 +136,7 @@ class ProcessPool(Workers):
         self._at_exit = Finalize(None, self._kill_all, exitpriority=10)
 
     def free_count(self) -> int:
-        """Chunks that a process would start at once, or hold as its next one."""
+        """Chunks that a process would start at once, or as its next one."""
         return self._worker_count * CHUNKS_EACH - self._begun_count
 
     def take(self) -> list[JobOutcome]:
@@ -191,24 +185,12 @@ class ProcessPool(Workers):
                 self._bury(process)
 
     def _run_there(self, process: _Process) -> None:
-        """Run the chunk that it has, and further ones that can wait in the pipe meanwhile.
+        """Run the chunk that it has.
 
         Raises:
-            EOFError, OSError: the process died; its chunks are in `process.given`.
+            EOFError, OSError: the process died; its chunk is `process.given`.
         """
-        while process.given:
-            if process.has_room():
-                try:
-                    following = self._chunks.get_nowait()
-                except Empty:
-                    pass
-                else:
-                    if following is None:
-                        self._chunks.put(None)  # for later: started chunks end first
-                        process.is_last = True
-                    else:
-                        process.give(following)
-                        del following
+        while process.given is not None:
             if process.wait():
                 self._put(process.take())
             else:
@@ -225,10 +207,8 @@ class ProcessPool(Workers):
             self._outcomes.put(outcome)
         self._discard(process)
         logger.error("process.died", extra={"pid": process.pid, "exit_code": process.exit_code})
-        if process.given:
-            self._outcomes.put(process.last_outcome(self._attempt_timeout_s))
-        for chunk in list(process.given)[1:]:
-            self._outcomes.put(JobOutcome(chunk, (), not_run=chunk.jobs))
+        if process.given is not None:
+            self._outcomes.put(process.last_outcome(process.given, self._attempt_timeout_s))
 
     def _discard(self, process: _Process) -> None:
         """End a dead process, and keep nothing of it: it holds files and shared memory, and handlers may kill thousands."""
@@ -280,14 +260,14 @@ class SharedEvent(threading.Event):
 
 
 class Shared(NamedTuple):
-    """Memory that is shared with a process, for one of the chunks that it holds."""
+    """Memory that is shared with a process, for the chunk that it has."""
 
     is_lost: Any  # True: the lease is lost
     begun: Any  # when each job began; 0: not begun
     counts: Any  # how many messages of a batch its handler was given; 0: all
     limit: Any  # so many jobs may begin
     until: Any
-    """Monotonic seconds until which jobs may begin, the same for all chunks; the parent moves it on while it runs."""
+    """Monotonic seconds until which jobs may begin; the parent moves it on while it runs."""
 
 
 class _Process:
@@ -299,28 +279,18 @@ class _Process:
         self._pipe, theirs = context.Pipe()
         with _starting_safely():
             self._begins = context.Lock()  # for `begun` and `limit`, so that no job begins that goes back
-            self._until = context.RawValue("d")
             number, array, count = context.RawValue, context.RawArray, CHUNK_COUNT_MAX
-            self._shared = [
-                Shared(number("b"), array("d", count), array("i", count), number("i"), self._until)
-                for _ in range(GIVEN_COUNT_MAX)
-            ]
+            self._shared = Shared(number("b"), array("d", count), array("i", count), number("i"), number("d"))
             self._process = context.Process(
                 target=serve, args=(theirs, self._shared, self._begins, caller), name="txlayer-handlers", daemon=True
             )
             self._process.start()
         theirs.close()
-        with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
-            buffer_bytes = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        self._bytes_max = buffer_bytes // PIPE_SHARE
         self.pid = self._process.pid
-        self.given: deque[Chunk] = deque()  # chunks without an outcome; the first one is running
-        self.is_last = False  # True if it gets no further chunk
-        self._held: bytes | None = None  # the last chunk, if it was not sent yet
-        self._number = 0  # of chunks that were sent
-        self._failed: list[SentFailure] = []  # of the first chunk
-        self._running_index = 0  # of the first chunk's running job
-        self._turn_at = 0.0  # when the first chunk became the first
+        self.given: Chunk | None = None  # without an outcome
+        self._given_at = 0.0
+        self._failed: list[SentFailure] = []  # of its jobs
+        self._running_index = 0
         self._look_at = 0.0
         self._killed_at: tuple[Chunk, int] | None = None  # the chunk and job whose handler hung
         self._sending: tuple[Chunk, float] | None = None  # the chunk that is being sent, and since when
@@ -335,46 +305,24 @@ class _Process:
     def kill(self) -> None:
         self._process.kill()
 
-    def has_room(self) -> bool:
-        """True if another chunk may wait in the pipe."""
-        if len(self.given) == GIVEN_COUNT_MAX or self._held is not None or self.is_last:
-            return False
-        # A single job may be slow, or kill the process, so no chunk waits behind it.
-        return len(self.given[0].jobs) > 1 and not self.given[0].told
-
     def give(self, chunk: Chunk) -> None:
-        """Send a chunk; one that may not fit into the pipe is sent once the process waits for it."""
-        self.given.append(chunk)
-        slot = self._number % GIVEN_COUNT_MAX  # its previous user has answered
-        self._number += 1
-        count, shared = len(chunk.jobs), self._shared[slot]
-        is_lost = chunk.lease.lost.is_set()
+        """Send a chunk to a process that has none."""
+        self.given, self._given_at = chunk, time.monotonic()
+        count, shared, lease = len(chunk.jobs), self._shared, chunk.lease
+        is_lost = lease.lost.is_set()
         shared.is_lost.value = is_lost
         shared.begun[:count] = [0.0] * count
         shared.counts[:count] = [0] * count
         shared.limit.value = 0 if is_lost or chunk.is_cut else count
-        self._until.value = time.monotonic() + SILENT_S
-        jobs = [_sent_job(job) for job in chunk.jobs]
-        lease = chunk.lease
+        shared.until.value = self._given_at + SILENT_S
         fields = (lease.group, lease.topic, lease.partition, lease.token, lease.valid_until)
-        sent = pickle.dumps((fields, jobs, slot), pickle.HIGHEST_PROTOCOL)
-        if len(self.given) > 1 and len(sent) > self._bytes_max:
-            self._held = sent
-            return
-        if len(self.given) == 1:
-            self._turn_at = time.monotonic()
-        self._send(sent)
-
-    def _send(self, sent: bytes) -> None:
-        self._sending = self.given[-1], time.monotonic()
+        sent = pickle.dumps((fields, [_sent_job(job) for job in chunk.jobs]), pickle.HIGHEST_PROTOCOL)
+        self._sending = chunk, time.monotonic()
         self._pipe.send_bytes(sent)
         self._sending = None
 
     def wait(self) -> bool:
         """Wait a moment; True: there is an answer, False: it is time to look; EOFError, OSError: the process died."""
-        if self._held is not None and len(self.given) == 1:
-            held, self._held = self._held, None
-            self._send(held)
         rest_s = self._look_at - time.monotonic()
         if rest_s > 0 and self._pipe.poll(rest_s):
             return True
@@ -386,48 +334,38 @@ class _Process:
 
     def look(self) -> Iterator[JobOutcome]:
         """Take apart what takes long, is cut, or has lost its lease; returns that, and what has ended."""
-        now, held = time.monotonic(), list(zip(self.given, self._shared_of_given(), strict=True))
-        self._until.value = now + SILENT_S
-        began_at = held[0][1].begun[0]
-        is_long = 0 < began_at <= now - LONG_S
-        closed = []
-        for chunk, shared in reversed(held):  # the next one first: the first may end just now
-            is_lost = chunk.lease.lost.is_set()
-            shared.is_lost.value = is_lost
-            is_over = is_long or is_lost or chunk.is_cut
-            if is_over and not chunk.told and self._close(chunk, shared):
-                closed.append(chunk)
+        now, chunk, shared = time.monotonic(), self.given, self._shared
+        assert chunk is not None
+        shared.until.value = now + SILENT_S
+        began_at = shared.begun[0]
+        shared.is_lost.value = is_lost = chunk.lease.lost.is_set()
+        is_over = 0 < began_at <= now - LONG_S or is_lost or chunk.is_cut
+        is_closed = is_over and not chunk.told and self._close(chunk)
         yield from self.drained()  # failures of what it began, too
-        for chunk in closed:
-            if chunk in self.given:
-                is_first = chunk is self.given[0]
-                chunk.failed = self._failures(chunk) if is_first else []
-                part = take_apart(chunk, now - began_at if is_first and began_at else 0.0)
-                if part is not None:
-                    yield part
+        if is_closed and self.given is chunk:
+            chunk.failed = self._failures(chunk)
+            part = take_apart(chunk, now - began_at if began_at else 0.0)
+            if part is not None:
+                yield part
 
-    def _close(self, chunk: Chunk, shared: Shared) -> bool:
+    def _close(self, chunk: Chunk) -> bool:
         """Let no further job begin. False: the process was stopped in between, or died."""
         if not self._begins.acquire(timeout=LOOK_S):
             return False
-        shared.limit.value = 0
+        self._shared.limit.value = 0
         self._begins.release()
-        begun = shared.begun[: len(chunk.jobs)]
+        begun = self._shared.begun[: len(chunk.jobs)]
         chunk.turns, chunk.rest = deque(), list(chunk.jobs[len(begun) - begun.count(0.0) :])
         return True
 
-    def _shared_of_given(self) -> list[Shared]:
-        first = self._number - len(self.given)
-        return [self._shared[n % GIVEN_COUNT_MAX] for n in range(first, self._number)]
-
     def take(self) -> JobOutcome | None:
-        """The outcome of its first chunk; None: it has sent a part of it."""
+        """The outcome of its chunk; None: it has sent a part of it."""
         answer: SentOutcome | SentFailure = self._pipe.recv()
         if not isinstance(answer, SentOutcome):
             self._failed.append(answer)
             return None
-        chunk = self.given.popleft()
-        self._turn_at = time.monotonic()
+        chunk, self.given = self.given, None
+        assert chunk is not None
         return self._outcome(chunk, answer.ran_count, answer.seconds)
 
     def drained(self) -> Iterator[JobOutcome]:
@@ -440,13 +378,13 @@ class _Process:
 
     def kill_if_hung(self, timeout_s: float) -> None:
         """Kill it if its handler takes longer than `timeout_s`; outcomes that it has sent can still be taken."""
-        if not self.given:
+        if self.given is None:
             return
-        index, begun_at = self._running()
+        index, begun_at = self._running(self.given)
         limit_s = timeout_s if begun_at else START_S
-        begun_at = begun_at or self._turn_at
+        begun_at = begun_at or self._given_at
         if time.monotonic() - begun_at >= limit_s and self._killed_at is None:
-            self._killed_at = self.given[0], index
+            self._killed_at = self.given, index
             logger.error("process.hung", extra={"pid": self.pid, "limit_s": limit_s})
             self._process.kill()
 
@@ -458,34 +396,31 @@ class _Process:
             logger.error("process.hung", extra={"pid": self.pid, "limit_s": START_S})
             self._process.kill()
 
-    def last_outcome(self, timeout_s: float) -> JobOutcome:
-        """The outcome of the first chunk of a dead process that sent no further answer."""
-        chunk, code, now = self.given[0], self.exit_code, time.monotonic()
-        index, begun_at = self._running()
+    def last_outcome(self, chunk: Chunk, timeout_s: float) -> JobOutcome:
+        """The outcome of the chunk of a dead process that sent no further answer."""
+        code, now = self.exit_code, time.monotonic()
+        index, begun_at = self._running(chunk)
         if not begun_at and self._killed_at is not None:
             return JobOutcome(chunk, (), not_run=chunk.jobs)
-        started_ms = int((time.time() - (now - (begun_at or self._turn_at))) * 1000)
+        started_ms = int((time.time() - (now - (begun_at or self._given_at))) * 1000)
         text = f"the handler's process ended with {code}"
-        count = self._shared_of_given()[0].counts[index]
+        count = self._shared.counts[index]
         last = Failed(chunk.jobs[index], Retry(reason=text), "ProcessDied", text, started_ms, given_count=count)
         if not begun_at:
             # One is charged, so that what kills each process before it begins comes to an end.
-            return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - self._turn_at)
+            return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - self._given_at)
         has_failed = any(failed_index == index for failed_index, _ in self._failed)
         if has_failed or self._killed_at not in (None, (chunk, index)):  # it died behind that one
-            return self._outcome(chunk, index + has_failed, now - self._turn_at)
+            return self._outcome(chunk, index + has_failed, now - self._given_at)
         if self._killed_at is not None:
             why = f"no answer within {timeout_s:g} s (attempt_timeout): its process was killed"
             last = timed_out(chunk.jobs[index], why=why, started_ms=started_ms, count=count)
-        outcome = self._outcome(chunk, index, now - self._turn_at)
+        outcome = self._outcome(chunk, index, now - self._given_at)
         return outcome._replace(failed=[*outcome.failed, last], not_run=list(outcome.not_run)[1:])
 
-    def _running(self) -> tuple[int, float]:
-        """(index of the running job, its start); (0, 0.0): no job of the first chunk has begun."""
-        if not self.given:
-            return 0, 0.0
-        begun = self._shared_of_given()[0].begun
-        count = len(self.given[0].jobs)
+    def _running(self, chunk: Chunk) -> tuple[int, float]:
+        """(index of the running job, its start); (0, 0.0): no job of the chunk has begun."""
+        begun, count = self._shared.begun, len(chunk.jobs)
         while self._running_index + 1 < count and begun[self._running_index + 1]:
             self._running_index += 1
         return self._running_index, begun[self._running_index]
@@ -581,7 +516,7 @@ class _Given(dict[int, int]):
         self._counts[self._indexes[name]] = count
 
 
-def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes) -> None:
+def serve(pipe: Connection, shared: Shared, begins: Any, caller: bytes) -> None:
     """The main function of a process: run chunks until the pipe closes, which also happens when the parent dies."""
     # Ctrl-C goes to the whole process group; the parent decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -591,15 +526,15 @@ def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes
     calls: Caller = pickle.loads(caller)  # noqa: S301 - from our own parent
     while True:
         try:
-            fields, sent, number = pipe.recv()
+            fields, sent = pipe.recv()
         except (EOFError, OSError):
             return
         group, topic, partition, token, valid_until = fields
-        lease = Lease(group, topic, partition, token, valid_until, SharedEvent(shared[number].is_lost))
+        lease = Lease(group, topic, partition, token, valid_until, SharedEvent(shared.is_lost))
         jobs = [_job(records, attempt_count) for records, attempt_count in sent]
         chunk = Chunk(None, lease, jobs)
-        chunk.turns = turns = _Turns(chunk, shared[number], begins, pipe)
-        chunk.given = _Given(jobs, shared[number].counts)
+        chunk.turns = turns = _Turns(chunk, shared, begins, pipe)
+        chunk.given = _Given(jobs, shared.counts)
         try:
             outcome = calls.run(chunk)
             turns.send_failed()
