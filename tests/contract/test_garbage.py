@@ -82,7 +82,7 @@ def test_of_a_handler_that_raises_in_a_thread(stage: Stage) -> None:
         all_are_freed(stage)
 
 
-@pytest.mark.parametrize("deserializers", [{}, {"deserializer": lambda value, *_: value}])
+@pytest.mark.parametrize("deserializers", [{}, {"codec": Codec(deserializer=lambda value, *_: value)}])
 def test_of_a_handler_that_raises_as_a_task(stage: Stage, deserializers: dict[str, Any]) -> None:
     write(stage)
 
