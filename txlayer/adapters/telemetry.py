@@ -12,7 +12,6 @@ import logging
 import re
 import sys
 import time
-import traceback
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -86,23 +85,12 @@ def kind_of(error: BaseException) -> str:
         return "Exception"
 
 
-def look_at(error: BaseException) -> tuple[str, BaseException]:
-    """The text of an error of the user's code, and what to log for it: the error, or one with its traceback that has a text.
-
-    A formatter asks it and its causes for much, and any of that may raise, also what no log handler catches, as `SystemExit`.
-    """
+def text_of(error: BaseException) -> str:
+    """The text of an error of the user's code, which may raise."""
     try:
-        text = str.__str__(str(error))
-        repr(error), bool(error), error.__class__, traceback.format_exception(error, limit=0)
+        return str.__str__(str(error))
     except BaseException as exc:  # noqa: BLE001 - the user's code, too
-        text, raised_at = f"its text raised {kind_of(exc)}", BaseException.__dict__["__traceback__"].__get__(error)
-        return text, RuntimeError(f"{kind_of(error)}: {text}").with_traceback(raised_at)
-    return text, error
-
-
-def showable(error: BaseException) -> BaseException:
-    """What to log for an error of the user's code."""
-    return look_at(error)[1]
+        return f"its text raised {kind_of(exc)}"
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:

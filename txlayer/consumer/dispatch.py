@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
-from txlayer.adapters.telemetry import Log, showable
+from txlayer.adapters.telemetry import Log
 from txlayer.consumer.handlers import Handler, Route
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import (
@@ -396,10 +396,10 @@ class Dispatcher:
             if isinstance(name, str):
                 return str(name)[:KEY_GROUP_LENGTH_MAX]
             raise TypeError(f"key_group returned {type(name).__name__}, not a text")
-        except BaseException as exc:
+        except BaseException:
             if not self._is_key_group_logged:
                 self._is_key_group_logged = True  # log once: it would fail for every message
-                logger.exception("key_group.failed", exc_info=showable(exc), extra=log_fields_of(item.record))
+                logger.exception("key_group.failed", extra=log_fields_of(item.record))
             return NO_KEY_GROUP
 
     def _fail(self, owned: OwnedPartition, failed: Failed) -> None:

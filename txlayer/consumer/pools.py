@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.bodies import Deserializer
-from txlayer.adapters.telemetry import Log, kind_of, look_at, showable
+from txlayer.adapters.telemetry import Log, kind_of, text_of
 from txlayer.consumer.context import Context, Deserializers, Lease, ReceivedMessage, context_of, is_passing
 from txlayer.consumer.handlers import Handler, Interceptor, Route
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
@@ -122,7 +122,7 @@ class Failed(NamedTuple):
     index_in_batch: int = 0  # in a batch, of the message that cannot be read; those before it are done
     is_undecodable: bool = False
     given_count: int = 0  # messages of the batch that the attempt concerns, from its first one on; 0: all
-    error: BaseException | None = None  # what was raised, as `look_at` shows it; None: nothing was
+    error: BaseException | None = None  # what was raised; None: nothing was
 
 
 class JobOutcome(NamedTuple):
@@ -286,8 +286,8 @@ class Caller:
                 result = _call_on_error(interceptor, message, context, exc)
                 try:
                     await _awaited(result)
-                except Exception as raised:
-                    logger.exception("interceptor.raised", exc_info=showable(raised), extra=ids_of(context))
+                except Exception:
+                    logger.exception("interceptor.raised", extra=ids_of(context))
             raise
         return _with_rest(result, unreadable)
 
@@ -331,10 +331,10 @@ class Caller:
             index, error, count = error.index, error.reason, 1
             if not is_passing(error):
                 result, is_undecodable = Reject("nobody can read it"), True
-        text, shown = look_at(error)  # here, once, and not on the engine's thread
-        text = text[:MESSAGE_LENGTH_MAX]  # an error may quote megabytes, and many messages may wait with theirs
+        # An error may quote megabytes, and many messages may wait with theirs.
+        text = text_of(error)[:MESSAGE_LENGTH_MAX]
         started_ms = self._started_ms(began)
-        return Failed(job, result, kind_of(error), text, started_ms, index, is_undecodable, count, shown)
+        return Failed(job, result, kind_of(error), text, started_ms, index, is_undecodable, count, error)
 
     def refusal(self, chunk: Chunk, job: Job, result: Any, began: float) -> Failed:
         """What the handler returned, which is neither nothing nor an Ack. If it suspends the partition, nothing else of the chunk begins."""
@@ -383,9 +383,9 @@ def ids_of(context: Context) -> dict[str, object]:
 def _call_on_error(interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException) -> Any:
     try:
         return interceptor.on_error(message, context, error)
-    except Exception as exc:
+    except Exception:
         # The attempt has failed already, and for another reason.
-        logger.exception("interceptor.raised", exc_info=showable(exc), extra=ids_of(context))
+        logger.exception("interceptor.raised", extra=ids_of(context))
         return None
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack, cast
 
 from txlayer.adapters.ports import Barrier
-from txlayer.adapters.telemetry import Log, showable
+from txlayer.adapters.telemetry import Log
 from txlayer.config import seconds
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Message
@@ -298,10 +298,10 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
             try:
                 said = on_parked(parked)
                 say(await said if inspect.isawaitable(said) else said)
-            except Exception as exc:
+            except Exception:
                 # The user's code. The coordinator sends the notice again.
                 extra = {"txn_id": parked.txn_id, "trace_id": parked.trace_id}
-                logger.exception("on_parked.raised", exc_info=showable(exc), extra=extra)
+                logger.exception("on_parked.raised", extra=extra)
 
         def start(parked: ParkedTransaction, say: Callable[[object], None]) -> None:
             if len(self._hearing) >= HEARING_COUNT_MAX:

@@ -29,7 +29,6 @@ from txlayer.adapters.telemetry import (
     current,
     has_trace,
     parse_traceparent,
-    showable,
     trace_context_of,
 )
 from txlayer.core.messages import Message, Resolution, nonce_of, txn_id_of
@@ -134,7 +133,7 @@ class _Intercepted:
                     raise  # a signal's handler may have raised it, which happened to interrupt a hook
                 # The user's code; the transaction goes on whatever it raises.
                 extra = {"txn_id": self._sent.txn_id, "nonce": self._sent.nonce}
-                logger.exception("interceptor.raised", exc_info=showable(exc), extra=extra)
+                logger.exception("interceptor.raised", extra=extra)
 
 
 # --- spans ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from txlayer.adapters.telemetry import (
     Sample,
     counter,
     gauge,
-    showable,
     stall_of,
     with_few_labels,
 )
@@ -359,20 +358,20 @@ class Responder:
             return
         try:
             self._refused_callback(refused)
-        except BaseException as exc:
+        except BaseException:
             # The user's code; answering goes on whatever it raises.
             extra = {"txn_id": refused.txn_id, "trace_id": refused.trace_id}
-            logger.exception("on_refused.raised", exc_info=showable(exc), extra=extra)
+            logger.exception("on_refused.raised", extra=extra)
 
     def _hear_parking(self, parked: ParkedTransaction, check: CheckRecord) -> None:
         logger.warning("transaction.parked", extra=parked._asdict())
         assert self._parked_callback is not None
         try:
             self._parked_callback(parked, partial(self._settle, check))
-        except BaseException as exc:
+        except BaseException:
             # The user's code. The coordinator sends the notice again.
             extra = {"txn_id": parked.txn_id, "trace_id": parked.trace_id}
-            logger.exception("on_parked.raised", exc_info=showable(exc), extra=extra)
+            logger.exception("on_parked.raised", extra=extra)
 
     def _settle(self, check: CheckRecord, said: object) -> None:
         if said is COMMIT or said is ROLLBACK:
