@@ -17,7 +17,7 @@ from txlayer.config import check_names
 ASSIGNMENT = re.compile(r"[A-Z_]+=.*", re.DOTALL)
 ENDS = ("|", "||", "&&", "&", ";", ">", ">>", "2>", "<")
 """Where a command's own words end."""
-FOREIGN = frozenset({"--archives", "--build-arg", "--files", "--jars", "--memory", "--packages", "--preload"})
+FOREIGN = frozenset({"--archives", "--build-arg", "--files", "--jars", "--memory", "--only", "--packages", "--preload"})
 """Options of other programs that sentences name without their program; those of our pytest plugin begin with its name."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
