@@ -60,7 +60,7 @@ def test_one_without_a_key_that_was_handled_before_hides_no_parked_partition(
     field.say(ask(old, request_id="a"), answer(old, ReplayOutcome.HANDLED, request_id="a"))
     first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 3})
 
-    choice = field.choose(second, is_whole=not is_dropping, is_dropping=is_dropping)
+    choice = field.choose(second, is_dropping=is_dropping)
 
     assert ([] if is_dropping else [first, second]) == positions(choice)
 
@@ -153,7 +153,7 @@ def test_the_last_of_a_parked_key_is_not_dropped_by_the_request_that_has_seen_an
     first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={hash_of_key(b"p"): 2})
     field.say(*failed(first, second, request_id="r"), *dropped(first))
 
-    choice = field.choose(third, is_whole=False, is_dropping=True)
+    choice = field.choose(third, is_dropping=True)
 
     assert ([], [(third, DeadLetterResult.LAST_OF_KEY)]) == (positions(choice), [each[:2] for each in choice.unable])
 
@@ -208,7 +208,7 @@ def test_nothing_is_replayed_behind_one_whose_turn_comes_before_that_of_one_that
 @pytest.mark.promise("P9")
 def test_the_last_of_a_parked_key_is_not_dropped_where_others_are_replayed_since_it_was_chosen(field: Field) -> None:
     first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={hash_of_key(b"p"): 2})
-    choice = field.choose(is_whole=False, is_dropping=True)
+    choice = field.choose(is_dropping=True)
     # The second fails behind the first, and then the first is dropped.
     field.say(
         *failed(first, request_id="a"), ask(second, request_id="a"), ask(first, request_id="d", kind=ReplayKind.DROP)
@@ -248,7 +248,7 @@ def test_the_drop_of_one_drops_no_other_that_an_open_kafka_transaction_hides(fie
     (first,) = field.plant((b"p", REJECTED), parked={key_hash: hidden}, stuck={key_hash: hidden})
     order, writer = ReplayOrder(ReplayKind.DROP, field.stage.group, AUTHOR, is_all=True), RecordedWriter(field)
 
-    carry_out(field, order, field.choose(is_whole=False, is_dropping=True), writer)
+    carry_out(field, order, field.choose(is_dropping=True), writer)
 
     assert [(0.0, first.offset)] == writer.asked
 

@@ -243,7 +243,11 @@ class OperatorWorld:
             if not plan.rest:
                 plan.log.follow()
                 logs: Any = {plan.log.topic: plan.log}
-                more = newcomers(plan.order, logs, plan.asked) if plan.order.is_whole else DeadLetterSelection()
+                more = (
+                    newcomers(plan.order, logs, plan.asked)
+                    if plan.order.kind is ReplayKind.REPLAY
+                    else DeadLetterSelection()
+                )
                 self._plans.remove(plan)
                 self._plans += [plan._replace(choice=more, rest=more.in_turn)] * bool(more.chosen)
 
