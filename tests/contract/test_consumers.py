@@ -479,15 +479,6 @@ def test_tags_choose_the_handler_and_what_nobody_asked_for_counts_as_handled(sta
 
 
 @OF_HANDLERS
-def test_a_handler_of_a_topic_that_is_not_consumed_is_a_mistake(stage: Stage) -> None:
-    consumer = stage.consumer()
-    consumer.handler(topic="another")(print)
-
-    with pytest.raises(UsageError, match="another"):
-        consumer.run()
-
-
-@OF_HANDLERS
 def test_handlers_are_registered_before_the_start(stage: Stage) -> None:
     consumer = stage.consumer()
     with consumer, pytest.raises(LifecycleError):

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -316,8 +315,6 @@ class OnALoop:
         said = word(*given, **named)
         if inspect.isawaitable(said):
             said = self._runner.run(_awaited(said))
-        if isinstance(said, asyncio.Future):
-            return SimpleNamespace(result=lambda timeout: self._runner.run(asyncio.wait_for(said, timeout)))
         return OnALoop(said, self._runner) if hasattr(said, "__aenter__") else said
 
 

@@ -410,3 +410,15 @@ def test_what_a_thread_holds_in_wait_holds_back_no_other_future(stage: ProducerS
         waiting.start()
         waiting.join(10)
         assert not waiting.is_alive()
+
+
+def test_small_system_topics_make_small_op_records(stage: ProducerStage) -> None:
+    stage.set_topic("txlayer.op", partitions=4, message_bytes_max=1_700)
+    producer = stage.producer()
+    stage.writer.hold(True)
+    futures = [producer.submit(ORDER, txn_id="order-1") for _ in range(9)]
+    stage.writer.hold(False)
+
+    for future in futures:
+        future.result(10)
+    assert 3 >= max(len((r.value() or b"").split(b"\n")) for r in stage.writer.of("txlayer.op"))

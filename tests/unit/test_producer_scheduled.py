@@ -196,7 +196,7 @@ def test_a_line_about_times_says_whether_it_came_first_when_half_is_older_than_w
 
     pipeline = SimpleNamespace(group="shop", op_topic="op", produce=produce, is_alive=True, is_own_thread=False)
     engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
-    steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1), ordering_key=None)
+    steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1))
     next(steps)
     steps.send(looks[0].histories())
     with pytest.raises(StopIteration) as end:
@@ -219,7 +219,7 @@ def cancelled(
         round_bell=SimpleNamespace(subscribe=None),
     )
     engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
-    steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1), ordering_key=None)
+    steps = change_time(engine, "order-1", time_ms=time_ms, since=timedelta(hours=1))
     wait = next(steps)
     look_count = 0
     while True:
@@ -366,7 +366,7 @@ def test_a_decision_to_commit_stays_one_when_the_rest_of_the_transaction_is_canc
 def test_a_cancellation_on_the_producers_own_thread_is_refused_before_its_line_is_written() -> None:
     engine: Any = SimpleNamespace(pipeline=SimpleNamespace(is_own_thread=True), status=dict)
     with pytest.raises(LifecycleError, match="wait for itself"):
-        next(change_time(engine, "order-1", time_ms=None, since=timedelta(hours=1), ordering_key=None))
+        next(change_time(engine, "order-1", time_ms=None, since=timedelta(hours=1)))
 
 
 def test_a_further_attempt_with_the_id_of_a_cancelled_one_is_cancelled_too() -> None:

@@ -77,7 +77,6 @@ def test_a_closed_producer_refuses_everything(stage: ProducerStage) -> None:
         producer.start,
         lambda: producer.transaction().__enter__(),
         lambda: producer.publish(ORDER),
-        lambda: producer.submit(ORDER),
         lambda: producer.status("a"),
     ):
         with pytest.raises(LifecycleError, match="closed"):
@@ -120,18 +119,6 @@ def test_half_and_op_with_unlike_partition_counts_are_refused(stage: ProducerSta
     with pytest.raises(TopicMismatchError) as raised:
         stage.producer().start()
     assert (OP, "3") == (raised.value.topic, raised.value.found)
-
-
-def test_small_system_topics_make_small_op_records(stage: ProducerStage) -> None:
-    stage.set_topic(OP, partitions=4, message_bytes_max=1_700)
-    producer = stage.producer()
-    stage.writer.hold(True)
-    futures = [producer.submit(ORDER, txn_id="order-1") for _ in range(9)]
-    stage.writer.hold(False)
-
-    for future in futures:
-        future.result(10)
-    assert 3 >= max(len((r.value() or b"").split(b"\n")) for r in stage.writer.of(OP))
 
 
 # --- a block ----------------------------------------------------------------------------------------------------------

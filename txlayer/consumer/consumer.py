@@ -181,7 +181,6 @@ class ConsumerService(ABC, Generic[R, B]):
         /,
         *,
         body: type[T],
-        topic: str | None = None,
         tags: str = "*",
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = None,
@@ -193,7 +192,6 @@ class ConsumerService(ABC, Generic[R, B]):
         function: str | None = None,
         /,
         *,
-        topic: str | None = None,
         tags: str = "*",
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = None,
@@ -205,7 +203,6 @@ class ConsumerService(ABC, Generic[R, B]):
         /,
         *,
         body: Any = None,
-        topic: str | None = None,
         tags: str = "*",
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = None,
@@ -221,10 +218,9 @@ class ConsumerService(ABC, Generic[R, B]):
         The body is JSON, or what the consumer's codec makes of the value.
 
         Args:
-            function: what is decorated, or the topic.
+            function: what is decorated, or the topic; by default every topic of the consumer.
             body: the type of the body: a dataclass, a model of pydantic or msgspec, or plain values of JSON such as
                 `dict[str, int]`. None: what the first parameter is annotated with.
-            topic: only this one; None: every topic of the consumer.
             tags: "TagA || TagC", or "*".
             retry: instead of the consumer's own policy; the same for all handlers of a topic.
             breaker: of this function alone, over all its topics, instead of the consumer's: other handlers of the topic go on.
@@ -234,8 +230,9 @@ class ConsumerService(ABC, Generic[R, B]):
                 given, or a body that cannot be read.
             LifecycleError: it runs already.
         """
+        topic = None
         if isinstance(function, str):
-            if topic is not None or function not in self._topics:
+            if function not in self._topics:
                 expected = f"a function, or one of {', '.join(self._topics)}"
                 raise ConfigError("no function and no topic", name="handler", value=function, expected=expected)
             function, topic = None, function

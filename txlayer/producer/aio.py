@@ -223,17 +223,15 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         txn = await started.drive(steps.launch(started.engine, SubmittedTransaction, several, entry, key))
         return await started.drive(steps.result(started.engine, txn))
 
-    async def status(
-        self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None
-    ) -> list[TransactionHistory]:
+    async def status(self, txn_id: str, *, since: timedelta = SINCE) -> list[TransactionHistory]:
         """As `TransactionalProducer.status`."""
         started = self._ready or await self._started()
-        ask = partial(started.engine.status, txn_id, since=since, ordering_key=ordering_key)
+        ask = partial(started.engine.status, txn_id, since=since)
         return await asyncio.get_running_loop().run_in_executor(None, ask)
 
-    async def cancel(self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None) -> bool:
+    async def cancel(self, txn_id: str, *, since: timedelta = SINCE) -> bool:
         """As `TransactionalProducer.cancel`."""
-        return await self._change_time(txn_id, None, since, ordering_key)
+        return await self._change_time(txn_id, None, since)
 
     async def reschedule(
         self,
@@ -242,17 +240,13 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
         since: timedelta = SINCE,
-        ordering_key: bytes | str | None = None,
     ) -> bool:
         """As `TransactionalProducer.reschedule`."""
-        return await self._change_time(txn_id, new_time_ms(deliver_at, delay), since, ordering_key)
+        return await self._change_time(txn_id, new_time_ms(deliver_at, delay), since)
 
-    async def _change_time(
-        self, txn_id: str, time_ms: int | None, since: timedelta, ordering_key: bytes | str | None
-    ) -> bool:
+    async def _change_time(self, txn_id: str, time_ms: int | None, since: timedelta) -> bool:
         started = self._ready or await self._started()
-        run = steps.change_time(started.engine, txn_id, time_ms=time_ms, since=since, ordering_key=ordering_key)
-        return await started.drive(run)
+        return await started.drive(steps.change_time(started.engine, txn_id, time_ms=time_ms, since=since))
 
     def responder_stats(self) -> ResponderStats | None:
         """As `TransactionalProducer.responder_stats`."""

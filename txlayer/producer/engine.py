@@ -390,20 +390,11 @@ class Engine:
             if not self.encoder.is_known(topic):
                 self.encoder.learn(topic, self.connections.topic_limits(topic))
 
-    def status(
-        self, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None, is_whole: bool = False
-    ) -> list[TransactionHistory]:
+    def status(self, txn_id: str, *, since: timedelta, is_whole: bool = False) -> list[TransactionHistory]:
         """What the topics say of an id; blocks. `is_whole`: see `LogHistoryReader.read`."""
         check_txn_id(txn_id)
-        placement = self.identity.placement(ordering_key, "commit", None)
-        at_ms = now_ms() - since // timedelta(milliseconds=1)
-        return self.connections.history().read(
-            txn_id,
-            start=HistoryStart(at_ms),
-            # Its own id decides the partition only when it had no ordering key, and that is not known here.
-            partitions=None if placement.partition is None else [placement.partition],
-            is_whole=is_whole,
-        )
+        start = HistoryStart(now_ms() - since // timedelta(milliseconds=1))
+        return self.connections.history().read(txn_id, start=start, is_whole=is_whole)
 
     def decision(self, txn: PendingTransaction) -> Resolution | None:
         """What was decided about a transaction whose op line is stored: what is before that line is read; blocks."""

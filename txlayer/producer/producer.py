@@ -542,20 +542,18 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         launch = steps.launch(engine, make, several, entry, engine.identity.draw(txn_id, now_ms()))
         return cast("SubmittedTransaction", drive(launch, engine.pipeline))
 
-    def status(
-        self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None
-    ) -> list[TransactionHistory]:
+    def status(self, txn_id: str, *, since: timedelta = SINCE) -> list[TransactionHistory]:
         """Read what happened to a transaction from the topics: one history per nonce, the oldest first.
 
-        Reads half and op from `since` on: the partition of `ordering_key` if given, otherwise all partitions.
+        Reads half and op from `since` on.
 
         Raises:
             UsageError: `txn_id` is not a valid transaction id.
             RetriableError, NotAuthorisedError: the topics cannot be read, which takes the rights of the role reader.
         """
-        return self._started().status(txn_id, since=since, ordering_key=ordering_key)
+        return self._started().status(txn_id, since=since)
 
-    def cancel(self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None) -> bool:
+    def cancel(self, txn_id: str, *, since: timedelta = SINCE) -> bool:
         """End a scheduled transaction: no consumer ever sees those of its messages whose time has not come.
 
         Returns True if there are such messages; False: it has none, all are released already, or it is not committed.
@@ -569,7 +567,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
                 cannot be written.
             LifecycleError: called from a local transaction on the producer's own thread. Nothing was written.
         """
-        return self._change_time(txn_id, None, since, ordering_key)
+        return self._change_time(txn_id, None, since)
 
     def reschedule(
         self,
@@ -578,7 +576,6 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
         since: timedelta = SINCE,
-        ordering_key: bytes | str | None = None,
     ) -> bool:
         """Give a scheduled transaction another time: all of its messages that are left become visible together then.
 
@@ -589,19 +586,16 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             deliver_at: the new time, with a time zone.
             delay: or how long from now, by this machine's clock.
             since: as `status`.
-            ordering_key: as `status`.
 
         Raises:
             UsageError: not exactly one of `deliver_at` and `delay` is given, or it is no time.
             TxLayerError: as `cancel`.
         """
-        return self._change_time(txn_id, new_time_ms(deliver_at, delay), since, ordering_key)
+        return self._change_time(txn_id, new_time_ms(deliver_at, delay), since)
 
-    def _change_time(
-        self, txn_id: str, time_ms: int | None, since: timedelta, ordering_key: bytes | str | None
-    ) -> bool:
+    def _change_time(self, txn_id: str, time_ms: int | None, since: timedelta) -> bool:
         engine = self._started()
-        run = steps.change_time(engine, txn_id, time_ms=time_ms, since=since, ordering_key=ordering_key)
+        run = steps.change_time(engine, txn_id, time_ms=time_ms, since=since)
         return drive(run, engine.pipeline)
 
     def responder_stats(self) -> ResponderStats | None:

@@ -148,16 +148,14 @@ def result(engine: Engine, txn: PendingTransaction, *, with_decision: bool = Fal
     return found
 
 
-def change_time(
-    engine: Engine, txn_id: str, *, time_ms: int | None, since: timedelta, ordering_key: bytes | str | None
-) -> Steps[bool]:
+def change_time(engine: Engine, txn_id: str, *, time_ms: int | None, since: timedelta) -> Steps[bool]:
     """Write a line that gives what is scheduled of a transaction another time, and read whether it came first; None gives it up.
 
     Raises:
         TxLayerError: what `TransactionalProducer.cancel` and `reschedule` raise.
     """
     check_may_wait(engine)
-    read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key, is_whole=True))
+    read = Blocking(partial(engine.status, txn_id, since=since, is_whole=True))
     written: dict[str, tuple[TransactionHistory, int]] = {}
     was_given_up = False
     for history in (yield read):

@@ -162,6 +162,6 @@ def test_status_tells_what_became_of_a_transaction(arena: Arena, producer: Trans
     assert (TxnState.COMMITTED, 1) == (committed.state, committed.message_count)
     assert (TxnState.OPEN, 2, tx.nonce) == (undecided.state, undecided.message_count, undecided.nonce)
     assert [TxnState.COMMITTED, TxnState.ROLLED_BACK] == [history.state for history in producer.status(txn_id)]
-    (history,) = producer.status(keyed, ordering_key="c")
+    (history,) = producer.status(keyed)
     assert [arena.targets[0]] == [half.topic for half in history.half_records]
     assert [] == producer.status(unique_name("nobody"))
