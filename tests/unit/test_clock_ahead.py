@@ -240,16 +240,15 @@ def test_a_new_time_of_scheduled_messages_counts_from_the_brokers_time(machine: 
     assert still.world.now_ms() - 1_000 <= time_ms - 2 * HOUR_MS <= still.world.now_ms()
 
 
-@pytest.mark.parametrize(("asked", "names"), [("--older-than", ["old"]), ("--younger-than", ["young"])])
-def test_ages_of_transactions_are_told_by_the_brokers_time(machine: Machine, asked: str, names: list[str]) -> None:
+def test_ages_of_transactions_are_told_by_the_brokers_time(machine: Machine) -> None:
     for name, later_ms in (("old", HOUR_MS), ("young", 2 * MINUTE_MS)):
         machine.still.half(txn_key(name))
         machine.still.world.advance(ms=later_ms)
     appear(machine.still)
-    shown = ["--open", asked, "30m", "--json"]
+    shown = ["--open", "--older-than", "30m", "--json"]
 
     _, listed, _ = machine.run(tx.app, "list", *shown)
     _, settled, _ = machine.run(tx.app, "rollback", "--all", *shown, "--reason", "ticket 12", "--dry-run")
 
     for rows in (json.loads(listed), json.loads(settled)):
-        assert [txn_id_of(txn_key(name)) for name in names] == [row["txn_id"] for row in rows]
+        assert [txn_id_of(txn_key("old"))] == [row["txn_id"] for row in rows]

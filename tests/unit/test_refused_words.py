@@ -35,7 +35,7 @@ TX = [
     ("list --kept-aside --reason-code too-old", "error: --kept-aside"),
     ("list --watch --kept-aside", "leave out --kept-aside"),
     ("list --reason-code bad-luck", "checks-exhausted"),
-    ("list --younger-than soon", "error: not a length of time"),
+    ("list --older-than soon", "error: not a length of time"),
     (["show", "two words"], "error: transaction id 'two words'"),
     (["show", "x" * 129], "error: transaction id"),
     ("show order-4711 --since yesterday", "error: not a time"),

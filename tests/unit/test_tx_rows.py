@@ -199,8 +199,6 @@ def made(**given: Any) -> Filter:
         (Filter(reasons=frozenset({ParkReason.CHECKS_EXHAUSTED})), False),
         (Filter(older_ms=5_000), True),
         (Filter(older_ms=5_001), False),
-        (Filter(younger_ms=5_001), True),
-        (Filter(younger_ms=5_000), False),
         (Filter(group="orders", topic="other"), False),
     ],
 )
@@ -230,7 +228,6 @@ def test_states_add_up_and_everything_else_narrows() -> None:
         is_parked=True,
         is_held=True,
         older_than="1h",
-        younger_than="2h",
         reason_code=[ParkReason.TOO_LARGE],
         group="orders",
         topic="shop",
@@ -238,7 +235,7 @@ def test_states_add_up_and_everything_else_narrows() -> None:
 
     states = frozenset({"waiting", "open", "held"}) | PARKED
     reasons = frozenset({ParkReason.TOO_LARGE})
-    assert Filter("orders", "shop", states, reasons, HOUR_MS, 2 * HOUR_MS) == wanted
+    assert Filter("orders", "shop", states, reasons, HOUR_MS) == wanted
 
 
 def test_parked_means_before_and_after_the_decision() -> None:

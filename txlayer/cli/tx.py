@@ -74,7 +74,6 @@ class TransactionFilters(Bundle):
         "--reason-code", "Only those parked or held for this reason; may be repeated."
     )
     older_than: str | None = option("--older-than", "Only those prepared longer ago.", "1h")
-    younger_than: str | None = option("--younger-than", "Only those prepared since.", "1h")
     query_id: str | None = option("--query-id", "Only those with this id of the user's own.", "TEXT")
 
     def read(self) -> Filter:
@@ -92,7 +91,6 @@ class TransactionFilters(Bundle):
             frozenset(states),
             frozenset(self.reason_code or ()),
             _age("--older-than", self.older_than),
-            _age("--younger-than", self.younger_than),
             self.query_id,
         )
 
@@ -103,8 +101,7 @@ def _age(option: str, text: str | None) -> int | None:
 
 def _now_ms(connections: CoordinatorConnections, wanted: Filter) -> int:
     """The brokers' time, where an age says which transactions are meant; else this machine's, which nobody is asked for."""
-    is_by_age = wanted.older_ms is not None or wanted.younger_ms is not None
-    return connections.history().time().latest_ms if is_by_age else current_ms()
+    return current_ms() if wanted.older_ms is None else connections.history().time().latest_ms
 
 
 # --- looking -----------------------------------------------------------------------------------------------------------

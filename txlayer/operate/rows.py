@@ -368,8 +368,6 @@ def _where(wanted: Wanted, now_ms: int) -> tuple[str, tuple[Any, ...]]:
         parts.append((f"reason IN ({_marks(f.reasons)})", sorted(reason.value for reason in f.reasons)))
     if f.older_ms is not None:
         parts.append(("appended_ms <= ?", (now_ms - f.older_ms,)))
-    if f.younger_ms is not None:
-        parts.append(("appended_ms > ?", (now_ms - f.younger_ms,)))
     if wanted.txn_id:
         parts.append(("key >= ? AND key < ?", (f"{wanted.txn_id}/", f"{wanted.txn_id}0")))  # "0" follows "/"
     if wanted.key_hash is not None:

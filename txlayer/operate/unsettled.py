@@ -296,7 +296,6 @@ class Filter:
     states: frozenset[str] = frozenset()
     reasons: frozenset[ParkReason] = frozenset()
     older_ms: int | None = None
-    younger_ms: int | None = None
     query_id: str | None = None
 
     @property
@@ -336,7 +335,6 @@ class Filter:
             and (not self.states or found.state in self.states)
             and (not self.reasons or reason in self.reasons)
             and (self.older_ms is None or age_ms >= self.older_ms)
-            and (self.younger_ms is None or age_ms < self.younger_ms)
         )
 
 
