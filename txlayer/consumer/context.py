@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from txlayer.adapters.bodies import Deserializer
@@ -13,7 +12,7 @@ from txlayer.adapters.ports import Record
 from txlayer.adapters.telemetry import trace_context_of
 from txlayer.core.codec import GROUP_HEADER, ID_HEADER, origin_of
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, decode_dead_letter
-from txlayer.core.messages import HEADER_OBJECT_BYTES, TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, user_headers
+from txlayer.core.messages import HEADER_OBJECT_BYTES, TAGS_HEADER, Headers, user_headers
 from txlayer.core.retry import Later
 from txlayer.errors import UsageError
 
@@ -305,18 +304,6 @@ class Context:
     def origin(self) -> TransactionOrigin | None:
         """Position of the half message; None if txlayer did not forward the message."""
         return self.message.origin
-
-    @property
-    def derived_txn_id(self) -> str:
-        """A transaction id for what this handler publishes: the same at every attempt, so that repeats are recognised.
-
-        Not with a barrier: there each attempt needs an id of its own.
-        """
-        message = self.message
-        text = f"{self._lease.group}:{message.topic}:{message.partition}:{message.offset}"
-        if len(text) <= TXN_ID_LENGTH_MAX:
-            return text
-        return f"h:{blake2b(text.encode(), digest_size=32).hexdigest()}"
 
     def suspend(self, delay: timedelta, reason: str = "") -> Later:
         """Return it from the handler: as `Later`, and no other message of the partition begins before, either.
