@@ -81,7 +81,7 @@ import os, pathlib, signal, sys
 from txlayer.cli import main, tx
 
 def export():
-    with tx._opened(pathlib.Path(sys.argv[1]), is_forced=False) as file:
+    with tx._opened(pathlib.Path(sys.argv[1])) as file:
         file.write("half")
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
