@@ -360,6 +360,17 @@ def test_records_that_name_no_half_record_take_no_time_of_all_attempts_of_their_
     assert process_time() - began_s < 3  # 14 s where each was compared with every attempt
 
 
+def test_a_held_transaction_of_many_messages_has_one_mark_for_each_partition_that_they_may_be_in() -> None:
+    case = Case(count=5).op(COMMIT, last=104)
+    case.traces.halves[:] = [half._replace(key_hash="0000002a712c936a") for half in case.traces.halves]
+    case.traces.doubts.append(DoubtTrace("n", 0, 1, 0, "held", 100, 104, seen=5, count=5))
+    case.traces.contents += [ContentTrace("n", 0, 2 + n, n, 7 + n, 100 + n) for n in range(5)]
+
+    (held,) = case.judged(replace(WINDOW, partition_counts={"orders": 3}))
+
+    assert [("orders", p) for p in range(3)] == [mark.origin[:2] for mark in held.order_marks]
+
+
 @pytest.mark.parametrize(("first_named", "half_start"), [(300, 0), (500, 0), (1_000, 0), (1_000, 2_000)])
 def test_attempts_on_doubt_and_records_with_the_same_claim_are_not_compared_each_with_each(
     first_named: int, half_start: int

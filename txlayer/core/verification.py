@@ -1117,8 +1117,8 @@ def _order_marks(
     marked = list(visible.values())
     if released and not may_wait and attempt.state == TxnState.HELD.value and not attempt.visible:
         # It will come behind everything that is in the log.
-        for half in attempt.halves.values():
-            marked += [(Origin(half.topic, p, FOREVER), HELD_BACK) for p in _possible(half, window)]
+        places = ((half.topic, p) for half in attempt.halves.values() for p in _possible(half, window))
+        marked += [(Origin(*place, FOREVER), HELD_BACK) for place in dict.fromkeys(places)]
     left_ms = attempt.parked_ms[:1]
     left_ms += [] if decision is None else [decision.at_ms]
     edge_ms = window.cut_ms - window.grace_ms
