@@ -151,6 +151,19 @@ def test_a_dead_letter_that_there_is_none_of_is_said(site: Site) -> None:
     assert "names no dead letter" in site.get("/letter?group=loyalty&at=../../x", status=400)
 
 
+@pytest.mark.threat("write `<group>.<topic>.dlq`")
+def test_a_record_that_is_no_dead_letter_has_a_page_that_says_so(site: Site) -> None:
+    group = Group(site)
+    at = site.stage.kafka.append(group.dead_letters, b"not ours", key=HOSTILE.encode(), headers=[("txl-dlq", b"x")])
+
+    page = site.get(f"/letter?group=loyalty&at=orders/0:{at}")
+    shown = site.post(page, "/letter/values", view=f"group=loyalty&at=orders/0:{at}")
+
+    assert "no dead letter of the group" in page
+    assert (200, True) == (shown.status_code, "not ours" in shown.text)
+    assert HOSTILE not in shown.text
+
+
 def test_what_others_wrote_is_text_and_a_huge_value_is_cut(site: Site) -> None:
     group = Group(site)
     at = group.letter(
