@@ -167,6 +167,12 @@ class Silent:
         raise KafkaException(self._error)
 
 
+def test_a_question_to_a_leader_that_is_not_there_just_then_may_be_asked_again() -> None:
+    none_found = KafkaError(KafkaError._NOENT, "Failed to query partition leaders: No leaders found")
+
+    assert RetriableError is type(translate_error(none_found, topic="orders"))
+
+
 @pytest.mark.parametrize("code", [c for c in Code if c is not Code.NO_ERROR])
 def test_a_code_has_the_clients_number_and_name(code: Code) -> None:
     assert int(code) == getattr(KafkaError, code.kafka_name)

@@ -99,6 +99,7 @@ class Code(IntEnum):
     LOCAL_STATE = -172
     LOCAL_AUTHENTICATION = -169
     LOCAL_TIMED_OUT_QUEUE = -166
+    LOCAL_NOENT = -156
     LOCAL_PURGE_QUEUE = -152
     LOCAL_PURGE_INFLIGHT = -151
     LOCAL_FATAL = -150
@@ -162,9 +163,10 @@ UNAVAILABLE_CODES = PASSING_CODES | codes(
 )
 # The client's metadata about leaders is out of date; after a refresh the question has an answer. OFFSET_NOT_AVAILABLE: a new
 # leader does not know the other replicas' positions yet. KAFKA_STORAGE_ERROR: a disk failed, another replica becomes the leader.
+# NOENT: the admin client found no leader, as while a broker starts.
 STALE_LEADER_CODES = codes(
     "FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH NOT_LEADER_FOR_PARTITION REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE "
-    "KAFKA_STORAGE_ERROR"
+    "KAFKA_STORAGE_ERROR LOCAL_NOENT"
 )
 
 
