@@ -2,31 +2,13 @@
 
 import pytest
 
-from tests.support.queue_stage import FAILED, REJECTED, QueueStage, records
+from tests.support.queue_stage import REJECTED, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.key_queue import Failure, NullKeys, QueueOrder, QueueSettings
 from txlayer.core.retry import Retry, RetryPolicy
 from txlayer.errors import InvariantError
 
 A, B = b"a", b"b"
-
-
-@pytest.mark.promise("P9")
-def test_a_back_off_is_waited_for_anew_after_a_restart() -> None:
-    stage = QueueStage([A, A, B], QueueSettings(policy=RetryPolicy(backoff_first_ms=60_000)))
-    stage.fail_next()
-
-    stage.advance(10_000)
-    stage.restart()
-
-    assert ["2"] == stage.taken()
-    due_ms = stage.queue.next_retry_at_ms
-    assert due_ms is not None
-    assert stage.now_ms + 30_000 <= due_ms <= stage.now_ms + 60_000
-    stage.advance(due_ms - stage.now_ms - 1)
-    assert [] == stage.taken()
-    stage.advance(1)
-    assert ["0"] == stage.taken()
 
 
 def test_a_request_that_failed_waits_for_its_back_off_anew_after_a_restart() -> None:
@@ -103,19 +85,6 @@ def test_null_keys_are_in_order_or_free() -> None:
 
     assert ["0", "2"] == ordered.taken()
     assert ["0", "1", "2"] == free.taken()
-
-
-def test_a_batch_is_consecutive_records_of_one_key() -> None:
-    stage = QueueStage([A, B, A, A])
-
-    batches = stage.queue.take_batches(10, records_max=2, now_ms=0)
-    assert [["0", "2"], ["1"]] == [records(batch) for batch in batches]
-    second = stage.queue.end_before(batches[0], 1)
-    stage.queue.failed([second], FAILED, now_ms=0, draw=0.0)
-    stage.store()
-    stage.advance(1_000)
-    (again,) = stage.queue.take_batches(10, records_max=2, now_ms=stage.now_ms)
-    assert ["2"] == records(again)
 
 
 def test_an_end_that_comes_twice_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""One partition: what op lines do to transactions, in which order, and what is quarantined."""
+"""One partition: lines that decide nothing, that end what cannot go, and that wait."""
 
 import pytest
 
@@ -8,65 +8,6 @@ from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
-
-
-# --- resolutions ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.promise("P1")
-@pytest.mark.parametrize("value", [b"one book", None])
-def test_a_committed_message_is_forwarded_as_it_was_written(value: bytes | None) -> None:
-    driver = PartitionDriver()
-    driver.op("C", A, driver.half(A, value=value))
-
-    driver.turn()
-
-    (message,) = driver.log.visible
-    assert (A, 0, 1, "orders", 0, b"k", value) == tuple(message)
-
-
-# --- one decision -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.fault("producer: is frozen, and goes on after another instance decided")
-@pytest.mark.promise("P4")
-@pytest.mark.parametrize(("first", "second"), ["CR", "RC", "CA"])
-def test_the_first_decision_stands_and_a_contrary_one_is_reported(first: str, second: str) -> None:
-    driver = PartitionDriver()
-    offset = driver.half(A)
-    driver.op(first, A, offset)
-    driver.op(second, A, offset)
-
-    driver.turn()
-
-    assert (1 if first == "C" else 0) == len(driver.log.visible)
-    assert [A] == driver.reported(ReportKind.CONFLICT)
-
-
-@pytest.mark.promise("P2")
-@pytest.mark.parametrize("repeated", ["CC", "RR", "CU", "RU", "RA"])
-def test_a_repeated_resolution_changes_nothing(repeated: str) -> None:
-    driver = PartitionDriver()
-    offset = driver.half(A)
-    driver.op_lines(*(op_line(letter, A, offset) for letter in repeated))
-
-    driver.turn()
-
-    assert (1 if repeated[0] == "C" else 0) == len(driver.log.visible)
-    assert [A] == driver.reported(ReportKind.REPEAT)
-
-
-@pytest.mark.threat("write `<ns>.check`")
-@pytest.mark.promise("P4")
-def test_a_line_that_names_no_half_record_of_its_transaction_decides_nothing() -> None:
-    driver = PartitionDriver()
-    driver.half(A)
-    driver.op("C", A, driver.half(B))
-
-    driver.turn()
-
-    assert ([], TxnState.OPEN) == (driver.log.visible, driver.state(A))
-    assert [A] == driver.reported(ReportKind.WRONG_OFFSET)
 
 
 @pytest.mark.promise("P4")
@@ -97,9 +38,6 @@ def test_an_abandon_ends_what_was_committed_and_cannot_go() -> None:
 
     assert ([], [], {}) == (driver.log.visible, list(driver.ledger.transactions), driver.log.on_doubt())
     assert [A] == driver.reported(ReportKind.CONFLICT), "of the rollback alone"
-
-
-# --- order of lines ---------------------------------------------------------------------------------------------------
 
 
 def test_a_line_waits_until_its_half_record_was_read() -> None:

@@ -84,7 +84,10 @@ def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_t
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_report_says_who_said_what() -> None:
+@pytest.mark.fault("producer: is frozen, and goes on after another instance decided")
+@pytest.mark.threat("write `<ns>.check`")
+@pytest.mark.promise("P2", "P4")
+def test_a_report_says_who_said_what_and_the_first_decision_stands() -> None:
     driver = PartitionDriver()
     driver.half(A)
     driver.half(B)
@@ -104,6 +107,8 @@ def test_a_report_says_who_said_what() -> None:
         Report(ReportKind.UNMATCHED, C, "commit by producer"),
         Report(ReportKind.WRONG_OFFSET, B, "commit names half offset 0"),
     ] == driver.reports
+    assert [A] == driver.log.forwarded
+    assert TxnState.OPEN is driver.state(B)
 
 
 def test_a_move_and_the_end_of_holding_are_reported() -> None:

@@ -357,18 +357,6 @@ def test_a_full_producer_refuses_who_may_not_wait(stage: ProducerStage) -> None:
     assert COMMIT is producer.submit(ORDER, block=True).result(10).resolution
 
 
-def test_a_single_message_that_the_client_has_no_room_for_follows_later(stage: ProducerStage) -> None:
-    stage.writer.room = 1
-    producer = stage.producer()
-    producer.publish(ORDER)
-    stage.writer.hold(True)
-    first = producer.submit(ORDER)
-    threading.Timer(0.05, stage.writer.hold, [False]).start()
-
-    second = producer.submit(ORDER)
-    assert [COMMIT, COMMIT] == [first.result(10).resolution, second.result(10).resolution]
-
-
 def test_a_single_message_that_the_client_refuses_at_once_leaves_nothing(stage: ProducerStage) -> None:
     producer = stage.producer(in_flight_max=1)
     producer.publish(ORDER)
