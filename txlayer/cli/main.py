@@ -78,5 +78,6 @@ def _begin(
 
 
 def main() -> None:
+    set_up_logging(log_format="text", level="WARNING")  # else Python prints the name of an event without its fields
     with ending_at_signals():
         raise SystemExit(guard(build_app(needed(sys.argv[1:]))))

@@ -1,15 +1,18 @@
 """Leases on a real broker, and `txlayer locks` on them."""
 
 import json
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.conftest import Broker
 from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
+from tests.support.programs import run_program
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import connect_consumer
 from txlayer.cli import locks
@@ -117,6 +120,17 @@ def test_nothing_is_held_in_a_namespace_where_nobody_was(desk: Desk) -> None:
     assert (0, "") == (code, err)
     assert "no consumer holds a queue in ns-" in out
     assert [] == desk.json("list", "--all")
+
+
+def test_a_record_that_cannot_be_read_is_told_with_its_place(broker: Broker, desk: Desk) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(desk.topics.locks, b"not ours", b"key", 1)
+    assert not producer.flush(30)
+
+    words = ["locks", "list", "-b", broker.bootstrap_servers, "-n", desk.topics.namespace]
+    ran = run_program([sys.executable, "-m", "txlayer", *words], within=60)
+
+    assert (0, True) == (ran.returncode, "WARNING locks.unreadable partition=1 offset=0 reason=" in ran.stderr)
 
 
 def test_list_tells_who_holds_what_and_filters(desk: Desk) -> None:
