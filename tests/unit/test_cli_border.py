@@ -258,6 +258,15 @@ def test_a_stream_that_is_closed_changes_no_exit_code(command: str, code: int, s
     assert (code, "", said) == (ran.returncode, ran.stdout, ran.stderr[: len(said)] if said else ran.stderr)
 
 
+@pytest.mark.parametrize("command", ["apply", "widen"])
+def test_a_number_of_partitions_that_the_client_refuses_is_a_wrong_argument(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run_txlayer("topics", command, "--partitions", "100001", capsys=capsys)
+
+    assert (2, "", True) == (code, out, "1<=x<=100000" in err)
+
+
 def test_what_a_user_typed_is_printable_where_nothing_was_found(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     output.show([], lambda _: "", as_json=False, nothing=os.fsdecode(b"no topic \xff"))
 

@@ -18,7 +18,6 @@ from txlayer.cli.options import AsJson, Bundle, Connection, Yes, administration,
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.acls import plan as plan_acls
-from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate import Json, time_text
@@ -36,6 +35,7 @@ acls_app = typer.Typer(
 )
 app.add_typer(acls_app, name="acls")
 
+PARTITION_COUNT_MAX = 100_000  # of a topic: the Kafka client raises for more
 REPLICAS_MAX = 10_000  # more the client takes for a slip
 
 LOOK_S = 1.0  # how often it is looked whether the namespace is drained
@@ -51,7 +51,7 @@ class Wanted(Bundle):
         "--partitions",
         "Partitions of half, op and doubt, fixed for life; default: what the namespace has, 4 for a new one.",
         min=1,
-        max=PARTITION_MAX,
+        max=PARTITION_COUNT_MAX,
     )
     replication_factor: int | None = option(
         "--replication-factor",
@@ -292,7 +292,7 @@ def drain(
 def widen(
     *,
     partitions: Annotated[
-        int, declared("--partitions", "How many half, op and doubt shall have.", min=1, max=PARTITION_MAX)
+        int, declared("--partitions", "How many half, op and doubt shall have.", min=1, max=PARTITION_COUNT_MAX)
     ],
     dry_run: bool = option("--dry-run", "Say what would be done; change nothing.", default=False),
     yes: Yes = False,
