@@ -55,9 +55,6 @@ class FakeConsumer:
     def poll(self, _timeout: float) -> None:
         """No record."""
 
-    def commit(self, *, offsets: list[object], asynchronous: bool) -> None:
-        """Its answer is a callback of the reader, for the test to queue."""
-
     def subscribe(self, _topics: list[str], **callbacks: Callable[..., None]) -> None:
         """The group gives a share at once."""
         self._callbacks = callbacks
@@ -168,26 +165,6 @@ def test_a_static_member_gives_its_share_back_and_leaves_no_group(monkeypatch: p
     assert [False] == told
     assert [] == calls
     assert gone() is None
-
-
-@pytest.mark.fault("network: one direction is lost, or connections are half open")
-@pytest.mark.parametrize("is_answered", [True, False])
-def test_a_member_is_closed_without_the_answer_to_a_store(is_answered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client's own `close` waits for the answer, for up to a minute."""
-    monkeypatch.setattr(kafka_client, "_LEAVE_PATIENCE_S", 0.01)
-    clients = [FakeConsumer()]
-    calls, queue, gone = clients[0].calls, clients[0].queue, weakref.ref(clients[0])
-    monkeypatch.setattr(kafka_client, "new_client", lambda *_, **__: clients.pop())
-    config = ClientConfig(bootstrap_servers="127.0.0.1:1")
-    reader = KafkaStoringGroupReader(config, group="g", session_timeout_ms=6_000, instance_id="")
-    reader.begin_store({("orders", 0): StoredOffset(1, "")})
-    if is_answered:
-        queue.append(lambda: reader._on_commit(None, []))
-
-    reader.close()
-
-    assert (["unsubscribe", "close with 0 waiting"] if is_answered else []) == calls
-    assert is_answered or gone() is None
 
 
 def never_joined() -> bytes:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import length_hint, methodcaller
@@ -660,9 +659,9 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         """Leave the group; `on_revoke` is called first when there are partitions to give back.
 
         A static member does not leave: the group keeps its partitions for its next process, until its session ends. A member whose
-        store was not answered does not leave either, and `on_revoke` is not called: calls of the client would wait for that answer.
+        store was not answered does not leave either, and `on_revoke` is not called: each call of the client would wait for that answer.
         """
-        if not self._is_closed and (self._given_up.is_at_work or not (self._is_static or self._has_answers())):
+        if not self._is_closed and self._given_up.is_at_work:
             self._is_closed = True
             del self._consumer
         elif not self._is_static:
@@ -671,14 +670,6 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             self._is_closed = True
             self._stay_in_group()
         self._deadline.close()
-
-    def _has_answers(self) -> bool:
-        """True when every store that was begun is answered; it waits a little for that."""
-        give_up_at = time.monotonic() + _LEAVE_PATIENCE_S
-        with suppress(KafkaException):
-            while self._under_way and time.monotonic() < give_up_at:
-                self._consumer.consume(_SERVED_AT_ONCE, _LEAVE_WAIT_S)
-        return not self._under_way
 
     def _stay_in_group(self) -> None:
         try:
