@@ -218,17 +218,19 @@ def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: S
 
 
 def test_the_tables_keep_what_bronze_keeps_whatever_this_machine_s_clock_says(
-    spark: SparkSession, audit: Audit, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = sorted(Path(audit.settings().into).glob("*/day=*"))
+    update_tables(spark, replace(audit.settings(), into=str(tmp_path)))
+    folders = sorted(tmp_path.glob("*/day=*"))
     monkeypatch.setattr("txlayer.cli.spark.spark_session", lambda **_: nullcontext(spark))
     monkeypatch.setattr(time, "time", lambda: (now_ms() + 400 * DAY_MS) / 1000)
 
-    done = CliRunner().invoke(app, ["expire", "--older-than", "90d", "--data", str(audit.folder)])
+    command = ["expire", "--older-than", "90d", "--data", str(audit.folder), "--into", str(tmp_path)]
+    done = CliRunner().invoke(app, command)
 
     assert 0 == done.exit_code, done.output
     assert 3 <= len(folders)
-    assert folders == sorted(Path(audit.settings().into).glob("*/day=*"))
+    assert folders == sorted(tmp_path.glob("*/day=*"))
 
 
 def day(number: int) -> date:
