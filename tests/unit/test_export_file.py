@@ -15,6 +15,7 @@ from txlayer.cli import tx
 from txlayer.core import codec
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, Resolution, Source
+from txlayer.errors import UsageError
 from txlayer.operate.history import export_json, read_with_contents
 from txlayer.operate.unsettled import Overview, UnsettledTransaction
 
@@ -59,18 +60,26 @@ def test_a_transaction_without_half_records_has_no_messages() -> None:
     assert [] == contents
 
 
-def test_a_file_is_for_its_owner_alone_and_is_not_there_after_an_error(tmp_path: Path) -> None:
+def test_a_file_is_there_when_it_is_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "parked.jsonl"
 
     def interrupted() -> None:
         with tx._opened(path) as file:
             file.write("half")
-            assert 0o600 == path.stat().st_mode & 0o777
+            assert not path.exists()  # a kill -9 leaves no file that seems whole
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert [] == list(tmp_path.iterdir())
+
+    with tx._opened(path) as file:
+        file.write("whole")
+    assert [path] == list(tmp_path.iterdir())
+    assert 0o600 == path.stat().st_mode & 0o777
+    with pytest.raises(UsageError, match="File exists"), tx._opened(path):
+        pass
+    assert "whole" == path.read_text()
 
 
 def exported(stage: StillCoordinator) -> list[dict[str, Any]]:

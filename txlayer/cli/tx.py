@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from errno import EEXIST
 from pathlib import Path
+from tempfile import mkstemp
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -333,20 +335,25 @@ def export(
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[TextIO]:
-    """A new file; only its owner may read it, as it holds users' data. It is removed after an error."""
+    """A new file, which is there when it is whole; only its owner may read it, as it holds users' data."""
     if path is None:
         yield sys.stdout
         sys.stdout.flush()
         return
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        if path.exists():
+            raise FileExistsError(EEXIST, os.strerror(EEXIST))
+        handle, made = mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as exc:
         raise UsageError(f"--output {path}: {exc.strerror}; name a new file in a folder that may be written") from exc
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(made).rename(path)
     except BaseException:
-        path.unlink(missing_ok=True)
+        Path(made).unlink(missing_ok=True)
         raise
 
 
