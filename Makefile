@@ -90,6 +90,9 @@ simulate: setup
 	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) \
 	  $(if $(SEED),--seed $(SEED) $(if $(RESTART),--restart $(RESTART)),--minutes $(MINUTES))
 
+# A test of these takes as long as its numbers say: four hours at most. Any other test is stopped after 15 minutes.
+chaos restarts differential-spark rights kills: export PYTEST_TIMEOUT := 14400
+
 # Random faults on three real brokers for MINUTES, and a table of what happened; `make test` runs it until half of the kinds of faults have happened.
 # E2E_SEED=n replays the plan of a run.
 chaos: setup jars
