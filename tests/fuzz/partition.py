@@ -1,7 +1,7 @@
 """Arbitrary records on half, op and doubt, folded as a coordinator and as the people's commands fold them.
 
 An input is a list of records: a letter that says what it is, then its bytes; 0x1e stands between. Whatever they are,
-nothing raises, what nobody can read is quarantined exactly once, a crash changes nothing, and a good transaction that
+nothing raises, what cannot be read is quarantined exactly once, a crash changes nothing, and a good transaction that
 comes behind them all is forwarded.
 """
 
@@ -89,7 +89,7 @@ def _recover_from(driver: PartitionDriver, raw: bytes) -> None:
 
 
 def _ask_in_background(driver: PartitionDriver) -> None:
-    """What nobody can read was quarantined, each once."""
+    """What cannot be read was quarantined, each once."""
     log = driver.log
     unreadable = {
         Origin(log.settings.half_topic, 0, entry.offset)

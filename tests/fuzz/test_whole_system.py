@@ -44,7 +44,7 @@ def is_stranger(finding: Finding) -> bool:
     """What the judge says of strangers' own records, and what is as it should be.
 
     Held for a topic that does not exist; a second half message whose first was never written, which is passed over, or
-    whose count contradicts the first's, which is quarantined; a key on doubt that is nobody's; a line that says
+    whose count contradicts the first's, which is quarantined; a key on doubt that belongs to no transaction; a line that says
     a policy wrote it.
     """
     is_contrary = finding.kind is Kind.DROPPED and finding.detail.startswith("b'origin/sim.half")

@@ -82,6 +82,15 @@ def test_a_file_is_there_when_it_is_whole_and_for_its_owner_alone(tmp_path: Path
     assert "whole" == path.read_text()
 
 
+def test_a_file_that_comes_while_an_export_runs_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "parked.jsonl"
+
+    with pytest.raises(UsageError, match="File exists"), tx._opened(path):
+        path.write_text("of another program")
+
+    assert ([path], "of another program") == (list(tmp_path.iterdir()), path.read_text())
+
+
 def exported(stage: StillCoordinator) -> list[dict[str, Any]]:
     with closing(stage.kafka.connect_coordinator(stage.config, client="export")) as connections:
         found = list(Overview(connections).unsettled())

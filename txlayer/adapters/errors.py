@@ -304,9 +304,7 @@ class TranslatedWriter:
 
 def translate_fatal(error: ClientError) -> FencedError | NotAuthorisedError:
     """Why an idempotent client writes nothing any more."""
-    if (
-        error.code() in NOT_AUTHORISED_CODES
-    ):  # these credentials may write no topic, so the broker gives the client no id
+    if error.code() in NOT_AUTHORISED_CODES:  # they may write no topic, so the broker gives the client no id
         return NotAuthorisedError(detail_of(error), resource="every topic", operation="write")
     return _ended(error)
 

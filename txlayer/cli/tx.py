@@ -341,8 +341,7 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
         sys.stdout.flush()
         return
     try:
-        if path.exists():
-            raise FileExistsError(EEXIST, os.strerror(EEXIST))
+        _refuse_existing(path)
         handle, made = mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as exc:
         raise UsageError(f"--output {path}: {exc.strerror}; name a new file in a folder that may be written") from exc
@@ -351,10 +350,16 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        _refuse_existing(path)  # another program may have been quicker
         Path(made).rename(path)
     except BaseException:
         Path(made).unlink(missing_ok=True)
         raise
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise UsageError(f"--output {path}: {os.strerror(EEXIST)}; name a new file in a folder that may be written")
 
 
 # --- by hand -----------------------------------------------------------------------------------------------------------
