@@ -191,6 +191,17 @@ def test_what_is_no_lock_record_is_passed_over(stage: LockStage, caplog: pytest.
     assert 2 == sum(record.getMessage() == "locks.unreadable" for record in caplog.records)
 
 
+def test_of_very_many_records_that_are_no_lock_records_few_are_logged(
+    stage: LockStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(300):
+        stage.kafka.append(TOPICS.locks, b"garbage", key=NAME.encode(), partition=3)
+    stage.assigned("a", generation=5)
+
+    counts = [vars(record)["count"] for record in caplog.records if record.getMessage() == "locks.unreadable"]
+    assert [*range(1, 21), 32, 64, 128, 256] == counts
+
+
 def test_a_topic_without_append_times_is_refused() -> None:
     stage = LockStage(settings={"message.timestamp.type": "CreateTime"})
     stage.claim("a", 5)

@@ -30,6 +30,9 @@ READ_COUNT_MAX = 2_000  # records per read; it limits the time of one turn of th
 BATCH_BYTES_MAX = 100_000
 """Lock records have a few hundred bytes. Where the topic takes less, half of what it takes: a broker refuses a larger batch whole."""
 
+UNREADABLE_LOGGED_MAX = 20
+"""Unreadable records that are logged one by one. Of more, each time that their number has doubled: anybody who may write the topic may write any number."""
+
 PATIENCE_S = 10.0  # how long reading the newest record may take at start
 
 
@@ -45,7 +48,7 @@ class LockEntry(NamedTuple):
 class LockLog:
     """Reads all partitions of one lock log, each in order, and writes to it. Not thread-safe.
 
-    After `start` no call blocks. A record that cannot be decoded, or is in the wrong partition, is skipped with a warning.
+    After `start` no call blocks. A record that cannot be decoded, or is in the wrong partition, is skipped and counted, with a warning for the first ones.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class LockLog:
         self._newest_ms = 0
         self._newest_seen_at = 0.0
         self._failure: Exception | None = None
+        self.unreadable_count = 0
 
     def start(self) -> None:
         """Find where the last ten expiries begin. Waits for the broker.
@@ -194,8 +198,10 @@ class LockLog:
         if not isinstance(found, Undecodable) and self._partition_of(found.queue) != partition:
             found = Undecodable("it belongs into another partition")
         if isinstance(found, Undecodable):
-            skipped = {"partition": partition, "offset": record.offset(), "reason": found.why}
-            logger.warning("locks.unreadable", extra=skipped)
+            self.unreadable_count += 1
+            if (count := self.unreadable_count) <= UNREADABLE_LOGGED_MAX or not count & (count - 1):
+                skipped = {"partition": partition, "offset": record.offset(), "reason": found.why, "count": count}
+                logger.warning("locks.unreadable", extra=skipped)
             return None
         return LockEntry(partition, record.offset(), appended_ms, found)
 

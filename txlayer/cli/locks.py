@@ -60,6 +60,7 @@ def list_locks(
     config = connection.consumer_config()
     with opened_locks(kafka_clients(config), config) as locks:
         found = [lease_json(s) for s in locks.read()]
+        unreadable_count = locks.unreadable_count
     rows = [
         row
         for row in found
@@ -70,6 +71,7 @@ def list_locks(
     of = "".join(f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name)
     nothing = f"no consumer holds a queue{of} in {config.namespace}"
     output.show(rows, list_table, as_json=as_json, nothing=nothing)
+    output.note_counts((unreadable_count, f"records of {config.topics.locks} cannot be read"))
 
 
 @command(app)

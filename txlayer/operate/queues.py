@@ -94,6 +94,11 @@ class LockAdmin:
         self._catch_up()
         return [self._status(lease) for lease in sorted(self._table)]
 
+    @property
+    def unreadable_count(self) -> int:
+        """Records that were read, and are none of txlayer's."""
+        return self._log.unreadable_count
+
     def status(self, queue: str) -> LeaseStatus | None:
         """One queue's, as far as was read; None: the log does not name it."""
         lease = self._table.lease(queue)

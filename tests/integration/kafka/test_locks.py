@@ -124,13 +124,18 @@ def test_nothing_is_held_in_a_namespace_where_nobody_was(desk: Desk) -> None:
 
 def test_a_record_that_cannot_be_read_is_told_with_its_place(broker: Broker, desk: Desk) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    producer.produce(desk.topics.locks, b"not ours", b"key", 1)
+    for _ in range(40):
+        producer.produce(desk.topics.locks, b"not ours", b"key", 1)
     assert not producer.flush(30)
 
     words = ["locks", "list", "-b", broker.bootstrap_servers, "-n", desk.topics.namespace]
     ran = run_program([sys.executable, "-m", "txlayer", *words], within=60)
 
     assert (0, True) == (ran.returncode, "WARNING locks.unreadable partition=1 offset=0 reason=" in ran.stderr)
+    assert (21, f"40 records of {desk.topics.locks} cannot be read") == (
+        ran.stderr.count("locks.unreadable"),
+        ran.stderr.splitlines()[-1],
+    )
 
 
 def test_list_tells_who_holds_what_and_filters(desk: Desk) -> None:
