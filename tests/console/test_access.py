@@ -545,7 +545,17 @@ def test_a_page_of_another_site_embeds_and_reads_nothing(mode: str) -> None:
 
 @pytest.mark.threat("bring a person who uses the console to a page of one's own")
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "", "a@127.0.0.1"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "",
+        "a@127.0.0.1",
+        "1.2.3.4%evil.example",
+        "[fe80::1%evil.example]",
+    ],
 )
 def test_a_name_that_somebody_points_at_the_console_shows_nothing(host: str) -> None:
     assert 421 == ask(console(), "/", host=host).status

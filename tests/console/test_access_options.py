@@ -73,6 +73,14 @@ def test_a_name_of_the_console_counts_in_any_case() -> None:
     assert {"console.example.org"} == rules.public_names
 
 
+@pytest.mark.parametrize(
+    "name", ["a b", "", "https://console.example.org", "console.example.org:8480", "a..b", "a%b", "ü.example"]
+)
+def test_a_name_that_no_browser_says_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="--public-name"):
+        AccessOptions(public_name=[name]).rules("127.0.0.1")
+
+
 def test_the_files_of_tls_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
     first, second = (Authority(tmp_path / n, n).sign("console") for n in ("a", "b"))
     good = AccessOptions(tls_cert=str(first.certificate), tls_key=str(first.key))

@@ -63,6 +63,7 @@ def parse_proxy(text: str) -> Network:
 
 
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,99}")
+_HOST_NAME = re.compile(r"(?!.{254})[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
 _HEADERS_OF_BROWSERS = frozenset({"host", "origin", "cookie", "referer", "user-agent", "accept", "x-forwarded-for"})
 
 
@@ -90,6 +91,9 @@ class AccessRules:
         if header is not None and not self.proxies:
             why = "every client could send it"
             raise ConfigError(why, name="--identity-header", expected="--proxy ADDRESS with it")
+        if wrong := sorted(name for name in self.public_names if not _HOST_NAME.fullmatch(name)):
+            why = "no browser says this name as a host"
+            raise ConfigError(why, name="--public-name", value=wrong[0], expected="console.example.org")
         is_local = is_loopback(self.host)
         if not is_local and not self.is_tls and not self.proxies:
             why = "other machines could read and change what browsers send"
@@ -261,7 +265,8 @@ class Access:
     def _check_host(self, request: Request) -> None:
         """Refuse a name that is not ours: its owner could point it here, and read our pages with scripts of its own."""
         name = _host_name(request)
-        is_known = name == "localhost" or _address(name.strip("[]")) is not None or name in self._rules.public_names
+        is_address = _address(name.strip("[]")) is not None and "%" not in name  # a zone has its form from nobody
+        is_known = name == "localhost" or is_address or name in self._rules.public_names
         if not is_known or len(request.headers.getlist("host")) != 1:
             raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, "not a name of this console; name it with --public-name")
 
