@@ -37,7 +37,7 @@ from txlayer.operate.replay import (
     standing,
     wait_until_taken,
 )
-from txlayer.operate.topics import plan_reset
+from txlayer.operate.topics import check_consumed, plan_reset
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
 
@@ -254,6 +254,7 @@ def reset(
     """
     config = cluster.config(ClientConfig)
     check_group(group)
+    check_consumed(config.topics, group, topic)
     with options.administration(config) as admin:
         begin = options.parse_start(
             to, now_ms=lambda: log_time(admin, config.topics, wall_ms=options.current_ms()).latest_ms

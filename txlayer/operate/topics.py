@@ -25,7 +25,7 @@ from txlayer.config import SystemTopics
 from txlayer.core import acls
 from txlayer.core.acls import Acl, CreateAcl, RoleSpec
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
-from txlayer.core.messages import check_group, check_topic, txn_id_of
+from txlayer.core.messages import DLQ_SUFFIX, check_group, check_topic, txn_id_of
 from txlayer.core.progress import Progress, StoredProgress, decode
 from txlayer.core.topics import CLOSED_SETTING, OPEN_VALUE, AlterSetting, Change, TopicSpec, closed_at_ms, plan
 from txlayer.errors import ConfigError, LifecycleError, RetriableError, TopicMismatchError, UsageError
@@ -42,6 +42,15 @@ class GroupReset(NamedTuple):
 
     before: dict[TopicPartition, StoredOffset | None]
     after: dict[TopicPartition, StoredOffset]
+
+
+def check_consumed(topics: SystemTopics, group: str, names: Sequence[str]) -> None:
+    """UsageError: no group of consumers handles these topics, of which dead letters are none; or the group is txlayer's own."""
+    if topics.is_own_group(group):
+        raise UsageError(f"{group} is a group of txlayer's own; of the coordinators' says `txlayer coordinator reset`")
+    for name in names:
+        if topics.is_system(name) and not name.endswith(DLQ_SUFFIX):
+            raise UsageError(f"{check_topic(name)} is a topic that txlayer or Kafka keeps for itself")
 
 
 def plan_reset(

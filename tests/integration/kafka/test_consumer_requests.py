@@ -93,6 +93,15 @@ def test_what_cannot_be_meant_is_refused(planted: Planted) -> None:
         for name in ("", os.fsdecode(b"\xff\xfe"))
     ]
 
+    own = [("txlayer.coordinator", planted.topic), *((planted.group, f"txlayer.{name}") for name in ("half", "locks"))]
+    own += [(planted.group, f"{planted.group}.{planted.topic}.replay"), (planted.group, "__consumer_offsets")]
+    refused = [
+        planted.run("consumer", "reset", "--group", group, "--topic", topic, "--to", "earliest", "--yes")
+        for group, topic in own
+    ]
+
+    assert [2] * 5 == [code for code, _, _ in refused]
+    assert all("txlayer" in err and ("own" in err or "keeps for itself" in err) for _, _, err in refused)
     assert [2, 2, 2, 2, 2] == [beyond[0], silent[0], missing[0], *(code for code, _, _ in resets)]
     assert all("no topic can have this name" in err for _, _, err in resets)
     assert "has the partitions 0 to 1" in beyond[2]
