@@ -268,9 +268,9 @@ SUMMARY = DoubtSummary(
 )
 
 
-def drawn(table: RenderableType) -> str:
+def drawn(table: RenderableType, *, width: int = 200) -> str:
     """What a terminal would get."""
-    console = Console(width=200, force_terminal=True, color_system=None)
+    console = Console(width=width, force_terminal=True, color_system=None)
     with console.capture() as captured:
         console.print(table)
     return captured.get()
@@ -281,6 +281,15 @@ def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transact
     txn = Transaction(KEY, group, "shop", 7, 1_000, "900", (0, 0), None)
     txn.state = state
     return txn
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_list_shows_each_field_whole_where_the_terminal_is_narrow(width: int) -> None:
+    row = unsettled.unsettled_json(UnsettledTransaction(0, "open", young()), now_ms=9_000)
+    text = drawn(tx.list_table([row]), width=width)
+
+    assert all(f"{name} " in text for name in ("id", "nonce", "group", "checks", "last asked"))
+    assert all(f" {value}" in text for value in ("order-4711", "orders", "open", "8 s"))
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -43,6 +44,28 @@ def cell(text: object, style: str = "") -> Text:
     return Text(printable(str(text)), style=style, overflow="fold")
 
 
+CELL_WIDTH_MIN = 4  # In narrower cells nobody can read an id, and rich leaves out what has no room.
+
+
+class RowsTable(Table):
+    """A row a line; on a terminal that is too narrow for that, a field a line."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        of_columns = [list(column.cells) for column in self.columns]
+        widths = (
+            max((cell_len(str(cell)) for cell in cells), default=0) if column.no_wrap else CELL_WIDTH_MIN
+            for column, cells in zip(self.columns, of_columns, strict=True)
+        )
+        if sum(widths) + 3 * len(self.columns) < options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        if self.title:
+            yield self.title
+        for row in zip(*of_columns, strict=True):
+            yield grid(zip((str(column.header) for column in self.columns), row, strict=True))
+            yield ""
+
+
 Columns = Mapping[str, str | Callable[[Any], object]]
 """{header: the name of a row's field (then it is JSON), or what makes the cell of the row}; no text in a cell for None."""
 
@@ -56,7 +79,7 @@ def rows_table(
     whole: Container[str] = (),
 ) -> Table:
     """A row a line. Cells and headers are folded, never cut off; columns of `right` are numbers, those of `whole` are not folded."""
-    made = Table(title=None if title is None else Text(printable(title), style="italic"))
+    made = RowsTable(title=None if title is None else Text(printable(title), style="italic"))
     for name in columns:
         justify: Literal["left", "right"] = "right" if name in right else "left"
         made.add_column(name, justify=justify, no_wrap=name in whole, overflow="fold")
