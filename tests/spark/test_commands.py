@@ -63,6 +63,20 @@ def test_the_command_says_its_version_and_ends(capsys: pytest.CaptureFixture[str
     assert (0, f"txlayer-spark {txlayer.__version__}\n", "") == answer
 
 
+@pytest.mark.slow
+def test_log_lines_of_a_command_cannot_be_forged(tmp_path: Path) -> None:
+    program = """
+import logging
+from txlayer.cli import spark
+spark.guard = lambda _app: logging.getLogger("txlayer.spark").warning("seen", extra={"topic": "a\\nERROR forged"})
+spark.main()
+"""
+    done = run_python(program, folder=tmp_path)
+
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(r"WARNING seen topic=a\nERROR forged")
+
+
 def test_plain_text_to_another_machine_is_refused_before_anything_starts(tmp_path: Path) -> None:
     done = txlayer_spark("bronze", "-b", "kafka.example:9092", folder=tmp_path)
 

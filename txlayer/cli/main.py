@@ -11,7 +11,7 @@ import typer
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.cli.exits import ending_at_signals, guard
 from txlayer.cli.options import version_option
-from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
+from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel, log_as_environment_says
 from txlayer.config import check_names
 
 GROUPS = {
@@ -66,15 +66,12 @@ def _begin(
     version: Annotated[bool, version_option("txlayer")] = False,  # noqa: ARG001 - its callback answers and ends the process
 ) -> None:
     check_names(os.environ)
-    # Commands that answer and end have little to log; a program that collects their lines sets it for all of them at once. Those that
-    # run services, and their workers, look into the environment.
+    # Those that run services, and their workers, look into the environment, too.
     if log_format:
         os.environ[LOG_FORMAT] = log_format
     if log_level:
         os.environ[LOG_LEVEL] = log_level
-    log_format, log_level = os.environ.get(LOG_FORMAT), os.environ.get(LOG_LEVEL)
-    if log_format or log_level:
-        set_up_logging(log_format=log_format or "text", level=log_level or "WARNING")
+    log_as_environment_says()
 
 
 def main() -> None:

@@ -52,6 +52,13 @@ StartTimeout = Annotated[str | None, declared("--start-timeout", "How long to wa
 WatchParent = Annotated[bool, declared("--watch-parent", "Stop when standard input ends.", hidden=True)]
 
 
+def log_as_environment_says() -> None:
+    """Of commands that answer and end: they have little to log, and a program that collects their lines sets it for all at once."""
+    log_format, log_level = os.environ.get(LOG_FORMAT), os.environ.get(LOG_LEVEL)
+    if log_format or log_level:
+        set_up_logging(log_format=log_format or "text", level=log_level or "WARNING")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logging(Bundle):
     """How log lines look, and which there are."""

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from txlayer import __version__
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import prepare_connector
-from txlayer.adapters.telemetry import Health, ObservedRole, Sample, counter, gauge, printable
+from txlayer.adapters.telemetry import Health, ObservedRole, Sample, counter, gauge, printable, set_up_logging
 from txlayer.cli import output
 from txlayer.cli.exits import guard
 from txlayer.cli.options import (
@@ -39,7 +39,7 @@ from txlayer.cli.options import (
     version_option,
     with_secrets,
 )
-from txlayer.cli.services import Metering, observed
+from txlayer.cli.services import Metering, log_as_environment_says, observed
 from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
 from txlayer.core.verification import Severity
 from txlayer.errors import RetriableError, TopicMismatchError, UsageError
@@ -513,9 +513,11 @@ def _begin(
     version: Annotated[bool, version_option("txlayer-spark")] = False,  # noqa: ARG001 - its callback answers and ends the process
 ) -> None:
     check_names(os.environ)
+    log_as_environment_says()
 
 
 def main() -> None:
+    set_up_logging(log_format="text", level="WARNING")  # else Python prints the name of an event without its fields
     raise SystemExit(guard(app))
 
 
