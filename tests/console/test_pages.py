@@ -400,6 +400,21 @@ def test_an_id_that_is_found_nowhere_is_said(site: Site) -> None:
     assert "Nothing found" in site.get("/transaction?id=nowhere", status=404)
 
 
+def test_what_another_programs_kafka_transaction_hides_is_not_said_to_be_missing(site: Site) -> None:
+    stage = site.stage
+    stranger = stage.kafka.connect_coordinator(stage.config, client="stranger")
+    writer = stranger.make_writer("stranger", batch_bytes_max=10_000)
+    writer.initialise(timeout_s=1)
+    writer.begin()
+    writer.produce(stage.topics.half, b"not yet", None, site.place("hidden/0000000a"))
+    assert 0 == writer.flush(timeout_s=1)
+    stage.half("hidden/0000000a", partition=site.place("hidden/0000000a"))
+
+    page = site.get("/transaction?id=hidden")
+
+    assert "Not all is shown: a Kafka transaction is open on txlayer.half-" in page
+
+
 def test_the_search_leads_to_ids_positions_and_ordering_keys(site: Site) -> None:
     ours = txn_key("a")
     site.stage.half(ours, options=options("customer"))

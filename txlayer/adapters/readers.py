@@ -357,6 +357,13 @@ class LogHistoryReader:
             _fold(fold, record, self._topics)
         return fold.histories()
 
+    def hidden(self) -> list[TopicPartition]:
+        """Partitions of half and op on which a Kafka transaction is open: what was written there since is not read. Raises as `read`."""
+        topics = self._topics
+        with closing(self._clients.admin()) as admin:
+            tps = [(t, number) for t in (topics.half, topics.op) for number in range(partition_count_of(admin, t))]
+            return _hidden(admin, admin.end_offsets(tps, is_committed=False))
+
     def now_ms(self) -> int:
         """The time from which a search back begins: this machine's, or less than that where it may be ahead of the brokers'.
 
@@ -475,11 +482,16 @@ def _wait_until_shown(admin: Administration, partitions: Collection[TopicPartiti
     """Return once `read_committed` readers see what is written by now; BrokerUnavailableError: they do not, for too long."""
     written = admin.end_offsets(partitions, is_committed=False)
     give_up_at = time.monotonic() + HIDDEN_S
-    while hidden := [tp for tp, end in admin.end_offsets(partitions).items() if end < written[tp]]:
+    while hidden := _hidden(admin, written):
         if time.monotonic() > give_up_at:
             topic, number = hidden[0]
             raise BrokerUnavailableError(f"a Kafka transaction on {topic}-{number} stays open, and hides what there is")
         time.sleep(RETRY_S)
+
+
+def _hidden(admin: Administration, written: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """The partitions that `read_committed` readers do not see up to these ends."""
+    return [tp for tp, end in admin.end_offsets(list(written)).items() if end < written[tp]]
 
 
 def _fold(fold: HistoryFold, record: Record, topics: SystemTopics) -> None:

@@ -41,7 +41,7 @@ from txlayer.config import CoordinatorConfig, milliseconds, parse_duration
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin, ParkReason, check_txn_id
-from txlayer.errors import UsageError
+from txlayer.errors import BrokerUnavailableError, UsageError
 from txlayer.operate import Json, time_text
 
 if TYPE_CHECKING:
@@ -243,15 +243,17 @@ def show(
     if wanted is not None and _show_quarantined(config, wanted, as_json=as_json):
         return
     reader = kafka_clients(config).history()
+    if position is None and wanted is None:  # a slip is told before a broker is asked
+        if query_id is None:
+            check_txn_id(what)
+        parse_instant("--since", since, now_ms=current_ms)
+    note = histories.hidden_note(reader)
     found: Sequence[TransactionHistory] = []
     if position is not None:
         found, searched = histories.histories_at(reader, *position)
     elif wanted is not None:
         searched = f"{config.topics.doubt} holds nothing under {what}"
     else:
-        if query_id is None:
-            check_txn_id(what)
-        parse_instant("--since", since, now_ms=current_ms)  # a slip is told before a broker is asked
         since_ms = parse_instant("--since", since, now_ms=reader.now_ms)
         ids = [what] if query_id is None else reader.ids_of(query_id, start=HistoryStart(since_ms))
         found = [each for i in ids[:SHOWN_MAX] for each in histories.histories_of(reader, i, since_ms=since_ms)[0]]
@@ -260,6 +262,8 @@ def show(
             f"half, op and check of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
             f"the id {query_id or what}; --since goes further back"
         )
+    if not found and note:
+        raise BrokerUnavailableError(note)
     if not found:
         if as_json:
             output.print_json([])
@@ -269,6 +273,8 @@ def show(
         applied = list(histories.are_applied(connections, found))
     rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
     output.show(rows, lambda rows: Group(*map(history_tables, rows)), as_json=as_json)
+    if note:
+        typer.echo(note, err=True)
 
 
 def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:

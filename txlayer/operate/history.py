@@ -62,6 +62,15 @@ def histories_at(reader: LogHistoryReader, partition: int, offset: int) -> tuple
     return [h for h in histories if h.nonce == found.nonce], ""
 
 
+def hidden_note(reader: LogHistoryReader) -> str:
+    """What readers of half and op do not see now, whatever they look for; empty: they see all. To be asked before they read."""
+    hidden = reader.hidden()
+    if not hidden:
+        return ""
+    (topic, number), others = hidden[0], f" and {len(hidden) - 1} other partitions" if hidden[1:] else ""
+    return f"a Kafka transaction is open on {topic}-{number}{others}: what was written there since is not shown"
+
+
 def are_applied(connections: CoordinatorConnections, histories: Sequence[TransactionHistory]) -> Iterator[bool | None]:
     """For each: whether the stored offsets are beyond the line that ends it; None without one, or where nothing is stored."""
     partitions, topics = {h.partition for h in histories}, connections.config.topics

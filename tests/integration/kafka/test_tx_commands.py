@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
@@ -44,6 +45,29 @@ def coordinator(arena: Arena, tmp_path: Path) -> Iterator[CoordinatorProcess]:
     with CoordinatorProcess(arena.servers, arena.namespace, log_file=log_file, settings=QUICK) as started:
         started.wait_for("partitions.taken_over")
         yield started
+
+
+def test_what_another_programs_kafka_transaction_hides_is_not_said_to_be_missing(
+    arena: Arena, crafted: Crafted, looking: Tx
+) -> None:
+    stranger = Producer({"bootstrap.servers": arena.servers, "transactional.id": unique_name("stranger")})
+    stranger.init_transactions(30)
+    stranger.begin_transaction()
+    for number in range(arena.partition_count):
+        stranger.produce(arena.topics.half, b"not yet", partition=number)
+    assert not stranger.flush(30)
+    prepared = crafted.half("prepared/00000001", arena.targets[0])
+    crafted.op(crafted.half("committed/00000001", arena.targets[0]), COMMIT)
+
+    for what in ("prepared", f"{prepared.partition}:{prepared.offsets[0]}"):
+        code, out, err = looking.run("show", what, "--json")
+        assert (3, "") == (code, out)
+        assert f"a Kafka transaction is open on {arena.topics.half}-0" in err
+    code, out, err = looking.run("show", "committed")
+    assert (0, True) == (code, "no half record read" in out)
+    assert "what was written there since is not shown" in err
+    stranger.abort_transaction(30)
+    assert 1 == len(looking.json("show", "prepared")[0]["half_records"])
 
 
 # --- list -------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from txlayer.operate.history import (
     HALF_COUNT_MAX,
     are_applied,
     forwarded_json,
+    hidden_note,
     histories_at,
     histories_of,
     history_json,
@@ -141,6 +142,7 @@ class Found(NamedTuple):
     attempts: list[Json]  # a history each, with its timeline
     rows: list[Json]  # of those that are not settled
     since_ms: int | None  # half and op were read from here; None: from the half message itself
+    hidden: str = ""  # what no reader sees now
     left_count: int = 0  # attempts that are not shown: older ones, those that are settled first
 
 
@@ -179,7 +181,7 @@ async def _answer(console: Console, request: Request, fields: dict[str, str], *,
     if has_values:
         shown = [f"{attempt['txn_id']}/{attempt['nonce']}" for attempt in found.attempts]
         logger.info("console.values_shown", extra={"person": request.state.person.name, "transactions": shown})
-    status = 200 if found.attempts or found.rows else 404
+    status = 200 if found.attempts or found.rows or found.hidden else 404
     return console.page(
         request,
         "transaction.html",
@@ -201,6 +203,7 @@ def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values
     if position is None and (not what.isascii() or not 0 < len(what) <= 128 or re.search(r"[/|\n]", what)):
         raise UsageError("an id has 1 to 128 ASCII characters without / and |; a position is PARTITION:OFFSET of half")
     reader = console.clients.history()
+    hidden = hidden_note(reader)
     rows: list[UnsettledTransaction] = []
     since_ms = None
     if position is not None:
@@ -239,7 +242,7 @@ def _look_up(console: Console, what: str, *, since: str, is_id: bool, has_values
             attempts.append(body)
     now_ms = console.now_ms()
     rows_json = [unsettled_json(row, now_ms=now_ms) for row in rows]
-    return Found(attempts, rows_json, since_ms, len(histories) - len(shown))
+    return Found(attempts, rows_json, since_ms, hidden, len(histories) - len(shown))
 
 
 def _since_ms(now_ms: int, txn_id: str, since: str, rows: list[UnsettledTransaction]) -> int:
