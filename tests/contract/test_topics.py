@@ -159,6 +159,30 @@ def test_apply_stores_no_first_offsets_where_a_coordinator_may_have_worked(lab: 
     assert dict.fromkeys(places) == admin.stored_offsets(group, places)
 
 
+@pytest.mark.promise("P2")
+@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
+@pytest.mark.parametrize("lost", ["half", "op"])
+def test_apply_lets_no_coordinator_begin_in_a_topic_made_anew_beside_an_old_one(lab: Lab, lost: str) -> None:
+    """Without the decisions of before, what was forwarded would seem undecided, and a commit would forward it again."""
+    topics, admin = SystemTopics(unique_name("ns")), lab.admin()
+    namespace, gone = Namespace(admin, topics=topics), f"{topics.namespace}.{lost}"
+    namespace.apply(partition_count=1, replication_factor=1)
+    places = [(topics.half, 0), (topics.op, 0)]
+    admin.store_offsets(topics.coordinator_group, dict.fromkeys(places, StoredOffset(0, "1|somebody")))
+    lab.delete_topic(gone)
+    wait_until(
+        lambda: admin.stored_offsets(topics.coordinator_group, [(gone, 0)])[gone, 0] is None,
+        within=20,
+        what="no offset for what is gone",
+    )
+
+    applied = namespace.apply(replication_factor=1)
+
+    assert [gone] == [c.topic for c in applied.done if isinstance(c, CreateTopic)]
+    assert [gone] == [c.topic for c in applied.left if isinstance(c, Difference)]
+    assert admin.stored_offsets(topics.coordinator_group, [(gone, 0)])[gone, 0] is None
+
+
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_a_record_has_its_producers_time_or_the_brokers(lab: Lab, kind: str) -> None:
     # Kept for good: the broker looks for what is too old now and then, and one of these is of 2023.

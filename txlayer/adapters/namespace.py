@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from txlayer.adapters.ports import Administration, StoredOffset, TopicPartition
+from txlayer.adapters.readers import COORDINATOR_ADVICE
 from txlayer.config import SystemTopics
 from txlayer.core.topics import (
     PARTITION_COUNT,
@@ -37,8 +38,6 @@ GROUP_ROLES = ("dlq", "replay")  # the topics of a consumer group, one of each f
 
 START_OF_LOG = StoredOffset(0, "")
 """Where the coordinators of a new namespace begin; empty metadata means that the partition had no owner before."""
-
-RESET_COMMAND = "txlayer coordinator reset --to earliest"
 
 
 class Applied(NamedTuple):
@@ -68,9 +67,10 @@ class Namespace:
     def apply(self, *, partition_count: int | None = None, replication_factor: int | None = None) -> Applied:
         """Create missing topics and apply the permitted changes. Safe to repeat, also after a crash in the middle.
 
-        It stores offset 0 for the coordinator group where none is stored, in half and op topics that this call creates, or
+        It stores offset 0 for the coordinator group where none is stored, if this call creates half, op and doubt, or
         in a namespace where no coordinator has worked yet (an earlier call was interrupted). Elsewhere it leaves a missing
-        offset to an operator, because a coordinator that began at 0 would forward messages again.
+        offset to an operator, because a coordinator that began at 0 would forward messages again: also in an op topic that is
+        made anew, without the decisions of before.
 
         Raises:
             LifecycleError: an offset is missing, and a coordinator is a member of the group; no offset was stored.
@@ -111,7 +111,7 @@ class Namespace:
                 wanted="every partition",
                 why=f"a widening was interrupted; `txlayer topics widen --partitions {actual[name].partition_count}` ends it"
                 if (is_interrupted := 0 <= last < without[0])
-                else f"no coordinator starts; `{RESET_COMMAND}` says where to begin",
+                else f"no coordinator starts; find out what was lost, then {COORDINATOR_ADVICE}",
                 is_widening_interrupted=is_interrupted,
             )
             for name, without in missing.items()
@@ -136,12 +136,10 @@ class Namespace:
         return not any(self._admin.start_offsets(list(stored)).values())
 
     def _store_first_offsets(self, created: Sequence[CreateTopic]) -> None:
-        partitions = [
-            (c.topic, p)
-            for c in created
-            if c.topic in (self._topics.half, self._topics.op)
-            for p in range(c.partition_count)
-        ]
+        counts = {c.topic: c.partition_count for c in created}
+        if not {self._topics.half, self._topics.op, self._topics.doubt} <= counts.keys():
+            return  # `plan` sees whether a coordinator has worked here
+        partitions = [(topic, p) for topic in (self._topics.half, self._topics.op) for p in range(counts[topic])]
         stored = self._admin.stored_offsets(self._topics.coordinator_group, partitions)
         self._admin.store_offsets(
             self._topics.coordinator_group, {p: START_OF_LOG for p in partitions if stored[p] is None}
