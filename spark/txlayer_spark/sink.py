@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 
 from txlayer.core import codec
 from txlayer.core.codec import HEADER_BYTES, PARTITION_MAX, VERSION
-from txlayer.core.messages import RESERVED_HEADER_PREFIX, TXN_ID_LENGTH_MAX
+from txlayer.core.messages import RESERVED_HEADER_PREFIX, TXN_ID_LENGTH_MAX, HalfOptions, UnresolvedAction
 from txlayer.errors import ForbiddenTopicError, ReservedHeaderError, UsageError
 from txlayer_spark.lines import empty_array
 from txlayer_spark.parse import HEADERS, system_topics
@@ -30,6 +30,9 @@ TOPICS_MAX = 1_000
 PARTS_MAX = 10_000  # parts of a split batch: the driver holds a line of each
 
 FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX  # upper end of `txl-id` and `txl-origin`
+
+# Another attempt publishes the epoch of one that is left undecided: no coordinator's policy may commit that one, too.
+_LEFT_OVER = codec.encode_options(HalfOptions(unresolved=UnresolvedAction.ROLLBACK))
 
 _TEXT = (StringType, BinaryType)
 _NEVER_FORWARDED = r"\A__|\.(dlq|replay)\z"
@@ -206,6 +209,7 @@ def half_records(placed: DataFrame, *, producer_group: str, born_ms: int, partit
     drawn = F.substring(F.reflect(F.lit("java.util.UUID"), F.lit("randomUUID")), 1, 8)
     ordered = ordered.withColumn("_drawn", drawn).withColumn("_nonce", F.first("_drawn").over(mine))
     partition = F.col("target_partition")
+    options = F.concat_ws(",", F.when(partition.isNotNull(), F.concat(F.lit("n"), partition)), F.lit(_LEFT_OVER))
     line = F.concat_ws(
         "|",
         F.lit(VERSION),
@@ -214,7 +218,7 @@ def half_records(placed: DataFrame, *, producer_group: str, born_ms: int, partit
         "real_topic",
         F.concat("_index", F.lit("/"), "_count"),
         F.lit(str(born_ms)),
-        F.when(partition.isNotNull(), F.concat(F.lit("n"), partition)).otherwise(F.lit("")),
+        options,
     )
     ours = F.array(F.struct(F.lit(codec.HALF_HEADER).alias("key"), line.cast("binary").alias("value")))
     return ordered.sortWithinPartitions("_txn", "_index").select(

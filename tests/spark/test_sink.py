@@ -9,12 +9,14 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.conftest import Broker
 from tests.support import crafted as crafted_records
-from tests.support.arena import Arena
+from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic
 from tests.support.crafted import Crafted
 from tests.support.logs import header
 from tests.support.spark_sink import attempts_in, numbers, resolved, settings_for, values, wait_until_all_are_visible
+from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
 from txlayer.core import codec
@@ -366,6 +368,29 @@ def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(spark: SparkSes
     # What it left before it was looked for is rolled back; what it writes later nobody commits.
     assert [3, 100, 100] == sorted(attempts_in(arena, "copies-0").values())
     assert {Resolution.COMMIT: 1, Resolution.ROLLBACK: 1} == resolved(arena, "copies-0")
+
+
+@pytest.mark.fault("Spark: a second copy of a task still writes, or a retried task has its rows in another order")
+@pytest.mark.promise("P2")
+def test_what_a_copy_of_a_task_leaves_is_rolled_back_whatever_coordinators_make_of_what_nobody_resolves(
+    spark: SparkSession, broker: Broker
+) -> None:
+    class Twice(Sink):
+        def store(self, log: EpochLog, placed: DataFrame, *named: Any) -> None:
+            super().store(log, placed, *named)
+            self.again = (placed, *named)
+
+        def commit(self, log: EpochLog, mine: list[Attempt]) -> None:
+            super().store(log, *self.again)
+            super().commit(log, mine)
+
+    arena = make_arena(broker.bootstrap_servers, partition_count=1, target_partitions=(1,))
+    Twice(spark, settings_for(arena)).write(numbers(spark, 3), query="left-over", epoch=0)
+
+    with arena.coordinator(unresolved="commit", transaction_age_max=timedelta(seconds=1)):
+        wait_until(lambda: 2 == resolved(arena, "left-over-0").total(), within=30, what="both are decided")
+
+    assert {Resolution.COMMIT: 1, Resolution.ROLLBACK: 1} == resolved(arena, "left-over-0")
 
 
 @pytest.mark.fault("Spark: a second copy of a task still writes, or a retried task has its rows in another order")
