@@ -135,7 +135,7 @@ def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
         .where((txn_id == epoch_id) | txn_id.startswith(_begin(epoch_id)[1]))
         .select(
             *("partition", "offset", "line", "txn_id", "nonce", "producer_group"),
-            *("resolution", "last_offset", "is_abandon", F.unix_millis("timestamp").alias("at_ms")),
+            *("resolution", "last_offset", "born_ms", "is_abandon", F.unix_millis("timestamp").alias("at_ms")),
         )
     )
 
@@ -180,7 +180,8 @@ def fold(
         # Half records older than what was read cannot be compared: then the line is believed.
         attempt = attempts.get(key) or Attempt(row.txn_id, row.nonce, row.last_offset, row.last_offset, row.last_offset)
         if attempt.decision is None and _counts(attempt, row, known_halves):
-            attempt = replace(_decided(attempt, row), producer_group=row.producer_group)
+            born_ms = attempt.born_ms or row.born_ms
+            attempt = replace(_decided(attempt, row), producer_group=row.producer_group, born_ms=born_ms)
             if attempt.decision is not None:
                 attempt = replace(attempt, decided_ms=row.at_ms)
         attempts[key] = attempt

@@ -47,6 +47,7 @@ def line(
         producer_group=group,
         resolution=resolution,
         last_offset=names,
+        born_ms=5,
         is_abandon=is_abandon,
         at_ms=7,
     )

@@ -217,10 +217,9 @@ def test_a_checkpoint_that_is_put_back_from_a_copy_publishes_no_epoch_twice(
 @pytest.mark.fault("Spark: the checkpoint of a stream is restored from a copy")
 @pytest.mark.slow
 def test_new_rows_under_the_number_of_an_epoch_that_was_published_are_refused_and_not_skipped(
-    spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
     """Spark plans the epochs behind a copy of the checkpoint anew, from where the copy ends to where the source ends now."""
-    monkeypatch.setattr(jobs_sink, "CLOCK_MARGIN_MS", 0)
     source, checkpoint, copy = tmp_path / "source", tmp_path / "checkpoint", tmp_path / "copy"
     source.mkdir()
 

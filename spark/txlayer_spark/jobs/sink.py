@@ -147,9 +147,8 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
         # A checkpoint that was restored from a copy repeats epochs that were published long ago. Only after a new epoch is
         # the next one new as well.
         expected, since_ms = following.get(query, (None, None))
-        begun_ms = None
+        begun_ms = _begun_ms(batch.sparkSession, query, epoch)
         if expected != epoch:
-            begun_ms = _begun_ms(batch.sparkSession, query, epoch)
             # Its epochs begin anew, so the window counts, too.
             window_ms = _now_ms() - int(settings.window.total_seconds() * 1000)
             since_ms = begun_ms if begun_ms is not None and begun_ms < window_ms else None
@@ -238,7 +237,8 @@ class Sink:
             )
         if skipped:
             placed = placed.where(~placed["_txn"].isin(list(skipped)))
-        born_ms = self._now_ms()
+        # By it `_refuse_other_rows` knows whether an attempt is of this epoch as Spark planned it.
+        born_ms = self._now_ms() if begun_ms is None else begun_ms
         self.store(log, placed, born_ms)
         mine, copies = self.read_back(log, left, attempts, born_ms)
         self.commit(log, mine)
@@ -383,13 +383,13 @@ def _check_partitions(named: Mapping[str, int], counts: Mapping[str, int]) -> No
 
 
 def _refuse_other_rows(attempts: Attempts, begun_ms: int | None) -> None:
-    """Refuse an epoch that was published before Spark began it: its checkpoint was put back from a copy, and its rows are others."""
+    """Refuse an epoch that was published as Spark had planned it at another time: its checkpoint was put back from a copy, and its rows
+    are others.
+    """
     for attempt in attempts.values():
-        published_ms = attempt.born_ms or attempt.decided_ms
-        is_earlier = begun_ms is not None and published_ms and published_ms < begun_ms - CLOCK_MARGIN_MS
-        if attempt.decision is Resolution.COMMIT and is_earlier:
+        if attempt.decision is Resolution.COMMIT and begun_ms not in (None, attempt.born_ms):
             raise UsageError(
-                f"{attempt.key} was published before this checkpoint began the epoch: the checkpoint was restored from a copy, and "
+                f"{attempt.key} was published by another checkpoint than this one: this one was restored from a copy, or is one, and "
                 "its epochs hold other rows than those that were published under their numbers. Nothing was written: begin with "
                 "a new checkpoint, at the place in the source up to which the old one had published"
             )
