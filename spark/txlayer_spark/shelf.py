@@ -230,6 +230,7 @@ class Run:
     unread: tuple[str, ...] = ()
     """Real topics that half records name and that were not read: when they are, their transactions are judged again."""
     bronze_id: str = ""  # of the bronze that it was made from; "" where that, or the run, is of an earlier release
+    ledger_id: str = ""  # a new one for each ledger that is begun: the numbers of its runs begin with 1 again
     skipped: tuple[int, ...] = ()
     """Numbers of runs that began before this one and do not count, as far as the runs around them are not folded."""
     has_ahead: bool = False

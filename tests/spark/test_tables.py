@@ -217,6 +217,27 @@ def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: S
     assert [] == list(Path(settings.into).glob("*/day=*"))
 
 
+def test_a_ledger_that_was_removed_and_is_built_anew_is_in_the_tables_as_a_whole(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    bronze = BronzeSettings(root=f"{tmp_path}/bronze", namespace=field.namespace, bootstrap_servers=field.servers)
+    ledger = LedgerSettings(bronze=bronze.root, root=f"{tmp_path}/ledger", grace_ms=0)
+    settings = TableSettings(data=str(tmp_path), into=f"{tmp_path}/parquet")
+
+    def run() -> None:
+        field.whole()
+        read_new(spark, bronze, now_ms=now_ms)
+        update_ledger(spark, ledger)
+        update_tables(spark, settings)
+
+    run()
+    run()
+    shutil.rmtree(ledger.root)
+    run()
+
+    assert 3 == Table(spark, settings, "ledger").read().count()
+
+
 def test_the_tables_keep_what_bronze_keeps_whatever_this_machine_s_clock_says(
     spark: SparkSession, audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -168,6 +169,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:  # its 
         columns=columns,
         unread=tuple(sorted(set(state.topics) - state.judged_topics)),
         bronze_id=bronze_id,
+        ledger_id=last.ledger_id or uuid4().hex,
         skipped=shelf.skipped(last, number),
     )
     queue = counted.get if exact is None else _first(stored.agg(*queued))

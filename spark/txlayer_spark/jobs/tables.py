@@ -479,12 +479,13 @@ def update_tables(spark: SparkSession, settings: TableSettings) -> int:
     if records is not None:
         tables["bronze"].put(bronze_rows(records, number), is_run)
         tables["events"].put(event_rows(records, number), is_run)
-    _put_ledger(
-        tables["ledger"], ledger, int(last["ledger"]), number, is_order_judged=run.has_ahead or last.get("ahead", True)
-    )
+    written = int(last["ledger"]) if last.get("ledger_id", "") == run.ledger_id else 0
+    is_order_judged = run.has_ahead or last.get("ahead", True)
+    _put_ledger(tables["ledger"], ledger, written, number, is_order_judged=is_order_judged)
     turn.go_on()
     batches = {str(f.reader): max(o.last for o in folders if o.reader == f.reader) for f in folders}
-    done = {"number": number, "batches": batches, "ledger": run.number, "ahead": run.has_ahead, "bronze": bronze_id}
+    done = {"number": number, "batches": batches, "ledger": run.number, "ledger_id": run.ledger_id}
+    done |= {"ahead": run.has_ahead, "bronze": bronze_id}
     folder.note(done, "runs", kept=_NOTES_KEPT)
     return number
 
