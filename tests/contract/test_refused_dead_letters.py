@@ -292,9 +292,12 @@ def test_later_dead_letters_of_a_parked_key_wait_for_one_without_content_until_i
         request = encode_replay(ReplayRecord(kind, unique_name("r"), letter))
         stage.lab.write(stage.requests, request, key=b"k")
 
+    def said() -> list[ReplayRecord]:
+        found = [decode_replay(record.value or b"") for record in stage.lab.read(stage.requests)]
+        return [s for s in found if isinstance(s, ReplayRecord) and s.outcome]
+
     def answers() -> list[str]:
-        said = [decode_replay(record.value or b"") for record in stage.lab.read(stage.requests)]
-        return [s.outcome.value for s in said if isinstance(s, ReplayRecord) and s.outcome]
+        return [s.outcome.value for s in said() if s.outcome]
 
     stage.write(LARGE, b"after")
     with stage.consumer(act, retry=RetryPolicy(after_exhausted=AfterExhausted.PARK)):
@@ -313,6 +316,7 @@ def test_later_dead_letters_of_a_parked_key_wait_for_one_without_content_until_i
         stage.wait_stored(3)
 
     assert ["unknown", "failed", "dropped", "handled"] == answers()
+    assert "an earlier dead letter of its key failed" == said()[1].text, "it was not attempted"
     assert [LARGE, b"after", b"last"] == stage.journal.values(b"k")
 
 

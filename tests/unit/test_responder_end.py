@@ -442,6 +442,14 @@ def test_a_module_that_raises_is_told_by_kind_and_place_and_not_by_its_words(her
     assert "s3cret" not in str(raised.value)
 
 
+def test_what_txlayer_refuses_in_a_module_is_told(here: Path) -> None:
+    line = 'OrderedConsumer(bootstrap_servers="kafka:9092", group="g", topics=["t"])'
+    (here / "my_consumer.py").write_text(f"from txlayer import OrderedConsumer\n{line}\n")
+
+    with pytest.raises(ConfigError, match="plain text to another machine"):
+        load("my_consumer:consumer", name="MODULE:CONSUMER", kind="consumer")
+
+
 def test_a_handler_is_found_where_one_stands(here: Path) -> None:
     (here / "my_shop.py").write_text(
         "class Orders:\n    @staticmethod\n    def check(request):\n        return request\n"

@@ -26,7 +26,7 @@ import typer
 from txlayer.adapters.telemetry import NO_TRACING, Tracing, set_up_logging
 from txlayer.cli.options import Bundle, declared, option
 from txlayer.config import MetricsConfig, from_environ
-from txlayer.errors import ConfigError
+from txlayer.errors import ConfigError, TxLayerError
 
 if TYPE_CHECKING:
     from txlayer.adapters.telemetry import Observed
@@ -170,7 +170,7 @@ def load(reference: str, *, name: str, kind: str) -> Any:
     try:
         module = import_module(module_name)
     except (Exception, SystemExit) as exc:  # a module that ends the process would say an exit code of its own for ours
-        # The text of a foreign exception may hold secrets: only its kind and position are shown.
+        # The text of a foreign exception may hold secrets: of it only kind and position are shown.
         why = f"the module cannot be imported: {_described(exc)}"
         raise ConfigError(why, name=name, value=reference, expected="a module that Python finds from here") from exc
     try:
@@ -185,6 +185,8 @@ def load(reference: str, *, name: str, kind: str) -> Any:
 def _described(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"no module named {error.name}"
+    if isinstance(error, TxLayerError):
+        return str(error)
     # What cannot be compiled has run nothing: its place is in the error itself.
     place = error if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {place.filename}:{place.lineno}"

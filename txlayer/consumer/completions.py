@@ -275,6 +275,8 @@ def _answer(owned: OwnedPartition, item: Item[Any]) -> Answered:
     request = more.request
     detail = ""
     if outcome is ReplayOutcome.FAILED:
-        detail = f"{more.attempt_count} attempts, {more.error_type}: {more.error_message}"
+        # Behind one that failed it is not attempted, and there is no error of a handler.
+        error = f"{more.attempt_count} attempts, {more.error_type}: " if more.error_type else ""
+        detail = f"{error}{more.error_message}"
     result = ReplayRecord(ReplayKind.RESULT, request.request_id, request.dead_letter_offset, outcome, detail)
     return Answered(owned.topic, owned.partition, item.record.key(), result)
