@@ -363,6 +363,63 @@ def test_none_is_parked_as_too_large_before_its_topic_was_asked_about_although_a
     assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(topics[-1])]
 
 
+def together(stage: StillCoordinator, *topics: str, value: bytes) -> str:
+    """The line that commits a message to each topic, of one transaction."""
+    key, offset = txn_key("together"), 0
+    for index, topic in enumerate(topics):
+        offset = stage.half(key, topic=topic, index=index, count=len(topics), value=value)
+    return op_line("C", key, offset)
+
+
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
+@pytest.mark.promise("P1")
+def test_messages_are_sent_one_by_one_before_any_is_parked_for_the_size_of_their_batch() -> None:
+    """The topic takes smaller batches by now, which the coordinator does not know: there was time to ask about another topic alone."""
+    stage, topics = StillCoordinator(), ("orders", GROWING)
+    stage.kafka.create_topic(GROWING)
+    for topic in topics:
+        early = txn_key(f"early-{topic}")
+        stage.commit(early, stage.half(early, topic=topic))
+
+    def send() -> None:
+        stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(GROWING, {"max.message.bytes": "6000"}))
+        stage.world.faults.plan(Fault.DELAY, "Metadata", times=1_000_000, seconds=0.06)
+        stage.op(together(stage, "orders", *[GROWING] * 4, value=b"x" * 3_000))
+
+    run_and_grow(stage, GROWING, send, until_s=60, seconds=60)
+
+    assert {} == {k: (s.state, s.reason) for k, s in stage.on_doubt().items()}
+    assert 1 + 4 == len(stage.kafka.records(GROWING))
+
+
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize(("bytes_max", "size"), [(6_000, 3_000), (2_000_000, 1_200_000)])
+def test_no_message_is_parked_for_a_limit_that_is_not_known(
+    bytes_max: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator without the right to read its topic's settings, which takes less than usual, or more."""
+    describe = MemoryAdmin.topic_limits
+
+    def describe_without_settings(self: MemoryAdmin, topic: str) -> TopicLimits | None:
+        found = describe(self, topic)
+        return found if found is None or topic != GROWING else found._replace(message_bytes_max=None)
+
+    monkeypatch.setattr(MemoryAdmin, "topic_limits", describe_without_settings)
+    stage = StillCoordinator()
+    stage.kafka.create_topic(GROWING, settings={"max.message.bytes": str(bytes_max)})
+    stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(stage.topics.half, {"max.message.bytes": "20000000"}))
+    stage.op(together(stage, *[GROWING] * 4, value=b"x" * size))
+    large = txn_key("large")
+    stage.half(large, topic=GROWING, count=2)
+    stage.commit(large, stage.half(large, topic=GROWING, index=1, count=2, value=b"x" * (bytes_max + 1)))
+
+    stage.work(seconds=120)
+
+    assert {large: ("parked-committed", "refused")} == {k: (s.state, s.reason) for k, s in stage.on_doubt().items()}
+    assert 4 == len(stage.kafka.records(GROWING))
+
+
 @pytest.mark.promise("P1")
 def test_a_coordinator_that_began_with_fewer_partitions_takes_none_of_the_new_ones_over() -> None:
     """By its number of partitions the records there would be misplaced, and be quarantined although they are committed."""

@@ -287,7 +287,7 @@ class Publisher:
 
     def _next_writer(self) -> TransactionalWriter:
         turn = self._turn
-        if self._writers[turn].batch_bytes_max > self._targets.batch_bytes_max and self._successors[turn] is None:
+        if self._writers[turn].batch_bytes_max != self._targets.batch_bytes_max and self._successors[turn] is None:
             self._replace_in_background(turn)
         successor, self._successors[turn] = self._successors[turn], None
         return self._writers[turn] if successor is None else self._replace(turn, successor.result())

@@ -218,11 +218,15 @@ class Refusals:
                 self._quiet_since.pop(partition, None)
 
     def _refuse(self, txn_key: str, error: RefusedRecordError, busy: Mapping[int, Batch], targets: Targets) -> None:
-        """Park the transaction, unless its message may have a place in its topic by now."""
-        if _may_have_a_place(error, targets):
+        """Park the transaction, unless its message may have a place in its topic by now, or its batch alone may have been too large."""
+        txn = next((t for batch in busy.values() for t in batch.forwards if t.key == txn_key), None)
+        has_others = error.reason in TOO_LARGE_REASONS and txn is not None and txn.count > 1
+        if _may_have_a_place(error, targets) or (has_others and targets.send_alone()):
             return
         self.reasons[txn_key] = ParkReason.LIMIT if error.reason == TOO_SLOW else ParkReason.REFUSED
-        named = {"txn_key": txn_key, **_ids_of_forward(txn_key, busy)}
+        context = None if txn is None else trace_of(txn)
+        trace = {} if context is None else {"trace_id": context.trace_id}
+        named = {"txn_key": txn_key, "txn_id": txn_id_of(txn_key), **trace}
         logger.error("transaction.refused", extra={**named, "reason": error.detail})
 
     def _is_certain(self, error: TxLayerError, busy: Collection[int]) -> bool:
@@ -298,12 +302,6 @@ def _largest(batches: Mapping[int, Batch]) -> dict[str, int]:
     for txn in (txn for batch in batches.values() for txn in batch.forwards if txn.size >= SLOW_BYTES_MIN):
         found.update({topic: max(txn.size, found.get(topic, 0)) for topic in txn.topics})
     return found
-
-
-def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
-    found = next((t for b in batches.values() for t in b.forwards if t.key == key), None)
-    context = None if found is None else trace_of(found)
-    return {"txn_id": txn_id_of(key), **({} if context is None else {"trace_id": context.trace_id})}
 
 
 def _doubt_keys_of(batch: Batch) -> set[bytes]:

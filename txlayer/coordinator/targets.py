@@ -20,6 +20,7 @@ from txlayer.core.ledger.transaction import ANY_SIZE, Target, accepting_target
 from txlayer.core.messages import ParkReason
 from txlayer.errors import InvariantError, NotAuthorisedError, TxLayerError
 from txlayer.runtime.environment import Background, Environment
+from txlayer.runtime.kafka_transactions import ALONE
 
 logger = Log("txlayer.coordinator")
 
@@ -36,11 +37,11 @@ LOOK_TIME_S = 0.1
 """Total time for the requests of one turn: half records may name any number of topics, and the loop must go on."""
 TARGETS_MAX = 2_000
 """Above this number of names, refusing topics that no transaction waits for are dropped; they are asked about again if needed."""
-MESSAGE_BYTES_DEFAULT = 1_048_588  # Kafka's default limit of a record, used if the broker does not report the topic's
-
 BATCH_BYTES_MAX = 1_000_000
 BATCH_OVERHEAD_BYTES = 512
 """Batches are at most as large as the smallest limit of all known topics, less the batch's own fields."""
+ALONE_S = 300.0
+"""So long each record is a batch of its own, after a topic refused one for its size that may have been in a batch with others."""
 
 
 class Targets:
@@ -72,6 +73,7 @@ class Targets:
         self._slow_bytes_min: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
         self._own_bytes_max: dict[str, int | None] = {}  # of system topics that the coordinator writes
+        self._alone_until = float("-inf")  # until then each record is a batch of its own
         self._is_refreshing = False
         self._refreshed: deque[tuple[str, TopicLimits]] = deque()  # answers of background requests
 
@@ -324,9 +326,17 @@ class Targets:
     @property
     def batch_bytes_max(self) -> int:
         """Largest produce batch that every known topic takes: the broker applies the limit to batches as to messages."""
+        if self._clock() < self._alone_until:
+            return ALONE
         limits = [t.message_bytes_max for t in self.targets.values() if t.refusal is None]
         own = filter(None, self._own_bytes_max.values())
         return max(min([*limits, *own, BATCH_BYTES_MAX]) - BATCH_OVERHEAD_BYTES, 1)
+
+    def send_alone(self) -> bool:
+        """Send each record alone for a while: a topic takes less than was known. False: they were sent alone already, which ends now."""
+        is_new = self.batch_bytes_max > ALONE
+        self._alone_until = self._clock() + ALONE_S if is_new else float("-inf")
+        return is_new
 
     def _look(self, topic: str) -> Target:
         forbidden = self._forbidden(topic)
@@ -353,7 +363,7 @@ class Targets:
             self._unreachable[topic] = since, now
             if now - since >= self._config.hold_after.total_seconds():
                 return Target(0, refusal=ParkReason.TOPIC_UNREACHABLE)
-        return self._accepting(topic, limits.message_bytes_max or MESSAGE_BYTES_DEFAULT)
+        return self._accepting(topic, limits.message_bytes_max or ANY_SIZE)
 
     def _forbidden(self, topic: str) -> Target | None:
         patterns = self._config.target_topics

@@ -6,7 +6,7 @@ transaction begins, if
 
 * it may have stale requests (`may_have_stale_requests`);
 * it was idle for `IDLE_S_MAX`. Only `KafkaTransactions` does this: a coordinator stores offsets all the time;
-* it has larger batches than a topic takes by now. Only the coordinator's `Publisher` does this.
+* it has larger batches than its topics take by now, or smaller ones. Only the coordinator's `Publisher` does this.
 
 One error replaces it within its Kafka transaction, which is then written again: `error_replaces_producer`. Only the `Publisher`
 asks this. After any other error a producer is given up, with its name: the outcome of its Kafka transaction is unknown. A coordinator builds its state again from
