@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,7 @@ from tests.support.still_coordinator import RefusedTopic, StillCoordinator, narr
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.readers import MemoryAdmin
 from txlayer.adapters.memory.world import FOR_EVER, Fault, RefusedError
-from txlayer.adapters.namespace import START_OF_LOG
+from txlayer.adapters.namespace import START_OF_LOG, Namespace
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import SystemTopics
 from txlayer.coordinator.refusals import UNKNOWN_COUNT, WATCH_COUNT, Refusals
@@ -20,7 +21,14 @@ from txlayer.core.ledger.batch import Batch, RecordToQuarantine
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import HalfOptions, Origin, ParkReason, Source, Undecodable, txn_id_of
 from txlayer.core.partitions import half_partition, key_hash, murmur2
-from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError, TopicMismatchError, TxLayerError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    RefusedRecordError,
+    RetriableError,
+    TopicMismatchError,
+    TxLayerError,
+)
 
 FRAGILE = "fragile"
 SEALED = "sealed"
@@ -478,6 +486,37 @@ def test_a_coordinator_that_began_with_fewer_partitions_keeps_nothing_aside_that
     stage.start()
     stage.work(seconds=20)
     assert 1 == len(stage.kafka.records("orders"))
+
+
+@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
+@pytest.mark.promise("P1", "P7")
+def test_a_coordinator_ends_when_its_doubt_topic_was_made_anew_under_it() -> None:
+    """A restart would read the new one from the place of a transaction that was on the old one, and pass over those before it."""
+    stage = StillCoordinator(doubt_after=timedelta(seconds=3))
+    topics, is_remade = stage.topics, False
+    for name in ("settled", "open"):
+        key = txn_key(name)
+        offset = stage.half(key)
+        stage.work(seconds=20)
+        if name == "settled":
+            stage.commit(key, offset)
+    began = stage.world.passed_s
+
+    def goes_on() -> bool:
+        nonlocal is_remade
+        if stage.world.passed_s > began + 20 and not is_remade:
+            is_remade = True
+            stage.kafka.delete_topic(topics.doubt)
+            Namespace(stage.kafka.admin(), topics=topics).apply(partition_count=2, replication_factor=1)
+            stage.half(txn_key("later"))
+        return stage.world.passed_s > began + 60
+
+    with pytest.raises(TopicMismatchError, match=r"doubt was made anew .* `txlayer coordinator reset"):
+        stage.run(goes_on, seconds=60)
+
+    stage.start()
+    with pytest.raises(ConfigError, match="made anew, or brokers lost its end"):
+        stage.work(seconds=10)
 
 
 @pytest.mark.fault("broker: a real topic gets more partitions while a coordinator runs")

@@ -14,6 +14,7 @@ from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
+from txlayer.adapters.readers import COORDINATOR_ADVICE
 from txlayer.adapters.telemetry import Log, Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import Contents
@@ -52,6 +53,7 @@ from txlayer.errors import (
     InvariantError,
     MemberFencedError,
     RetriableError,
+    TopicMismatchError,
     TxLayerError,
     UsageError,
 )
@@ -562,8 +564,20 @@ class Coordinator:
             self.log_reports(logger, p, ledger.batch, known=self._traces)
             self.counts.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             self._ahead.published(p, ledger.batch, now_ms=now_ms)
+            self._raise_if_doubt_is_another(p, doubt_offsets.get(p, {}))
             ledger.published(doubt_offsets.get(p, {}))
             self._shards[p].stored = position
+
+    def _raise_if_doubt_is_another(self, partition: int, written_at: dict[str, int]) -> None:
+        expected = self._shards[partition].ledger.doubt_index.next_offset
+        found = min(written_at.values(), default=expected)
+        if found < expected:  # a restart would begin behind what is written now
+            raise TopicMismatchError(
+                f"doubt was made anew under its coordinators, or brokers lost its end; find out which, then {COORDINATOR_ADVICE}",
+                topic=self._topics.doubt,
+                expected=f"an offset from {expected} on in partition {partition}",
+                found=str(found),
+            )
 
     def _without_those_to_ask(self, batches: list[tuple[int, Batch]]) -> list[tuple[int, Batch]]:
         """The batches that may be published. One that parks a transaction as too large waits until its topics were asked about again.
