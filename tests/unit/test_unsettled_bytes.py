@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import sys
 import tracemalloc
 
 import pytest
@@ -258,6 +259,37 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(shape: HalfO
 
     assert (count, count) == (ledger.open_count, ledger.doubt_index.count)
     assert used <= 1.1 * ledger.unsettled_bytes
+
+
+@pytest.mark.threat("write `<ns>.half`")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("way", ["in half", "on doubt", "after a restart"])
+def test_second_copies_take_no_more_memory_than_is_counted(way: str) -> None:
+    driver, key = PartitionDriver(), txn_key("t")
+    if way == "in half":
+        last = driver.half(key)
+    else:
+        driver.move_to_doubt(key)
+        last = 0
+    driver.turn()
+    gc.collect()
+    counted = driver.ledger.unsettled_bytes
+    for _ in range(200):
+        driver.half(key)
+    driver.turn()
+    if way == "after a restart":
+        driver.crash(is_new_process=True)
+
+    (txn,) = driver.ledger.all_unsettled()
+    copies = txn.summary().twin_offsets
+    taken = sys.getsizeof(list(copies)) + sum(map(sys.getsizeof, copies))
+    assert 128 == len(copies)
+    assert taken <= driver.ledger.unsettled_bytes - counted <= 2 * taken
+
+    driver.say("R", key, last)
+
+    assert [] == list(driver.ledger.all_unsettled())
+    assert driver.ledger.unsettled_bytes < counted
 
 
 @pytest.mark.promise("P11")

@@ -86,6 +86,7 @@ UNSETTLED_BYTES, DORMANT_BYTES, SHAPE_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_B
 them name; each half record of a transaction beyond the first, with a topic of its own; an ordering key of its own, with
 order="prepare" (550 otherwise). A transaction in half takes 500 bytes,
 but moves to doubt when memory is short: it counts in full."""
+COPY_BYTES = 50  # the same: a second copy of a half record, which its transaction remembers
 
 RELEASE_COUNT_MAX = 2_000
 """Transactions on doubt that one batch tries, beside those that its op lines name. One mended topic or settled transaction
@@ -221,6 +222,7 @@ class Ledger:
         self.open_limits = OpenLimits()
         self._to_ask: dict[str, None] = {}  # for a person, when the check topic takes questions again
         self._further_count = 0  # half records beyond a first
+        self._copy_count = 0  # second copies that transactions remember; dormant ones have none
         self._only_named_count = 0  # known from an op line only
         # By the half offset of the first copy: the newest of its second ones, where op is read from then, and the first copy's append time;
         # in the order of the second ones.
@@ -298,6 +300,7 @@ class Ledger:
             + SHAPE_BYTES * self.dormant.shape_count
             + GROUP_BYTES * (self.schedule.group_count + 2 * self.dormant.group_count)
             + FURTHER_BYTES * (self._further_count + len(self._second_copies))
+            + COPY_BYTES * self._copy_count
         )
 
     def topics_needed(self) -> set[str]:
@@ -487,6 +490,7 @@ class Ledger:
             self._further_count -= txn.seen - 1
         elif not txn.seen:
             self._only_named_count -= 1
+        self._copy_count -= txn.copy_count
         self.settled.add(txn.key, txn.state, first_offset=max(txn.first_offset, 0))
         if txn.content is not None:
             self.content_bytes -= txn.size
@@ -1046,6 +1050,7 @@ class Ledger:
         extras = txn.ensure_extras()
         if len(extras.second_copies or ()) < SECOND_COPIES_MAX + SECOND_COPIES_MAX * is_last:
             extras.second_copies = [*(extras.second_copies or ()), offset]
+            self._copy_count += 1
         if txn.is_in_doubt:
             self._keep_on_doubt(txn)  # an op line may name any copy: the summary must list them
             self._move_older(before=offset)
@@ -1651,6 +1656,7 @@ class Ledger:
         for txn in kept.transactions.values():
             self.transactions[txn.key] = txn
             self._further_count += max(txn.seen - 1, 0)
+            self._copy_count += txn.copy_count
             self._only_named_count += not txn.seen
             # A transaction that is known from an op line only has no topic: do not ask about "".
             unknown = [t for t in txn.topics if t and t not in self.targets]
@@ -1702,6 +1708,7 @@ class Ledger:
             if not txn.is_in_doubt:
                 del self.transactions[txn.key]
                 self._further_count -= max(txn.seen - 1, 0)
+                self._copy_count -= txn.copy_count
                 self.content_bytes -= 0 if txn.content is None else txn.size
                 txn.content = None
                 txn.state = TxnState.COMMITTED  # or rolled back: the doubt topic knew it

@@ -256,6 +256,11 @@ class Transaction:
         return self.extras is not None and self.extras.doubt_offset != NOT_IN_DOUBT
 
     @property
+    def copy_count(self) -> int:
+        """Number of second copies of its half records that are remembered."""
+        return 0 if self.extras is None else len(self.extras.second_copies or ())
+
+    @property
     def due(self) -> DueTimes | None:
         """When its messages are due; None: with the decision."""
         return None if self.extras is None else self.extras.due
