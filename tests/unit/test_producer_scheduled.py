@@ -3,13 +3,14 @@
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.support.producer_stage import GROUP, HALF, OP, ProducerStage
+from tests.support.producer_stage import GROUP, HALF, OP, PARTITION_COUNTS, ProducerStage
 from txlayer.adapters import readers
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.world import ClientError, ClientFailureError
@@ -295,6 +296,27 @@ def test_a_new_time_before_the_commit_does_not_count() -> None:
         done(None, SimpleNamespace(offset=lambda: 17))
 
     assert False is cancelled(committed(look=look), produce)
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.fault("producer: its clock is a day off")
+def test_a_machine_whose_clock_is_ahead_finds_what_it_scheduled(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.kafka.create_topic("txlayer.doubt", partitions=PARTITION_COUNTS[HALF])
+
+    def ahead_ms() -> int:
+        return now_ms() + 24 * 3_600_000
+
+    with stage.producer() as producer:
+        monkeypatch.setattr("txlayer.producer.engine.now_ms", ahead_ms)
+        clients: Any = stage.history
+        stage.history = replace(clients.__self__, wall_clock=lambda: ahead_ms() / 1000).history
+        producer.publish(Message("orders", b"k", b"v", deliver_at=AT), txn_id="order-1")
+
+        assert 1 == len(producer.status("order-1"))
+        assert producer.reschedule("order-1", deliver_at=AT + timedelta(days=1))
+        assert producer.cancel("order-1")
 
 
 @pytest.mark.parametrize("given", [{}, {"delay": 5}, {"deliver_at": AT, "delay": timedelta(0)}])

@@ -487,3 +487,13 @@ def test_who_waits_for_a_line_that_was_never_sent_is_woken_at_the_end() -> None:
     world.engine.pipeline.start()
     world.engine.pipeline.end(0.0)
     assert ["over"] == woken
+
+
+def test_a_forked_process_asks_nothing_of_its_parents_client() -> None:
+    """It has none of the client's threads: the question would wait for its time-out."""
+    world = World()
+    world.engine.pipeline.state = PipelineState.FORKED
+
+    with pytest.raises(LifecycleError, match="after the fork"):
+        world.launch([ORDER, ORDER])
+    assert [] == world.stage.asked

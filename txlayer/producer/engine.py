@@ -384,7 +384,9 @@ class Engine:
         Raises:
             ForbiddenTopicError: there is no such topic. Nothing was sent.
             BrokerUnavailableError, NotAuthorisedError: no answer. Nothing was sent.
+            LifecycleError, FencedError: the producer is closed, failed, or of another process. Nothing was sent.
         """
+        self.pipeline.check_open()
         with self._asking:
             # A thousand tasks begin with the same topic: one asks, the others find the answer here.
             if not self.encoder.is_known(topic):
@@ -393,8 +395,9 @@ class Engine:
     def status(self, txn_id: str, *, since: timedelta, is_whole: bool = False) -> list[TransactionHistory]:
         """What the topics say of an id; blocks. `is_whole`: see `LogHistoryReader.read`."""
         check_txn_id(txn_id)
-        start = HistoryStart(now_ms() - since // timedelta(milliseconds=1))
-        return self.connections.history().read(txn_id, start=start, is_whole=is_whole)
+        history = self.connections.history()
+        since_ms = max(history.now_ms() - since // timedelta(milliseconds=1), 0)
+        return history.read(txn_id, start=HistoryStart(since_ms), is_whole=is_whole)
 
     def decision(self, txn: PendingTransaction) -> Resolution | None:
         """What was decided about a transaction whose op line is stored: what is before that line is read; blocks."""
