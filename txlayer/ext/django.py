@@ -33,7 +33,8 @@ def join(
         options: those of `TransactionalProducer.transaction`.
 
     Raises:
-        UsageError: no atomic block is open, or the producer has a barrier or is one for asyncio. Nothing was sent.
+        UsageError: no atomic block is open, or not the same one at the end, or the producer has a barrier or is one for asyncio.
+            Nothing was sent.
         TxLayerError: what `Transaction.prepare` raises; the atomic block goes on without a row.
         BarrierRefusedError: a check-back came first. The atomic block is marked for rollback.
         django.db.Error: the database's own error, unchanged. The atomic block is marked for rollback.
@@ -45,12 +46,15 @@ def join(
         raise UsageError(f"join needs an open transaction.atomic() of the database {using!r}. Nothing was sent")
     if producer.barrier is not None:
         raise UsageError("join writes the barrier's row itself: make the producer without barrier=. Nothing was sent")
+    blocks = [*connection.atomic_blocks]
     tx = producer.transaction(**options)
     tx.leave_to("Django's transaction")
     try:
         yield tx
         if tx.is_dropped:
             return
+        if connection.atomic_blocks != blocks:
+            raise UsageError("the block of join ends outside of the atomic block in which it began. Nothing was sent")
         connection.validate_no_broken_transaction()
         tx.prepare()
         _write(connection, table, (tx.txn_id, tx.nonce, producer.group, COMMIT.value, Source.PRODUCER.value))

@@ -1,7 +1,7 @@
 """`txlayer.ext.django`: messages in Django's own transactions, with check-backs answered from the same table."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -234,6 +234,23 @@ def test_what_cannot_be_joined_is_refused_and_nothing_is_sent(shop: Shop) -> Non
             shop.send(lambda _: transaction.set_rollback(True, using=shop.alias))
 
     assert [] == shop.told()
+
+
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("where", ["autocommit", "another one", "the outer one"])
+def test_a_block_that_ends_outside_of_its_atomic_block_sends_nothing(shop: Shop, where: str) -> None:
+    """As in a generator or an `ExitStack`: the database has decided by then, and nothing of it decides the messages."""
+    late = ExitStack()
+    with shop.atomic() if where == "the outer one" else nullcontext():
+        with suppress(FaultError), shop.atomic():
+            shop.execute("INSERT INTO purchase VALUES (%s)", "anna")
+            late.enter_context(join(shop.producer, using=shop.alias)).send(shop.topic, value="anna")
+            raise FaultError
+        another = shop.atomic() if where == "another one" else nullcontext()
+        with another, pytest.raises(UsageError, match="Nothing was sent"):
+            late.close()
+
+    assert [] == shop.told() == shop.bought()
 
 
 @pytest.mark.promise("P8")
