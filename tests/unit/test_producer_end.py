@@ -1,13 +1,18 @@
 """Many threads, and how a producer ends."""
 
+import os
+import signal
 import threading
+import warnings
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from tests.support.producer_stage import ProducerStage
 from tests.support.waiting import wait_until
 from txlayer import Codec
+from txlayer.config import ProducerConfig
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import FencedError, LifecycleError, OutcomeUnknownError, TxLayerError
 from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction
@@ -19,6 +24,33 @@ HALF, OP = "txlayer.half", "txlayer.op"
 
 
 # --- threads and the end ----------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_is_forked_while_another_thread_starts_the_producer_starts_its_own(stage: ProducerStage) -> None:
+    entered, may_go = threading.Event(), threading.Event()
+
+    def connect(config: ProducerConfig) -> Any:
+        entered.set()
+        may_go.wait(20)
+        return stage.connect(config)
+
+    producer = stage.producer(connect=connect)
+    starting = threading.Thread(target=producer.start)
+    starting.start()
+    entered.wait(20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: this process has threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it, if it waits for a thread that it does not have
+        entered.clear()
+        may_go.set()
+        with suppress(BaseException):
+            producer.start()
+        os._exit(0 if entered.is_set() else 1)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    may_go.set()
+    starting.join()
 
 
 def test_threads_share_one_producer(stage: ProducerStage) -> None:

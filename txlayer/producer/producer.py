@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
+import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -405,6 +407,15 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
 
     def _set_up(self) -> None:
         self._lock = threading.Lock()
+        reference = weakref.ref(self)
+
+        def forked() -> None:
+            producer = reference()
+            if producer is not None:
+                # A thread of the parent may hold the other one, which starts the producer there: nobody lets it go here.
+                producer._lock = threading.Lock()  # noqa: SLF001 - our own
+
+        os.register_at_fork(after_in_child=forked)
         self._engine: Engine | None = None
         self._is_closed = False
 
