@@ -402,7 +402,7 @@ def test_messages_are_sent_one_by_one_before_any_is_parked_for_the_size_of_their
 
 @pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 @pytest.mark.promise("P1")
-@pytest.mark.parametrize(("bytes_max", "size"), [(6_000, 3_000), (2_000_000, 1_200_000)])
+@pytest.mark.parametrize(("bytes_max", "size"), [(6_000, 3_000), (60_000, 10_000), (2_000_000, 1_200_000)])
 def test_no_message_is_parked_for_a_limit_that_is_not_known(
     bytes_max: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,7 +417,7 @@ def test_no_message_is_parked_for_a_limit_that_is_not_known(
     stage = StillCoordinator()
     stage.kafka.create_topic(GROWING, settings={"max.message.bytes": str(bytes_max)})
     stage.kafka.do(lambda: stage.kafka.cluster.alter_topic(stage.topics.half, {"max.message.bytes": "20000000"}))
-    stage.op(together(stage, *[GROWING] * 4, value=b"x" * size))
+    stage.op(together(stage, *[GROWING] * 9, value=b"x" * size))
     large = txn_key("large")
     stage.half(large, topic=GROWING, count=2)
     stage.commit(large, stage.half(large, topic=GROWING, index=1, count=2, value=b"x" * (bytes_max + 1)))
@@ -425,7 +425,7 @@ def test_no_message_is_parked_for_a_limit_that_is_not_known(
     stage.work(seconds=120)
 
     assert {large: ("parked-committed", "refused")} == {k: (s.state, s.reason) for k, s in stage.on_doubt().items()}
-    assert 4 == len(stage.kafka.records(GROWING))
+    assert 9 == len(stage.kafka.records(GROWING))
 
 
 @pytest.mark.promise("P1")

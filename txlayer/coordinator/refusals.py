@@ -221,7 +221,7 @@ class Refusals:
         """Park the transaction, unless its message may have a place in its topic by now, or its batch alone may have been too large."""
         txn = next((t for batch in busy.values() for t in batch.forwards if t.key == txn_key), None)
         has_others = error.reason in TOO_LARGE_REASONS and txn is not None and txn.count > 1
-        if _may_have_a_place(error, targets) or (has_others and targets.send_alone()):
+        if _may_have_a_place(error, targets) or (has_others and targets.make_batches_smaller()):
             return
         self.reasons[txn_key] = ParkReason.LIMIT if error.reason == TOO_SLOW else ParkReason.REFUSED
         context = None if txn is None else trace_of(txn)

@@ -20,7 +20,7 @@ from txlayer.core.ledger.transaction import ANY_SIZE, Target, accepting_target
 from txlayer.core.messages import ParkReason
 from txlayer.errors import InvariantError, NotAuthorisedError, TxLayerError
 from txlayer.runtime.environment import Background, Environment
-from txlayer.runtime.kafka_transactions import ALONE
+from txlayer.runtime.kafka_transactions import ALONE, SMALL_BATCH_BYTES
 
 logger = Log("txlayer.coordinator")
 
@@ -40,8 +40,8 @@ TARGETS_MAX = 2_000
 BATCH_BYTES_MAX = 1_000_000
 BATCH_OVERHEAD_BYTES = 512
 """Batches are at most as large as the smallest limit of all known topics, less the batch's own fields."""
-ALONE_S = 300.0
-"""So long each record is a batch of its own, after a topic refused one for its size that may have been in a batch with others."""
+SMALLER_S = 300.0
+"""So long batches are smaller after a topic refused a message for its size that may have been in a batch with others."""
 
 
 class Targets:
@@ -73,7 +73,8 @@ class Targets:
         self._slow_bytes_min: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
         self._own_bytes_max: dict[str, int | None] = {}  # of system topics that the coordinator writes
-        self._alone_until = float("-inf")  # until then each record is a batch of its own
+        # Batches are no larger than this until then.
+        self._batch_bytes_max, self._is_smaller_until = BATCH_BYTES_MAX, float("-inf")
         self._is_refreshing = False
         self._refreshed: deque[tuple[str, TopicLimits]] = deque()  # answers of background requests
 
@@ -326,17 +327,16 @@ class Targets:
     @property
     def batch_bytes_max(self) -> int:
         """Largest produce batch that every known topic takes: the broker applies the limit to batches as to messages."""
-        if self._clock() < self._alone_until:
-            return ALONE
+        most = self._batch_bytes_max if self._clock() < self._is_smaller_until else BATCH_BYTES_MAX
         limits = [t.message_bytes_max for t in self.targets.values() if t.refusal is None]
         own = filter(None, self._own_bytes_max.values())
-        return max(min([*limits, *own, BATCH_BYTES_MAX]) - BATCH_OVERHEAD_BYTES, 1)
+        return max(min([*limits, *own, most]) - BATCH_OVERHEAD_BYTES, ALONE)
 
-    def send_alone(self) -> bool:
-        """Send each record alone for a while: a topic takes less than was known. False: they were sent alone already, which ends now."""
-        is_new = self.batch_bytes_max > ALONE
-        self._alone_until = self._clock() + ALONE_S if is_new else float("-inf")
-        return is_new
+    def make_batches_smaller(self) -> bool:
+        """Send small batches for a while, then each record alone: a topic takes less than was known. False: they were alone already; that ends now."""
+        smaller = next((size for size in (SMALL_BATCH_BYTES, ALONE) if size < self.batch_bytes_max), None)
+        self._batch_bytes_max, self._is_smaller_until = smaller or BATCH_BYTES_MAX, self._clock() + SMALLER_S
+        return smaller is not None
 
     def _look(self, topic: str) -> Target:
         forbidden = self._forbidden(topic)
