@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.reference.steps import HALF, MINUTE, Log
+from tests.reference.verified import Admin, verified
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.config import SystemTopics
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.messages import Origin
+from txlayer.core.partitions import half_partition
 from txlayer.core.verification import (
     COMMIT,
     ROLLBACK,
@@ -423,3 +426,23 @@ def steps(traces: Traces, window: Window) -> int:
     finally:
         sys.settrace(before)
     return count
+
+
+def test_what_is_stored_in_an_added_partition_while_half_is_read_is_no_phantom(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (f"later-{number}" for number in range(99))
+    name = next(each for each in names if half_partition(ordering_key=None, txn_id=each, partition_count=2) == 1)
+    log = Log()
+    for partition, key in enumerate(("order-1/0000000a", f"{name}/0000000b")):
+        half = log.half(key, partition=partition)
+        log.op(("C", half), key=key, partition=partition)
+        log.show(half)
+    count_of, asked = Admin.partition_count, list[str]()
+
+    def widened(admin: Admin, topic: str) -> int | None:
+        asked.append(topic)
+        return 1 if topic == HALF and asked.count(HALF) == 1 else count_of(admin, topic)
+
+    monkeypatch.setattr(Admin, "partition_count", widened)
+    told = verified(log.history(), now_ms=log.now_ms + 10 * MINUTE)
+
+    assert (frozenset(), {"order-1/0000000a": "ok"}) == (told.orphans, dict(told.words))

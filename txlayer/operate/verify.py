@@ -168,7 +168,7 @@ class TraceRecords:
     def __init__(self, trace_index: TraceIndex, topics: SystemTopics, *, partition_count: int) -> None:
         self._trace_index = trace_index
         self._topics = topics
-        self._partition_count = partition_count
+        self.partition_count = partition_count
         self.named_topics: set[str] = set()  # real topics that the half messages name
         self.earliest_ms: dict[str, int] = {}  # {real topic: the earliest time that a producer gave to a message of it}
         self.strange_count = 0
@@ -200,7 +200,7 @@ class TraceRecords:
             else partition_of_key_hash(options.key_hash, partition_count=1 << 32)
         )
         # Half may have had fewer partitions (`topics widen`); what came into a wrong one is quarantined.
-        if all(crc % count != partition for count in range(self._partition_count, partition, -1)):
+        if all(crc % count != partition for count in range(self.partition_count, partition, -1)):
             self.strange_count += 1
             return
         self.named_topics.add(head.topic)
@@ -497,10 +497,8 @@ class WindowReader:
             is_short = asked.since_ms > cut_ms - milliseconds(DOUBT_AFTER_MAX) - MARGIN_MS
             half_firsts = admin.start_offsets(halves) if is_short else {}
             hiding_waits = frozenset(p[1] for p, first in half_firsts.items() if first < starts[p])
-            # Half records behind the end, so that transactions that begin before it are whole.
-            margin_ms = None if asked.until_ms is None else asked.until_ms + MARGIN_MS
-            newest = self._up_to(admin, admin.end_offsets(halves), margin_ms)
-            tails = {p: (end, max(newest[p], end)) for p, end in ends.items()}
+            traces.partition_count = partition_count_of(admin, self._topics.half)
+            tails = self._behind(admin, ends, traces.partition_count, asked.until_ms)
         self._read("half", tails, traces.half)
         topics = self._topics
         traces.half_ends = {p: end for (_, p), (_, end) in tails.items()}
@@ -543,6 +541,14 @@ class WindowReader:
             return ends
         until = admin.offsets_at(ends, at_ms=until_ms)
         return {p: min(until[p], end) for p, end in ends.items()}
+
+    def _behind(
+        self, admin: Administration, ends: Mapping[TopicPartition, int], partition_count: int, until_ms: int | None
+    ) -> Ranges:
+        """Half behind these ends, so that transactions that begin before them are whole; all of partitions that were added meanwhile."""
+        halves = [(self._topics.half, p) for p in range(partition_count)]
+        newest = self._up_to(admin, admin.end_offsets(halves), None if until_ms is None else until_ms + MARGIN_MS)
+        return {p: (ends.get(p, 0), max(end, ends.get(p, 0))) for p, end in newest.items()}
 
     def _real_ranges(
         self, admin: Administration, reals: Collection[TopicPartition], since_ms: int, earliest_ms: Mapping[str, int]
