@@ -686,6 +686,10 @@ phantom_with_a_broken_origin: open orphan
 phantom_of_a_half_record_that_never_was: open orphan
     half, forge order-1 0:7|0/1|1700000000000
 # Another namespace may have forwarded it to the same topic, under the same id and half offset.
+phantom_of_a_half_record_that_was_rolled_back_and_has_another_birth: rolled_back orphan
+    half, R 0, forge order-1 0:0|0/1|5
+phantom_of_a_half_record_that_has_another_id: rolled_back orphan
+    half txn=other/00000009, half, R 1, forge order-1 0:0|0/1|1700000000000
 phantom_of_a_half_record_that_doubt_had_with_another_birth: rolled_back
     half 0/2, half 1/2, keep open 0 1, half 0/2, R 2, ended 0 1, forge order-1 0:1|1/2|5, starts half=2
 phantom_of_a_half_record_that_doubt_had_with_another_count: rolled_back
