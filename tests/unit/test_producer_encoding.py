@@ -121,6 +121,19 @@ def test_a_serializers_own_exception_comes_out_as_it_is() -> None:
         encoder(serialize=serialize).records([Message("orders", value="x")], ANYWHERE)
 
 
+@pytest.mark.parametrize(
+    ("header", "error"),
+    [(("txl-id", b"a/1"), ReservedHeaderError), (("a", 5), UsageError), (("a\0b", b""), UsageError)],
+)
+def test_what_a_serializer_adds_is_checked_like_a_users_headers(header: Any, error: type[UsageError]) -> None:
+    def serialize(_value: Any, *, headers: list[Any], **_: Any) -> bytes:
+        headers.append(header)
+        return b""
+
+    with pytest.raises(error, match="Nothing was sent"):
+        encoder(serialize=serialize).records([Message("orders", value="x")], ANYWHERE)
+
+
 def test_a_serializer_must_give_bytes() -> None:
     made = encoder(serialize=lambda _value, **_: "text")
 

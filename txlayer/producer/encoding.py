@@ -212,6 +212,7 @@ class Encoder:
             value = self._serialize(message.value, topic=topic, headers=headers)
             if not isinstance(value, bytes | None):
                 raise UsageError(f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent")
+            headers = headers_of(headers)  # it may have added some
         if len(headers) > HEADERS_MAX:
             raise UsageError(f"{len(headers)} headers of one message; it may have {HEADERS_MAX}. Nothing was sent")
         known = self._known[topic]
