@@ -72,6 +72,27 @@ def test_messages_that_the_client_has_no_room_for_follow_later() -> None:
     assert [b"0", b"1", b"2", b"3", b"4"] == [r.value() for r in world.writer.of(HALF)]
 
 
+@pytest.mark.parametrize(("room", "error"), [(0, RetriableError), (1, RollbackRequiredError)])
+def test_room_that_never_comes_is_waited_for_no_longer_than_the_prepare_timeout(
+    room: int, error: type[TxLayerError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a message that is larger than the client's `queue.buffering.max.kbytes`."""
+    now = 1.0
+    monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: now))
+    world = World(prepare_timeout=timedelta(seconds=10))
+    world.writer.room = room
+    world.engine.learn("orders")
+    run = world.steps([ORDER, ORDER])
+    assert waits(run)
+    now += 11
+
+    with pytest.raises(error, match="no room"):
+        next(run)
+    world.serve(2)
+    assert room == len(world.writer.of(HALF)) == world.stage.resolutions().count(Resolution.ROLLBACK)
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
 def test_an_op_line_that_the_client_has_no_room_for_follows_later() -> None:
     world = World()
     txn = world.prepared()

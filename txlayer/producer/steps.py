@@ -20,7 +20,13 @@ from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Message, OpMessage, Resolution, Source
-from txlayer.errors import LifecycleError, OutcomeUnknownError, RefusedRecordError, RetriableError
+from txlayer.errors import (
+    LifecycleError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    RetriableError,
+    RollbackRequiredError,
+)
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Engine, MakePending
 from txlayer.producer.identity import Entry, Placement
@@ -97,13 +103,25 @@ def _store_rest(engine: Engine, txn: PendingTransaction) -> Steps[None]:
     """Queue the half messages that the client had no room for.
 
     Raises:
+        RetriableError, RollbackRequiredError: it took none for `prepare_timeout`. Nothing was sent, or what was is rolled back.
         TxLayerError: the client refuses one, or the producer ended.
     """
     assert txn.unsent is not None
     (records, queued_count), pipeline = txn.unsent, engine.pipeline
-    count = len(records)
-    while (queued_count := pipeline.store(txn, records, queued_count)) < count:
-        txn.unsent = records, queued_count
+    count, timeout_s = len(records), engine.config.prepare_timeout.total_seconds()
+    taken_at = time.monotonic()
+    while (now_queued_count := pipeline.store(txn, records, queued_count)) < count:
+        now = time.monotonic()
+        if now_queued_count > queued_count:
+            queued_count, taken_at = now_queued_count, now
+            txn.unsent = records, queued_count
+        elif now - taken_at > timeout_s:
+            error = "the client has no room for the messages (see queue.buffering.max.kbytes)"
+            raise (
+                RollbackRequiredError(error, txn_id=txn.txn_id)
+                if queued_count
+                else RetriableError(f"{error}. Nothing was sent")
+            )
         yield pipeline.round_bell.subscribe
         pipeline.check_alive()
     txn.unsent = None
