@@ -674,7 +674,8 @@ class Transaction(OpenTransaction):
 
         Raises:
             UsageError: the producer has no barrier, or the session cannot be joined (autocommit, another database,
-                a savepoint). Nothing was sent.
+                a savepoint). Nothing was sent; of a session that has left its engine's mode for autocommit, that is seen
+                behind `prepare`: leave the block with the error, and the barrier rolls the messages back.
             TxLayerError: what `prepare` raises. Nothing was written to the session.
             BarrierRefusedError: a check-back came first. Roll back; the session refuses to commit.
             Exception: the database's own error, unchanged; the session refuses to commit.
