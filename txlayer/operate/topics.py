@@ -47,7 +47,9 @@ class GroupReset(NamedTuple):
 def check_consumed(topics: SystemTopics, group: str, names: Sequence[str]) -> None:
     """UsageError: no group of consumers handles these topics, of which dead letters are none; or the group is txlayer's own."""
     if topics.is_own_group(group):
-        raise UsageError(f"{group} is a group of txlayer's own; of the coordinators' says `txlayer coordinator reset`")
+        raise UsageError(
+            f"{group} is a group of txlayer's own; for that of the coordinators there is `txlayer coordinator reset`"
+        )
     for name in names:
         if topics.is_system(name) and not name.endswith(DLQ_SUFFIX):
             raise UsageError(f"{check_topic(name)} is a topic that txlayer or Kafka keeps for itself")
