@@ -15,6 +15,7 @@ from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, Stage, numbers
 from tests.support.lab import Lab
 from tests.support.lab_kafka import KafkaLab
+from tests.support.lab_memory import MemoryLab
 from tests.support.topic_records import Record, RecordWriter
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -278,6 +279,25 @@ def test_while_the_dead_letter_topic_is_gone_what_needs_it_waits_and_all_else_go
     (letter,) = lab.read(stage.letters)
     assert (b"bad", b"bad") == (letter.key, letter.value)
     assert [b"0", b"1", b"2"] == stage.journal.values(b"good")
+
+
+@pytest.mark.fault("consumer: a dead letter is refused for another reason than its size")
+@pytest.mark.promise("P9")
+def test_a_consumer_starts_without_the_rights_to_its_dead_letters_and_only_those_wait() -> None:
+    lab = MemoryLab()
+    stage = Stage(lab)
+    lab.kafka.deny(stage.letters)
+    stage.write(b"bad", key=b"bad")
+    stage.write(b"0", key=b"good")
+
+    with stage.consumer(reject_bad, kafka_transaction_timeout=timedelta(seconds=2)):
+        stage.journal.wait_for(2)
+        lab.kafka.deny(stage.letters, is_denied=False)
+        stage.wait_stored(2)
+
+    (letter,) = lab.read(stage.letters)
+    assert (b"bad", b"bad") == (letter.key, letter.value)
+    assert [b"0"] == stage.journal.values(b"good")
 
 
 @pytest.mark.fault("consumer: a parked key is replayed of which a dead letter has no content")

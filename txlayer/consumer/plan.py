@@ -15,7 +15,7 @@ from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import NOTHING, Foreign, decode
 from txlayer.core.retry import AfterExhausted, BreakerPolicy, RetryPolicy
-from txlayer.errors import ConfigError, TopicMismatchError
+from txlayer.errors import ConfigError, NotAuthorisedError, TopicMismatchError
 
 logger = Log("txlayer.consumer")
 
@@ -151,6 +151,7 @@ def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> dict[s
 
     Raises:
         TopicMismatchError: a topic is missing, or its partition count differs from that of the topic it belongs to.
+        NotAuthorisedError: one that it reads may not be looked at.
     """
     ids: dict[str, str] = {}
     for topic in plan.topics:
@@ -163,7 +164,14 @@ def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> dict[s
         if plan.is_broadcast:
             continue
         for own in (dead_letter_topic(plan.group, topic), replay_topic(plan.group, topic)):
-            limits = connections.topic_limits(own)
+            try:
+                limits = connections.topic_limits(own)
+            except NotAuthorisedError as exc:
+                if own == replay_topic(plan.group, topic):
+                    raise
+                # Only its dead letters wait for the right.
+                logger.warning("topics.not_seen", extra={"group": plan.group, "topic": own, "reason": str(exc)})
+                continue
             if limits is None or limits.partition_count != count:
                 raise TopicMismatchError(
                     f"`txlayer topics apply --group {plan.group} --topic {topic}` creates it",
