@@ -806,7 +806,7 @@ def _attached(
     kept = messages.join(ends, _ATTEMPT, "left")
     kept = kept.where(F.isnull("pos") | F.isnotnull("_low"))
     kept = kept.select(
-        *claim,
+        *(F.col(name).alias(f"_of_{name}") for name in claim),
         *expected[:-1],
         F.isnotnull("pos").alias("_stored"),
         "_low",
@@ -815,20 +815,18 @@ def _attached(
         F.col("d").alias("_content"),
     )
     own = ("_nonce", "_b", "_hash", "_w", "_t", "_half_ms", "_stored")
-    others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
+    # In the join: of many attempts and many messages, each pair would be a row.
     is_its_own = ~is_broken & F.isnull("_is_stray")
-    is_told = F.coalesce(F.col("pos").between(F.col("_low"), F.col("_high")), ~F.col("_stored"))
-    is_its_own = is_its_own & is_told
+    is_its_own = is_its_own & F.coalesce(F.col("pos").between(F.col("_low"), F.col("_high")), ~F.col("_stored"))
+    is_its_own = reduce(Column.__and__, (F.col(name) == F.col(f"_of_{name}") for name in claim), is_its_own)
+    others = found.where(F.isnull("_nonce")).drop(*own).join(kept, is_its_own, "left")
     # Of two attempts prepared in one millisecond, that of which doubt names this half record.
     is_named = sure(F.array_contains("_told", F.col("pos")))
-    claims = Window.partitionBy("txn_id", "b", "c").orderBy(F.desc(sure(is_its_own)), F.desc(is_named), "_nonce")
+    claims = Window.partitionBy("txn_id", "b", "c").orderBy(F.desc(is_named), "_nonce")
     others = others.withColumn("_place", F.row_number().over(claims)).where(F.col("_place") == 1).drop("_place")
-    others = others.withColumns(
-        {
-            "_nonce": F.when(is_its_own, F.col("_nonce")),
-            "_hash": claimed(F.col("_content"), F.col("partition"), F.col("pos"), F.col("n"), F.col("born_ms")),
-        }
-    ).drop("_low", "_high", "_told", "_content", "_is_stray")
+    content = claimed(F.col("_content"), F.col("partition"), F.col("pos"), F.col("n"), F.col("born_ms"))
+    others = others.withColumn("_hash", content).drop("_low", "_high", "_told", "_content", "_is_stray")
+    others = others.drop(*(f"_of_{name}" for name in claim))
     return of_half.unionByName(others).withColumn("nonce", F.coalesce("_nonce", F.lit(STRAY)))
 
 

@@ -1,13 +1,16 @@
 """Shortcuts on the way from records to what happened give what the long way would give."""
 
+from typing import Any
+
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
 from txlayer.core.messages import Undecodable
 from txlayer_spark import lines
-from txlayer_spark.events import EVENT_KINDS, Names, bit, events
+from txlayer_spark.events import COLUMNS, EVENT_KINDS, Kind, Names, bit, events
+from txlayer_spark.ledger import STRAY, fold_exactly
 from txlayer_spark.parse import BRONZE
 
 ID, ORIGIN, USER = ("txl-id", b"1"), ("txl-origin", b"2"), ("a", b"3")
@@ -135,3 +138,40 @@ def test_a_name_is_as_long_as_the_codec_lets_it_be(spark: SparkSession, form: st
     good = [case for case in cases if not isinstance(decode(case.encode()), Undecodable)]
     assert good == [row.line for row in fitting]
     assert 10 < len(good) < len(cases) - 5
+
+
+def test_what_names_no_half_record_is_not_compared_with_each_attempt_of_its_millisecond(spark: SparkSession) -> None:
+    """As many attempts on doubt as messages: each pair of them was a row."""
+    count, most = 60, list[int]()
+    alike = {"txn_id": "again", "partition": 0, "at_ms": 7, "born_ms": 5, "n": 1, "b": 0, "g": 1}
+    attempts = [
+        {**alike, "nonce": at, "pos": at, "d": at, **of_kind}
+        for at in range(count)
+        for of_kind in ({"kind": int(Kind.HALF), "idx": 0}, {"kind": int(Kind.DOUBT), "idx": 1, "w": at})
+    ]
+    messages = [{**alike, "kind": int(Kind.FORWARDED), "pos": count + at, "idx": 0, "c": at} for at in range(count)]
+    kinds = ", ".join(f"{name} {'string' if name == 'txn_id' else 'bigint'}" for name in COLUMNS)
+    rows = [tuple(row.get(name) for name in COLUMNS) for row in (*attempts, *messages)]
+    happened = spark.createDataFrame(rows, kinds)
+
+    def rows_of(plan: Any) -> int:
+        """The most that a step of it gave."""
+        found = plan.metrics().get("numOutputRows")
+        below = [rows_of(plan.children().apply(at)) for at in range(plan.children().size())]
+        return max([found.get().value() if found.isDefined() else 0, *below])
+
+    def put(rows: DataFrame, step: str) -> DataFrame:
+        if step == "attached":
+            assert [STRAY] * count == [row.nonce for row in rows.collect()]
+            most.append(rows_of(rows._jdf.queryExecution().executedPlan()))
+        return rows
+
+    nothing = spark.range(0).selectExpr("id AS b", "id AS until_ms", "false AS is_hidden")
+    # What an adaptive plan did is in another one.
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        fold_exactly(happened, nothing, shortened_partitions=(), clock_error_ms=0, put=put)
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+
+    assert count <= most[0] < count * count
