@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -40,6 +41,8 @@ from tests.support.databases import postgresql_server
 
 Measured = dict[str, float]
 
+ONE_CORE = ", client on one core"
+
 
 class Stage:
     """The servers, and how each subject is measured on them."""
@@ -50,18 +53,21 @@ class Stage:
         self._rates: dict[str, float] = {}  # of the last run, to choose how many transactions fill the time
         self._number = 0
 
-    def rocketmq(self, thread_count: int) -> Measured:
+    def rocketmq(self, thread_count: int, *, on_one_core: bool = False) -> Measured:
         """RocketMQ's own benchmark; its processes are stopped when this ends."""
-        measured: Measured = self._peer.measure(thread_count, seconds=self.seconds)
+        measured: Measured = self._peer.measure(thread_count, seconds=self.seconds, on_one_core=on_one_core)
         return measured
 
-    def txlayer(self, kind: str, width: int, *, partition_count: int = PARTITION_COUNT) -> Measured:
+    def txlayer(
+        self, kind: str, width: int, *, partition_count: int = PARTITION_COUNT, on_one_core: bool = False
+    ) -> Measured:
         """A client of bench/clients.py with one coordinator."""
         return self._through_kafka(
-            f"txlayer-{kind}-{partition_count}-{width}",
+            f"txlayer-{kind}-{partition_count}-{'one-core-' if on_one_core else ''}{width}",
             lambda stack, servers, namespace, _count: working_coordinator(stack, servers, namespace),
             lambda servers, namespace, count: ["bench/clients.py", kind, servers, namespace, str(count), str(width)],
             partition_count,
+            on_one_core=on_one_core,
         )
 
     def plain(self, width: int) -> Measured:
@@ -98,6 +104,8 @@ class Stage:
         start_middle: Callable[[ExitStack, str, str, int], Child | None],
         client_command: Callable[[str, str, int], list[str]],
         partition_count: int = PARTITION_COUNT,
+        *,
+        on_one_core: bool = False,
     ) -> Measured:
         servers = self._kafka.bootstrap_servers
         self._number += 1
@@ -111,6 +119,7 @@ class Stage:
             start_middle=lambda stack: start_middle(stack, servers, namespace, count),
             client=client_command(servers, namespace, count),
             partition_count=partition_count,
+            on_one_core=on_one_core,
         )
         self._rates[name] = rate = found.pop("rate")
         return {"rate": rate, "cpu_us": sum(found.values())}
@@ -121,7 +130,13 @@ def subjects_of(stage: Stage) -> dict[str, dict[str, Callable[[], Measured]]]:
     return {
         f"threads{width}": {
             f"RocketMQ, {width} blocking threads": lambda width=width: stage.rocketmq(width),
+            f"RocketMQ, {width} blocking threads{ONE_CORE}": lambda width=width: stage.rocketmq(
+                width, on_one_core=True
+            ),
             f"txlayer, {width} blocking threads": lambda width=width: stage.txlayer("threads", width),
+            f"txlayer, {width} blocking threads{ONE_CORE}": lambda width=width: stage.txlayer(
+                "threads", width, on_one_core=True
+            ),
             f"txlayer, {width} blocking threads, half and op with two partitions": lambda width=width: stage.txlayer(
                 "threads", width, partition_count=2
             ),
@@ -152,6 +167,7 @@ def main() -> int:
         "--warm-seconds", type=float, default=90, help="of each subject before the first round that counts"
     )
     parser.add_argument("--only", nargs="+", choices=("threads32", "threads128", "many", "others"), help="groups")
+    parser.add_argument("--subjects", default="", help="only those whose name matches this regular expression")
     parser.add_argument("--rocksdb", action="store_true", help="RocketMQ keeps half messages in RocksDB")
     parser.add_argument("--page", type=Path, help="folder for compare.json and compare.svg")
     arguments = parser.parse_args()
@@ -168,6 +184,7 @@ def main() -> int:
         stage = Stage(kafka, peer, database_url, seconds=arguments.seconds)
         groups = subjects_of(stage)
         subjects = {name: run for group in arguments.only or groups for name, run in groups[group].items()}
+        subjects = {name: run for name, run in subjects.items() if re.search(arguments.subjects, name)}
         rounds: dict[str, list[Measured]] = defaultdict(list)
         for number in range(arguments.rounds + 1):
             stage.seconds = arguments.seconds if number else arguments.warm_seconds
@@ -194,10 +211,12 @@ def show(rounds: dict[str, list[Measured]], page: Path | None) -> int:
     Console(width=120).print(table)
     figures = []
     for width, goal in ((32, 1.0), (128, 1.2)):
-        peer, ours = rounds.get(f"RocketMQ, {width} blocking threads"), rounds.get(f"txlayer, {width} blocking threads")
-        if peer and ours:
-            ratio = statistics.median(one["rate"] / other["rate"] for one, other in zip(ours, peer, strict=True))
-            figures.append(Figure(f"{width} blocking threads, of RocketMQ", ratio, goal))
+        peer = rounds.get(f"RocketMQ, {width} blocking threads")
+        for where in ("", ONE_CORE):
+            ours = rounds.get(f"txlayer, {width} blocking threads{where}")
+            if peer and ours:
+                ratio = statistics.median(one["rate"] / other["rate"] for one, other in zip(ours, peer, strict=True))
+                figures.append(Figure(f"{width} blocking threads{where}, of RocketMQ", ratio, goal))
     peer, ours = rounds.get("RocketMQ, 32 blocking threads"), rounds.get("txlayer, pipelined")
     if peer and ours:
         ratio = statistics.median(one["rate"] / other["rate"] for one, other in zip(ours, peer, strict=True))

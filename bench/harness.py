@@ -98,15 +98,24 @@ def drop_namespace(servers: str, namespace: str) -> None:
         future.result(30)
 
 
+ON_ONE_CORE = ("taskset", "--cpu-list", "0")  # in front of a command: all threads of its process share one core
+
+
 class Child:
-    """A child process whose last line of output is JSON, and the CPU that it used."""
+    """A child process whose last line of output is JSON, and the CPU that it used; on one core, if it is told so."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], *, program: str = sys.executable, **environment: str
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        program: str = sys.executable,
+        on_one_core: bool = False,
+        **environment: str,
     ) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [program, *arguments],
+            [*(ON_ONE_CORE if on_one_core else ()), program, *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stdin=subprocess.PIPE,

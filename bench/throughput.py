@@ -64,10 +64,12 @@ def run_phase(
     start_middle: Callable[[ExitStack], Child | None],
     client: Sequence[str],
     partition_count: int = PARTITION_COUNT,
+    on_one_core: bool = False,
 ) -> dict[str, float]:
     """From the first transaction of `client` until a reader has seen `count` messages: the rate, and each role's CPU µs.
 
     `start_middle` starts what moves the messages, if anything does; its CPU is that of the role `coordinator`.
+    `on_one_core` is for the client alone.
     """
     servers, broker_pids = kafka.bootstrap_servers, [pid for pid in [kafka.pid] if pid]
     make_namespace(servers, namespace, partition_count=partition_count)
@@ -78,7 +80,7 @@ def run_phase(
         middle = start_middle(stack)
         children = {"consumer": consumer} | ({} if middle is None else {"coordinator": middle})
         before = {role: child.cpu_s() for role, child in children.items()} | {"broker": cpu_of(broker_pids)}
-        producer = Child("producer", client)
+        producer = Child("producer", client, on_one_core=on_one_core)
         stack.callback(producer.end)
         made = producer_with_cpu(producer)
         while True:

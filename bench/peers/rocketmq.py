@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
+from harness import ON_ONE_CORE
 
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import JarPurpose, bundled_java, fetch_jars, find_java, parse_lock
@@ -49,7 +50,7 @@ class RocketMQ:
         self._stores_half_in_rocksdb = stores_half_in_rocksdb
         self._names, self._port = f"127.0.0.1:{_free_port()}", _free_port()
         self._servers: list[subprocess.Popen[bytes]] = []
-        self._producers: dict[int, subprocess.Popen[bytes]] = {}
+        self._producers: dict[tuple[int, bool], subprocess.Popen[bytes]] = {}  # by threads, and on one core or not
 
     def start(self) -> None:
         """Start the servers and the consumer."""
@@ -85,23 +86,25 @@ class RocketMQ:
         made.wait(60)
         self._servers.append(self._run("consumer", "example.benchmark.Consumer", *self._where(), "-g", "bench"))
 
-    def measure(self, thread_count: int, *, seconds: float) -> dict[str, float]:
+    def measure(self, thread_count: int, *, seconds: float, on_one_core: bool = False) -> dict[str, float]:
         """Committed transactions a second, milliseconds from birth to consumer, and CPU a transaction in µs.
 
-        The first report after a pause does not count.
+        The first report after a pause does not count. `on_one_core` is for the producer alone.
         """
-        producer = self._producers.get(thread_count)
+        name = f"producer{thread_count}{'-on-one-core' if on_one_core else ''}"
+        producer = self._producers.get((thread_count, on_one_core))
         self.proceed()
         if producer is None:
-            producer = self._producers[thread_count] = self._run(
-                f"producer{thread_count}",
+            producer = self._producers[thread_count, on_one_core] = self._run(
+                name,
                 "example.benchmark.TransactionProducer",
                 *self._where(),
                 *("-w", str(thread_count), "-s", "1024", "-ri", str(REPORT_S * 1000)),
+                before=ON_ONE_CORE if on_one_core else (),
             )
         else:
             producer.send_signal(signal.SIGCONT)
-        sent, consumed = self._folder / f"producer{thread_count}.log", self._folder / "consumer.log"
+        sent, consumed = self._folder / f"{name}.log", self._folder / "consumer.log"
         time.sleep(REPORT_S)
         beginnings = sent.stat().st_size, consumed.stat().st_size
         cpu_s = self._cpu_s(producer)
@@ -139,7 +142,12 @@ class RocketMQ:
         return sum(sum(psutil.Process(p.pid).cpu_times()[:2]) for p in [*self._servers, producer])
 
     def _run(
-        self, name: str, main: str, *arguments: str, memory: tuple[str, ...] = ("-Xms256m", "-Xmx512m")
+        self,
+        name: str,
+        main: str,
+        *arguments: str,
+        memory: tuple[str, ...] = ("-Xms256m", "-Xmx512m"),
+        before: tuple[str, ...] = (),
     ) -> subprocess.Popen[bytes]:
         opened = [word for package in OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
         exported = [word for package in (OPENED[1], OPENED[4]) for word in ("--add-exports", f"{package}=ALL-UNNAMED")]
@@ -147,7 +155,7 @@ class RocketMQ:
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [
-                    *(str(self._java), *opened, *exported, *memory),
+                    *(*before, str(self._java), *opened, *exported, *memory),
                     f"-Duser.home={self._folder}",
                     f"-Drmq.logback.configurationFile=rmq.{kind}.logback.xml",
                     *("-cp", f"{self._jars}/*", f"org.apache.rocketmq.{main}", *arguments),
