@@ -211,8 +211,8 @@ def show(rounds: dict[str, list[Measured]], page: Path | None) -> int:
     Console(width=120).print(table)
     figures = []
     for width, goal in ((32, 1.0), (128, 1.2)):
-        peer = rounds.get(f"RocketMQ, {width} blocking threads")
         for where in ("", ONE_CORE):
+            peer = rounds.get(f"RocketMQ, {width} blocking threads{where}")
             ours = rounds.get(f"txlayer, {width} blocking threads{where}")
             if peer and ours:
                 ratio = statistics.median(one["rate"] / other["rate"] for one, other in zip(ours, peer, strict=True))
