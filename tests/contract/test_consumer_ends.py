@@ -273,6 +273,35 @@ def test_a_dead_letter_that_was_handled_again_just_before_the_end_is_answered(st
     assert [b"bad", b"bad", b"last"] == stage.journal.values(b"k")
 
 
+def test_the_last_store_comes_behind_the_answer_to_the_one_before(stage: Stage) -> None:
+    """Else the client may send a refused one again behind it, and set back what is stored."""
+    order: list[str] = []
+    consumer = stage.consumer()
+    with consumer:
+        stage.write(b"first")
+        stage.wait_stored(1)
+        engine = consumer._engine
+        assert engine is not None
+        take, store = engine._reader.take_stored, engine._reader.store_offsets
+
+        def take_at_the_end() -> bool:
+            """Not answered while the consumer runs, nor at the first look behind that."""
+            if not consumer._stopping.is_set():
+                return False
+            order.append("looked")
+            return order.count("looked") > 2 and take()
+
+        def store_offsets(*arguments: Any, **named: Any) -> None:
+            order.append("stored")
+            store(*arguments, **named)
+
+        engine._reader.take_stored = take_at_the_end
+        engine._reader.store_offsets = store_offsets
+        stage.write(b"second")
+        stage.wait_stored(2)  # the store that waits for its answer
+    assert order == ["looked"] * 3
+
+
 PARKS_ONE: dict[str, Any] = {"retry": RetryPolicy(after_exhausted=AfterExhausted.PARK), "parked_keys_max": 1}
 
 

@@ -26,7 +26,7 @@ CONFIG = ClientConfig(bootstrap_servers="127.0.0.1:9092")
 def unfolded_tables(path: Path) -> list[int]:
     """Lines that make a table with columns by themselves; a grid has none that anybody names."""
     calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
-    return [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "Table"]
+    return [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id in {"Table", "RowsTable"}]
 
 
 @pytest.fixture

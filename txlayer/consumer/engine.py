@@ -5,7 +5,7 @@ offsets, which show what has ended. A handler's exception is not such an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from txlayer.adapters.connect import ConsumerConnections
@@ -53,6 +53,8 @@ STORING_WAIT_S = 0.002  # the same during a store: next attempts wait for its ac
 DRAIN_LOOK_S = 0.02  # how often a drain serves the group
 LAST_ANSWERS_S = 0.5
 """How long the workers of messages that a program took may need to say that these were answered, or given back."""
+LATE_STORE_S = 1.0
+"""How long the last store waits for one under way: the client sends a refused one again some 0.1 s later, and it would land behind."""
 POOL_END_S = 0.5  # how long the pool may take to end after handlers in flight were given up
 
 
@@ -178,6 +180,7 @@ class Engine:
         """Let running handlers end, and store their results while the member is in the group."""
         try:
             self._drain(self._config.close_timeout.total_seconds(), serve=self._serve_group)
+            self._wait_for_store()
             self._store_what_ended()
         except (UsageError, InvariantError):
             raise
@@ -351,11 +354,22 @@ class Engine:
 
     def _serve_group(self) -> None:
         """Serve the group, keep the leases and store results while the last handlers end; start nothing new."""
-        self._reader.read(record_count_max=1, timeout_s=0.0)
-        self._assignments.take_rebalance()
-        self._assignments.keep_leases()
+        self._stay_in_group(wait_s=0.0)
         self._storer.look()
         self._storer.begin(self._assignments.owned.values())
+
+    def _stay_in_group(self, *, wait_s: float) -> None:
+        self._reader.read(record_count_max=1, timeout_s=wait_s)
+        self._assignments.take_rebalance()
+        self._assignments.keep_leases()
+
+    def _wait_for_store(self) -> None:
+        """Let the store under way be answered; if it is not, or fails, the next one says all of it again."""
+        give_up_at = self._clock() + LATE_STORE_S
+        while self._storer.is_under_way and self._clock() < give_up_at:
+            self._stay_in_group(wait_s=STORING_WAIT_S)
+            with suppress(RetriableError):
+                self._storer.look()
 
     def _on_revoke(self, is_lost: bool) -> None:  # noqa: FBT001 - the port's
         """Called from within a read: store what has ended before the group continues without these partitions."""
