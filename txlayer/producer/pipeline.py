@@ -461,6 +461,18 @@ class PipelineState(Enum):
 OPEN = PipelineState.OPEN
 
 
+def call_in_forked_child(method: Callable[[], None]) -> None:
+    """Call a bound method in each process forked from this one, as long as its object lives."""
+    reference = weakref.WeakMethod(method)
+
+    def forked() -> None:
+        call = reference()
+        if call is not None:
+            call()
+
+    os.register_at_fork(after_in_child=forked)
+
+
 class Pipeline:
     """Everything that is in flight at one producer."""
 
@@ -516,16 +528,12 @@ class Pipeline:
         self._pid = os.getpid()
 
     def start(self) -> None:
-        reference = weakref.ref(self)
-
-        def forked() -> None:
-            pipeline = reference()
-            if pipeline is not None:
-                pipeline.state = PipelineState.FORKED
-
         # Checked through the state, because asking for the process id costs more than a tenth of a transaction.
-        os.register_at_fork(after_in_child=forked)
+        call_in_forked_child(self._forked)
         self._thread.start()
+
+    def _forked(self) -> None:
+        self.state = PipelineState.FORKED
 
     # --- any thread ---------------------------------------------------------------------------------------------------
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
-import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -30,7 +28,7 @@ from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import Entry, TransactionOptions, check_with_option, now_ms
 from txlayer.producer.interceptors import ProducerInterceptor, intercepting, traced, traced_handling
 from txlayer.producer.metrics import ProducerMetrics
-from txlayer.producer.pipeline import PendingTransaction, PipelineState, TransactionSendResult
+from txlayer.producer.pipeline import PendingTransaction, PipelineState, TransactionSendResult, call_in_forked_child
 from txlayer.producer.questions import ParkedTransaction, RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering, OnParked
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
@@ -405,17 +403,13 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         ConfigError, UsageError: a setting is not valid. Nothing was connected.
     """
 
-    def _set_up(self) -> None:
+    def _renew_lock(self) -> None:
         self._lock = threading.Lock()
-        reference = weakref.ref(self)
 
-        def forked() -> None:
-            producer = reference()
-            if producer is not None:
-                # A thread of the parent may hold the other one, which starts the producer there: nobody lets it go here.
-                producer._lock = threading.Lock()  # noqa: SLF001 - our own
-
-        os.register_at_fork(after_in_child=forked)
+    def _set_up(self) -> None:
+        self._renew_lock()
+        # A thread of the parent may hold the lock while it starts the producer; in the child nothing would release it.
+        call_in_forked_child(self._renew_lock)
         self._engine: Engine | None = None
         self._is_closed = False
 
