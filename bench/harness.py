@@ -102,7 +102,7 @@ ON_ONE_CORE = ("taskset", "--cpu-list", "0")  # in front of a command: all threa
 
 
 class Child:
-    """A child process whose last line of output is JSON, and the CPU that it used; on one core, if it is told so."""
+    """A child process whose last line of output is JSON, and the CPU that it used. `on_one_core` keeps all its threads on one core."""
 
     def __init__(
         self,

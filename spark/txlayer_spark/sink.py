@@ -31,7 +31,7 @@ PARTS_MAX = 10_000  # parts of a split batch: the driver holds a line of each
 
 FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX  # upper end of `txl-id` and `txl-origin`
 
-# Another attempt publishes the epoch of one that is left undecided: no coordinator's policy may commit that one, too.
+# If an attempt is left undecided, another one publishes its epoch. So no coordinator's policy may commit the first one.
 _LEFT_OVER = codec.encode_options(HalfOptions(unresolved=UnresolvedAction.ROLLBACK))
 
 _TEXT = (StringType, BinaryType)

@@ -31,7 +31,7 @@ BATCH_BYTES_MAX = 100_000
 """Lock records have a few hundred bytes. Where the topic takes less, half of what it takes: a broker refuses a larger batch whole."""
 
 UNREADABLE_LOGGED_MAX = 20
-"""Unreadable records that are logged one by one. Of more, each time that their number has doubled: anybody who may write the topic may write any number."""
+"""Log so many unreadable records one by one, then one each time their number doubles: a writer of the topic can add any number."""
 
 PATIENCE_S = 10.0  # how long reading the newest record may take at start
 
@@ -48,7 +48,7 @@ class LockEntry(NamedTuple):
 class LockLog:
     """Reads all partitions of one lock log, each in order, and writes to it. Not thread-safe.
 
-    After `start` no call blocks. A record that cannot be decoded, or is in the wrong partition, is skipped and counted, with a warning for the first ones.
+    After `start` no call blocks. A record that cannot be decoded, or is in the wrong partition, is skipped and counted. The first ones are logged as warnings.
     """
 
     def __init__(

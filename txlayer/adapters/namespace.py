@@ -69,8 +69,8 @@ class Namespace:
 
         It stores offset 0 for the coordinator group where none is stored, if this call creates half, op and doubt, or
         in a namespace where no coordinator has worked yet (an earlier call was interrupted). Elsewhere it leaves a missing
-        offset to an operator, because a coordinator that began at 0 would forward messages again: also in an op topic that is
-        made anew, without the decisions of before.
+        offset to an operator, because a coordinator that began at 0 would forward messages again. So would one that
+        began in a recreated op topic, which lacks the earlier decisions.
 
         Raises:
             LifecycleError: an offset is missing, and a coordinator is a member of the group; no offset was stored.

@@ -44,7 +44,7 @@ def cell(text: object, style: str = "") -> Text:
     return Text(printable(str(text)), style=style, overflow="fold")
 
 
-CELL_WIDTH_MIN = 4  # In narrower cells nobody can read an id, and rich leaves out what has no room.
+CELL_WIDTH_MIN = 4  # an id in narrower cells is unreadable, and rich leaves out columns that have no room
 
 
 class RowsTable(Table):

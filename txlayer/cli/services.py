@@ -53,7 +53,7 @@ WatchParent = Annotated[bool, declared("--watch-parent", "Stop when standard inp
 
 
 def log_as_environment_says() -> None:
-    """Of commands that answer and end: they have little to log, and a program that collects their lines sets it for all at once."""
+    """Set up the log of a command that is no service, from the environment: a program that collects log lines sets it once for all."""
     log_format, log_level = os.environ.get(LOG_FORMAT), os.environ.get(LOG_LEVEL)
     if log_format or log_level:
         set_up_logging(log_format=log_format or "text", level=log_level or "WARNING")
@@ -170,7 +170,7 @@ def load(reference: str, *, name: str, kind: str) -> Any:
     try:
         module = import_module(module_name)
     except (Exception, SystemExit) as exc:  # a module that ends the process would say an exit code of its own for ours
-        # The text of a foreign exception may hold secrets: of it only kind and position are shown.
+        # The text of a foreign exception may hold secrets, so only its kind and position are shown.
         why = f"the module cannot be imported: {_described(exc)}"
         raise ConfigError(why, name=name, value=reference, expected="a module that Python finds from here") from exc
     try:

@@ -243,7 +243,7 @@ def show(
     if wanted is not None and _show_quarantined(config, wanted, as_json=as_json):
         return
     reader = kafka_clients(config).history()
-    if position is None and wanted is None:  # a slip is told before a broker is asked
+    if position is None and wanted is None:  # report a wrong argument before asking a broker
         if query_id is None:
             check_txn_id(what)
         parse_instant("--since", since, now_ms=current_ms)

@@ -265,7 +265,7 @@ class Access:
     def _check_host(self, request: Request) -> None:
         """Refuse a name that is not ours: its owner could point it here, and read our pages with scripts of its own."""
         name = _host_name(request)
-        is_address = _address(name.strip("[]")) is not None and "%" not in name  # a zone has its form from nobody
+        is_address = _address(name.strip("[]")) is not None and "%" not in name  # browsers send no zone
         is_known = name == "localhost" or is_address or name in self._rules.public_names
         if not is_known or len(request.headers.getlist("host")) != 1:
             raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, "not a name of this console; name it with --public-name")

@@ -151,7 +151,7 @@ def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> dict[s
 
     Raises:
         TopicMismatchError: a topic is missing, or its partition count differs from that of the topic it belongs to.
-        NotAuthorisedError: one that it reads may not be looked at.
+        NotAuthorisedError: no right to describe a topic that the consumer reads.
     """
     ids: dict[str, str] = {}
     for topic in plan.topics:

@@ -41,7 +41,7 @@ BATCH_BYTES_MAX = 1_000_000
 BATCH_OVERHEAD_BYTES = 512
 """Batches are at most as large as the smallest limit of all known topics, less the batch's own fields."""
 SMALLER_S = 300.0
-"""So long batches are smaller after a topic refused a message for its size that may have been in a batch with others."""
+"""How long batches stay smaller after a topic refused a message for its size that may have been in a batch with others."""
 
 
 class Targets:
@@ -73,7 +73,7 @@ class Targets:
         self._slow_bytes_min: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
         self._own_bytes_max: dict[str, int | None] = {}  # of system topics that the coordinator writes
-        # Batches are no larger than this until then.
+        # the largest batch, and until when
         self._batch_bytes_max, self._is_smaller_until = BATCH_BYTES_MAX, float("-inf")
         self._is_refreshing = False
         self._refreshed: deque[tuple[str, TopicLimits]] = deque()  # answers of background requests

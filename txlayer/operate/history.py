@@ -63,7 +63,7 @@ def histories_at(reader: LogHistoryReader, partition: int, offset: int) -> tuple
 
 
 def hidden_note(reader: LogHistoryReader) -> str:
-    """What readers of half and op do not see now, whatever they look for; empty: they see all. To be asked before they read."""
+    """What readers of half and op cannot see now, for any search; empty if they see all. Ask before reading."""
     hidden = reader.hidden()
     if not hidden:
         return ""

@@ -45,7 +45,7 @@ class GroupReset(NamedTuple):
 
 
 def check_consumed(topics: SystemTopics, group: str, names: Sequence[str]) -> None:
-    """UsageError: no group of consumers handles these topics, of which dead letters are none; or the group is txlayer's own."""
+    """UsageError: one of the topics, or the group, is txlayer's own. Topics of dead letters pass, because groups may consume them."""
     if topics.is_own_group(group):
         raise UsageError(
             f"{group} is a group of txlayer's own; for that of the coordinators there is `txlayer coordinator reset`"

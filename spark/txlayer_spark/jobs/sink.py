@@ -237,7 +237,7 @@ class Sink:
             )
         if skipped:
             placed = placed.where(~placed["_txn"].isin(list(skipped)))
-        # By it `_refuse_other_rows` knows whether an attempt is of this epoch as Spark planned it.
+        # `_refuse_other_rows` compares it, to see whether an attempt is from the same plan of Spark's.
         born_ms = self._now_ms() if begun_ms is None else begun_ms
         self.store(log, placed, born_ms)
         mine, copies = self.read_back(log, left, attempts, born_ms)
@@ -383,9 +383,7 @@ def _check_partitions(named: Mapping[str, int], counts: Mapping[str, int]) -> No
 
 
 def _refuse_other_rows(attempts: Attempts, begun_ms: int | None) -> None:
-    """Refuse an epoch that was published as Spark had planned it at another time: its checkpoint was put back from a copy, and its rows
-    are others.
-    """
+    """Refuse an epoch that was published from another plan of Spark's: the checkpoint was restored from a copy, and its rows differ."""
     for attempt in attempts.values():
         if attempt.decision is Resolution.COMMIT and begun_ms not in (None, attempt.born_ms):
             raise UsageError(
